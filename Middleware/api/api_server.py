@@ -1,0 +1,64 @@
+"""Builds the Flask application: finds the front-end handlers and registers their routes."""
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import pkgutil
+
+from flask import Flask, Response
+from flask import request as http
+from werkzeug.exceptions import HTTPException
+
+from Middleware.api import handlers
+from Middleware.api.errors import log_error
+from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
+from Middleware.services.response_builder_service import ResponseBuilderService
+
+logger = logging.getLogger(__name__)
+
+
+class ApiServer:
+    """The application with all routes. ``app`` is the Flask object."""
+
+    def __init__(self, app_instance: Flask | None = None) -> None:
+        self.app = app_instance or Flask("wilmer", static_folder=None)
+        self.app.json.ensure_ascii = False  # type: ignore[attr-defined]
+        self.app.url_map.strict_slashes = False
+        self.app.register_error_handler(HTTPException, _http_error)
+        self.app.register_error_handler(Exception, _unexpected_error)
+        for handler in discover_handlers():
+            handler.register_routes(self.app)
+
+
+def discover_handlers() -> list[BaseApiHandler]:
+    """One object of every concrete handler under ``Middleware/api/handlers``; a broken module is logged and skipped."""
+    found: dict[str, BaseApiHandler] = {}
+    for module in pkgutil.walk_packages(handlers.__path__, handlers.__name__ + "."):
+        name = module.name.rpartition(".")[2]
+        if module.ispkg or name.startswith(("__", "base_")):
+            continue
+        try:
+            members = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
+            for class_name, member in members:
+                if issubclass(member, BaseApiHandler) and not inspect.isabstract(member):
+                    found.setdefault(class_name, member())
+        except Exception:  # one broken dialect must not take the others down
+            logger.exception("The front-end handler %s could not be loaded", module.name)
+    return list(found.values())
+
+
+def _http_error(error: HTTPException) -> Response:
+    status = error.code or 500
+    message = f"{status} {error.name}: {http.method} {http.path}"
+    body = {"error": message} if http.path.startswith("/api/") else \
+        ResponseBuilderService().build_openai_error(message, status)
+    response = json_response(body, status)
+    if allowed := getattr(error, "valid_methods", None):
+        response.headers["Allow"] = ", ".join(sorted(allowed))
+    return response
+
+
+def _unexpected_error(error: Exception) -> Response:
+    log_error(error, None, f"at {http.path}")
+    return json_response(ResponseBuilderService().build_openai_error("Internal error; see the server's log", 500), 500)

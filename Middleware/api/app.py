@@ -1,0 +1,40 @@
+"""The application and its factory. Importing this module builds nothing."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flask import Flask
+
+from Middleware.api.api_server import ApiServer
+from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
+from Middleware.common import instance_global_variables as globals_
+
+RESERVED_THREADS = 64  # never occupied by requests that wait at the gate
+
+
+def create_app() -> Flask:
+    """A fresh Flask application with all routes."""
+    return ApiServer().app
+
+
+def build_wsgi_application(app: Flask | None = None, threads: int | None = None) -> Callable[..., Any]:
+    """The WSGI callable that launchers serve: the application behind the concurrency gate, if one is configured.
+
+    Args:
+        app: the application; a fresh one by default.
+        threads: how many threads the server has; bounds how many requests may wait at the gate.
+    """
+    app = app or create_app()
+    semaphore = globals_.get_request_semaphore()
+    if semaphore is None or globals_.CONCURRENCY_LEVEL != "wilmer":
+        return app
+    waiting = max(threads - RESERVED_THREADS, 1) if threads else None
+    return ConcurrencyLimitMiddleware(app, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":  # built when first asked for
+        globals()["app"] = create_app()
+        return globals()["app"]
+    raise AttributeError(name)

@@ -1,0 +1,109 @@
+"""The log: one line format, stderr always, rotating files on request, one file per user with several users."""
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from logging.handlers import RotatingFileHandler
+
+from Middleware.common import instance_global_variables as instance
+
+LINE_FORMAT = "[%(asctime)s] %(levelname)s [%(user)s] [%(name)s.%(funcName)s:%(lineno)d] %(message)s"
+DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
+FILE_NAME = "wilmerai.log"
+MAX_BYTES = 3 * 1024 * 1024
+BACKUP_COUNT = 7
+SYSTEM = "system"
+LEVEL_VARIABLE = "WILMER_LOG_LEVEL"
+_CHATTY = ("werkzeug", "urllib3", "waitress.queue", "eventlet")
+
+
+class UserFilter(logging.Filter):
+    """Gives each record ``user``: whom the request of the current thread belongs to, else ``system``."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not hasattr(record, "user"):
+            record.user = instance.get_request_user() or SYSTEM
+        return True
+
+
+class PerUserFileHandler(logging.Handler):
+    """Routes records with a user to ``<directory>/<user>/wilmerai.log``, the rest to ``<directory>/wilmerai.log``.
+
+    Only configured users get a folder; their files are opened at their first record.
+    """
+
+    def __init__(self, directory: str, users: Sequence[str]) -> None:
+        super().__init__()
+        self._directory, self._users = directory, frozenset(users)
+        self._files: dict[str, RotatingFileHandler] = {}
+        self._files_lock = threading.Lock()
+        self._file_of(SYSTEM)  # an unwritable folder shows at start
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._file_of(getattr(record, "user", SYSTEM)).handle(record)
+        except Exception:
+            self.handleError(record)
+
+    def setFormatter(self, fmt: logging.Formatter | None) -> None:
+        super().setFormatter(fmt)
+        with self._files_lock:
+            for handler in self._files.values():
+                handler.setFormatter(fmt)
+
+    def close(self) -> None:
+        with self._files_lock:
+            for handler in self._files.values():
+                handler.close()
+        super().close()
+
+    def _file_of(self, user: str) -> RotatingFileHandler:
+        name = user if user in self._users else ""
+        with self._files_lock:
+            handler = self._files.get(name)
+            if handler is None:
+                handler = _file_handler(os.path.join(self._directory, name))
+                handler.setFormatter(self.formatter)
+                self._files[name] = handler
+        return handler
+
+
+def set_up_logging(directory: str | None = None, users: Sequence[str] = (), level: str | None = None) -> None:
+    """Configure the root logger. May be called again: the handlers of the earlier call are replaced.
+
+    Args:
+        directory: where log files go, ``~`` expanded; None: no files. OSError if it cannot be written.
+        users: the configured users; two or more get a file each.
+        level: name of the lowest level logged; None: environment ``WILMER_LOG_LEVEL``, else INFO.
+    """
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if directory:
+        folder = os.path.expanduser(directory)
+        handlers.append(PerUserFileHandler(folder, users) if len(users) > 1 else _file_handler(folder))
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if getattr(handler, "wilmer", False)]:
+        root.removeHandler(old)
+        old.close()
+    for handler in handlers:
+        handler.wilmer = True  # type: ignore[attr-defined]
+        handler.addFilter(UserFilter())
+        handler.setFormatter(logging.Formatter(LINE_FORMAT, DATE_FORMAT))
+        root.addHandler(handler)
+    root.setLevel(log_level(level))
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def log_level(name: str | None = None) -> int:
+    """The number of a level name; the environment's if None; INFO if that is no level."""
+    wanted = (name or os.environ.get(LEVEL_VARIABLE) or "INFO").strip().upper()
+    return logging.getLevelNamesMapping().get(wanted, logging.INFO)
+
+
+def _file_handler(directory: str) -> RotatingFileHandler:
+    os.makedirs(directory, exist_ok=True)
+    return RotatingFileHandler(os.path.join(directory, FILE_NAME), maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT,
+                               encoding="utf-8", errors="backslashreplace")

@@ -1,0 +1,145 @@
+"""The command line: one parser for all launchers, and the step that stores its result process-wide."""
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from Middleware.cli.console import say
+from Middleware.common import instance_global_variables as instance
+from Middleware.common.constants import VERSION
+from Middleware.utilities import config_utils
+
+ALL_INTERFACES = "0.0.0.0"
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+
+
+@dataclass(frozen=True)
+class LaunchArguments:
+    """What the operator asked for. None (or an empty list) means: not given.
+
+    Attributes:
+        concurrency_timeout: seconds a request waits for a slot.
+        file_logging: True if the switch was given, else None (a user file may decide).
+        log_level: name of the lowest level that is logged, or None for the environment or the default.
+    """
+
+    config_directory: str | None = None
+    public_directory: str | None = None
+    discussion_directory: str | None = None
+    sqlite_directory: str | None = None
+    logging_directory: str | None = None
+    users: list[str] = field(default_factory=list)
+    file_logging: bool | None = None
+    port: int | None = None
+    listen: str | None = None
+    concurrency: int = 1
+    concurrency_timeout: float = 900
+    concurrency_level: str = "wilmer"
+    log_level: str | None = None
+
+
+def build_parser(program: str | None = None) -> argparse.ArgumentParser:
+    """The parser shared by ``server.py``, ``run_waitress.py`` and ``run_eventlet.py``."""
+    parser = argparse.ArgumentParser(
+        prog=program, allow_abbrev=False,
+        description="WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows.")
+    add = parser.add_argument
+    add("--ConfigDirectory", metavar="P", help="the Configs folder (default: <public directory>/Configs)")
+    add("--PublicDirectory", metavar="P", help="parent of Configs, DiscussionIds, SqlLiteDBs and logs "
+                                               "(default: Public beside this program)")
+    add("--User", metavar="N", action="append", default=[],
+        help="a user of Configs/Users; give it twice or more for several users")
+    add("--LoggingDirectory", metavar="P", help="folder of the log files; <user> stands for the user's name")
+    add("--UserLevelSqlLiteDirectory", metavar="P", help="folder of the lock databases")
+    add("--DiscussionDirectory", metavar="P", help="folder of the stored conversations")
+    add("--file-logging", action="store_true", default=None, help="also write the log to a file")
+    add("--port", type=int, metavar="N", help="port to listen on (default: the user's, else 5000; several users: 5050)")
+    add("--listen", nargs="?", const=ALL_INTERFACES, metavar="ADDRESS",
+        help="accept connections from the network, on this address only if one is given (default: this machine only)")
+    add("--concurrency", type=int, default=1, metavar="N", help="requests that run at a time, 0 = any number "
+                                                               "(default: %(default)s)")
+    add("--concurrency-timeout", type=float, default=900, metavar="S",
+        help="seconds a request waits for its turn (default: %(default)s)")
+    add("--concurrency-level", choices=("wilmer", "endpoint"), default="wilmer",
+        help="what takes a turn: a whole request, or each call of an LLM (default: %(default)s)")
+    add("--log-level", type=str.upper, choices=LOG_LEVELS, help="DEBUG writes conversation text to the log "
+                                                               "(default: environment WILMER_LOG_LEVEL, else INFO)")
+    add("--version", action="version", version=f"WilmerAI {VERSION}")
+    add("positionals", nargs="*", metavar="ConfigDirectory User", help="the older short form of the two flags")
+    return parser
+
+
+def parse_arguments(argv: Sequence[str] | None = None, program: str | None = None) -> LaunchArguments:
+    """Read the command line. Bad values print the usage on stderr and exit with status 2."""
+    parser = build_parser(program)
+    raw = parser.parse_intermixed_args(argv)
+    _check(parser, raw)
+    positionals = [*raw.positionals, "", ""]
+    users = _names(raw.User) or _names([positionals[1]])
+    return LaunchArguments(
+        config_directory=_directory(raw.ConfigDirectory) or _directory(positionals[0]),
+        public_directory=_directory(raw.PublicDirectory),
+        discussion_directory=_directory(raw.DiscussionDirectory),
+        sqlite_directory=_directory(raw.UserLevelSqlLiteDirectory),
+        logging_directory=_directory(raw.LoggingDirectory, keep_trailing=True),
+        users=users, file_logging=raw.file_logging, port=raw.port, listen=_clean_address(raw.listen),
+        concurrency=raw.concurrency, concurrency_timeout=raw.concurrency_timeout,
+        concurrency_level=raw.concurrency_level, log_level=raw.log_level)
+
+
+def apply_arguments(arguments: LaunchArguments) -> None:
+    """Store what was given in ``instance_global_variables``; what was not given keeps its value there.
+
+    The log directory and file logging depend on the user files and are settled later, in ``startup``.
+    """
+    for name, value in (("CONFIG_DIRECTORY", arguments.config_directory),
+                        ("PUBLIC_DIRECTORY", arguments.public_directory),
+                        ("DISCUSSION_DIRECTORY", arguments.discussion_directory),
+                        ("USER_LEVEL_SQLITE_DIRECTORY", arguments.sqlite_directory),
+                        ("USERS", list(arguments.users) or None),
+                        ("FILE_LOGGING", arguments.file_logging),
+                        ("PORT", arguments.port),
+                        ("LISTEN_ADDRESS", arguments.listen)):
+        if value is not None:
+            setattr(instance, name, value)
+    instance.CONCURRENCY_LIMIT = arguments.concurrency
+    instance.CONCURRENCY_TIMEOUT = arguments.concurrency_timeout
+    instance.CONCURRENCY_LEVEL = arguments.concurrency_level
+
+
+def _directory(value: str | None, keep_trailing: bool = False) -> str | None:
+    """A directory as typed, made usable; None if nothing is left of it, or if it belongs to another system."""
+    text = config_utils.clean_directory(value, keep_trailing=keep_trailing)
+    if text and os.name != "nt" and _WINDOWS_PATH.match(text) and not os.path.isdir(text):
+        say(f"WARNING: '{text}' is a Windows path; it is ignored here and the default is used.", error_stream=True)
+        return None
+    return text
+
+
+def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
+    if raw.concurrency < 0:
+        parser.error("--concurrency must be >= 0")
+    if not 0 < raw.concurrency_timeout < float("inf"):  # false for nan too
+        parser.error("--concurrency-timeout must be > 0")
+    if raw.port is not None and not 0 <= raw.port <= 65535:
+        parser.error("--port must be between 0 and 65535")
+    address = (raw.listen or "").strip()
+    if "/" in address or "\\" in address or (address and os.path.isdir(address)):
+        parser.error(f"--listen takes an address, and '{address}' is a directory: put --listen after the directory, "
+                     "or name the directory with --ConfigDirectory")
+
+
+def _clean_address(value: str | None) -> str | None:
+    address = (value or "").strip()
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
+    return address or None
+
+
+def _names(values: Sequence[str]) -> list[str]:
+    """The names without blanks and duplicates, in the order given."""
+    return list(dict.fromkeys(name for name in (value.strip() for value in values) if name))

@@ -1,0 +1,45 @@
+"""What a launcher does to the process it runs in, before anything else."""
+from __future__ import annotations
+
+import io
+import sys
+
+WANTED_DESCRIPTORS = 8192  # a stream takes two sockets, and Waitress accepts 1000 connections
+
+
+def prepare_process() -> None:
+    """Make output safe on a console that cannot show every character, and allow enough open sockets."""
+    make_output_safe()
+    raise_descriptor_limit()
+
+
+def make_output_safe() -> None:
+    """Characters that the console's encoding lacks are written as escapes instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
+    """Raise the soft limit of open files to ``wanted``, as far as the hard limit lets us. Never lowers it."""
+    try:
+        import resource  # does not exist on Windows, where nothing needs to be raised
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or soft >= goal:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
+    except (OSError, ValueError) as error:
+        say(f"WARNING: the limit of open files stays at {soft}: {error}", error_stream=True)
+
+
+def say(text: str, error_stream: bool = False) -> None:
+    """Print a line at once. A console that is gone does not end the server."""
+    stream = sys.stderr if error_stream else sys.stdout
+    try:
+        print(text, file=stream, flush=True)
+    except (OSError, ValueError):
+        pass

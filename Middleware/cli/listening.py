@@ -1,0 +1,86 @@
+"""The listening socket, and clear words when there is none to be had."""
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+
+from Middleware.cli.errors import StartError
+
+BACKLOG = 1024
+_WINDOWS_IN_USE = 10048
+_WINDOWS_NO_ACCESS = 10013  # also what an address that another program holds exclusively answers
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A bound TCP socket that does not listen yet; port 0 takes a free one.
+
+    ``::`` serves IPv4 clients too where the system can. Raises StartError.
+    """
+    family, address = _resolve(host, port)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform == "win32":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and host == "::":
+            _accept_ipv4_too(sock)
+        sock.bind(address)
+    except (OSError, OverflowError) as error:
+        sock.close()
+        raise StartError(_explain(error, host, port)) from error
+    return sock
+
+
+def start_listening(sock: socket.socket) -> None:
+    """Begin to accept connections. Raises StartError if another program was faster."""
+    host, port = sock.getsockname()[:2]
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise StartError(_explain(error, host, port)) from error
+
+
+def url_of(host: str, port: int) -> str:
+    """The URL under which a program on this machine reaches the server."""
+    if host in ("0.0.0.0", ""):
+        host = "127.0.0.1"
+    elif host == "::":
+        host = "::1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _resolve(host: str, port: int) -> tuple[int, tuple]:
+    """Family and address of ``host``, IPv4 first where a name has both."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise StartError(f"Cannot listen on '{host}': no such address. Use --listen alone for all addresses of this "
+                         "machine.") from error
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, address
+
+
+def _accept_ipv4_too(sock: socket.socket) -> None:
+    try:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    except OSError:  # a system without mapped addresses: IPv6 only
+        pass
+
+
+def _explain(error: Exception, host: str, port: int) -> str:
+    code = getattr(error, "winerror", None) or getattr(error, "errno", None)
+    if code in (errno.EADDRINUSE, _WINDOWS_IN_USE, _WINDOWS_NO_ACCESS):
+        return (f"Port {port} on {host} is already in use. Stop the program that uses it (perhaps a WilmerAI that "
+                "still runs), or choose another port with --port.")
+    if code in (errno.EACCES, errno.EPERM):
+        return f"Port {port} on {host} needs administrator rights. Choose a port above 1023 with --port."
+    if code == errno.EADDRNOTAVAIL:
+        return f"Cannot listen on {host}: this machine has no such address."
+    return f"Cannot listen on {host}, port {port}: {error}"

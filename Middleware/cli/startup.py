@@ -1,0 +1,154 @@
+"""The way from a command line to a server that listens, the same for every launcher."""
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.api.logging_setup import set_up_logging
+from Middleware.cli import demo, users
+from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
+from Middleware.cli.console import prepare_process, say
+from Middleware.cli.errors import StartError
+from Middleware.cli.listening import bind_socket, is_loopback, url_of
+from Middleware.cli.stop_signals import exit_quietly_on_sigterm
+from Middleware.common import instance_global_variables as instance
+from Middleware.common.constants import VERSION
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities import config_utils
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a server needs to serve.
+
+    Attributes:
+        sock: bound, not listening yet.
+        port: the real one, also if 0 was asked for.
+        demo: the demo back-end runs, and the operator is told how to try it.
+    """
+
+    application: Callable[..., Any]
+    sock: socket.socket
+    host: str
+    port: int
+    demo: bool = False
+
+    def announce(self) -> None:
+        """Tell the operator where the server is, once it accepts connections."""
+        for line in describe(self):
+            say(line)
+
+
+def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, program: str | None = None,
+        threads: int | None = None) -> int:
+    """Start and serve until told to stop.
+
+    Args:
+        serve: takes the launch, announces it once it listens, and returns when the process shall end.
+        threads: how many requests the server works on at a time, if that is limited.
+
+    Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 if it cannot start.
+    """
+    prepare_process()
+    try:
+        exit_quietly_on_sigterm()
+        serve(prepare(argv, program, threads))
+    except KeyboardInterrupt:
+        return 0
+    except StartError as error:
+        say(f"ERROR: {error}", error_stream=True)
+        return 1
+    except Exception:  # the outermost boundary: a trace for whoever has to find out
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def prepare(argv: Sequence[str] | None = None, program: str | None = None, threads: int | None = None) -> Launch:
+    """Every step up to a bound socket and a built application. Raises StartError, or SystemExit for bad arguments."""
+    arguments = parse_arguments(argv, program)
+    apply_arguments(arguments)
+    users.check_users()
+    configure(arguments)
+    host = instance.LISTEN_ADDRESS
+    sock = bind_socket(host, users.resolve_port())
+    port: int = sock.getsockname()[1]
+    instance.PORT = port
+    demo_mode = demo.is_wanted(arguments)
+    if demo_mode:
+        demo.start_backend()
+    return Launch(build_application(threads), sock, host, port, demo_mode)
+
+
+def configure(arguments: LaunchArguments) -> None:
+    """Logging, then the concurrency gate."""
+    instance.LOGGING_DIRECTORY = users.resolve_logging_directory(arguments.logging_directory)
+    instance.FILE_LOGGING = users.resolve_file_logging()
+    directory = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else None
+    try:
+        set_up_logging(directory, users.configured_users(), arguments.log_level)
+    except OSError as error:
+        raise StartError(f"Cannot write log files in {directory}: {error}. Choose another folder with "
+                         "--LoggingDirectory.") from error
+    logger.info("WilmerAI %s, Python %s, users: %s, concurrency: %s per %s, waiting at most %g s", VERSION,
+                platform.python_version(), ", ".join(users.configured_users()) or "the current one",
+                instance.CONCURRENCY_LIMIT or "unlimited", instance.CONCURRENCY_LEVEL, instance.CONCURRENCY_TIMEOUT)
+    instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)
+
+
+def build_application(threads: int | None = None) -> Callable[..., Any]:
+    """The WSGI callable. It is imported here because the arguments must be in place before the app module is."""
+    from Middleware.api.app import build_wsgi_application
+    return build_wsgi_application(threads=threads)
+
+
+def finish_requests(seconds: float) -> None:
+    """Cancel what is unanswered and give the rest up to ``seconds`` to end."""
+    from Middleware.api.shutdown import begin_shutdown
+    begin_shutdown(seconds)
+
+
+def describe(launch: Launch) -> list[str]:
+    """The lines printed at start: resolved directories, users, address, and what the operator should know."""
+    public = config_utils.get_root_public_directory()
+    conversations = _data_directory(config_utils.get_discussions_root_directory, instance.DISCUSSION_DIRECTORY,
+                                    os.path.join(public, "DiscussionIds"))
+    locks = _data_directory(config_utils.get_lock_database_directory, instance.USER_LEVEL_SQLITE_DIRECTORY,
+                            os.path.join(public, "SqlLiteDBs"))
+    log_folder = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else f"{instance.LOGGING_DIRECTORY} (off)"
+    names = users.configured_users() or [f"{users.current_user()} (from Users/_current-user.json)"]
+    base = url_of(launch.host, launch.port)
+    lines = [f"WilmerAI {VERSION}",
+             f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",
+             f"  Conversations:  {conversations}",
+             f"  Lock databases: {locks}",
+             f"  Log files:      {log_folder}",
+             f"  Users:          {', '.join(names)}",
+             f"  Listening on:   {launch.host}, port {launch.port}: {base}"]
+    if is_loopback(launch.host):
+        lines.append("  Only programs on this machine can connect. Start with --listen to let others in.")
+    else:
+        lines.append("  WARNING: there is no password. Whoever reaches this address can use every configured user and "
+                     "LLM; listen only in a network you trust.")
+    return lines + (demo.instructions(base) if launch.demo else [])
+
+
+def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:
+    """An absolute directory to print; with several users it leaves out what their files say."""
+    chosen = flag or default
+    if users.current_user():
+        try:
+            chosen = of_current_user()
+        except (ConfigurationError, OSError, ValueError):  # reported when the users were checked
+            pass
+    return os.path.abspath(chosen)

@@ -1,0 +1,123 @@
+"""Who the server serves, and what their files say about the launch: port, log files."""
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from Middleware.cli.console import say
+from Middleware.cli.errors import StartError
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities import config_utils
+
+DEFAULT_PORT = 5000
+SEVERAL_USERS_PORT = 5050
+_USER_TOKEN = re.compile(r"<user>[/\\]*")
+
+
+def configured_users() -> list[str]:
+    return config_utils.configured_users()
+
+
+def check_users() -> None:
+    """Every configured user must have a file; with none configured someone must be the current user.
+
+    A file that exists and does not parse is the request's problem, with a message of its own: the server starts.
+    Raises StartError.
+    """
+    for user in configured_users():
+        try:
+            exists = config_utils.user_config_exists(user)
+        except ConfigurationError as error:  # a name that is a path, or several files that differ in case
+            raise StartError(f"User '{user}' cannot be used: {error}") from error
+        if not exists:
+            path = os.path.join(config_utils.get_root_config_directory(), "Users", f"{user.lower()}.json")
+            raise StartError(f"Config file not found for user '{user}': {path}")
+        try:
+            config_utils.get_user_config_for(user)
+        except ConfigurationError as error:
+            say(f"WARNING: {error}", error_stream=True)
+    if not configured_users():
+        _check_current_user()
+
+
+def current_user() -> str | None:
+    """The one user of this process: the only configured one or the current one. None if there are several."""
+    users = configured_users()
+    if users:
+        return users[0] if len(users) == 1 else None
+    try:
+        return config_utils.get_current_username()
+    except (ConfigurationError, OSError, ValueError):
+        return None
+
+
+def resolve_port() -> int:
+    """``--port``, else 5050 with several users, else the user's ``port``, else 5000."""
+    if instance.PORT is not None:
+        return instance.PORT
+    if len(configured_users()) > 1:
+        say(f"WARNING: with several users their own ports do not apply; using {SEVERAL_USERS_PORT}. "
+            "Choose another with --port.", error_stream=True)
+        return SEVERAL_USERS_PORT
+    value = _setting("port", DEFAULT_PORT, f"using port {DEFAULT_PORT}")
+    try:
+        port = int(value)
+    except (TypeError, ValueError):
+        port = -1
+    if not isinstance(value, bool) and 0 <= port <= 65535:
+        return port
+    say(f"WARNING: Users/{current_user()}.json: port {value!r} is not a port number; using port {DEFAULT_PORT}.",
+        error_stream=True)
+    return DEFAULT_PORT
+
+
+def resolve_file_logging() -> bool:
+    """``--file-logging``, else the one user's ``useFileLogging``, else off."""
+    if instance.FILE_LOGGING is not None:
+        return instance.FILE_LOGGING
+    if len(configured_users()) > 1:
+        return False
+    value = _setting("useFileLogging", False, "no log files are written")
+    return value.strip().lower() == "true" if isinstance(value, str) else bool(value)
+
+
+def resolve_logging_directory(given: str | None) -> str:
+    """The folder of the log files, with ``<user>`` replaced by the one user there is, or removed."""
+    default = config_utils.get_default_logging_directory()
+    if not given:
+        return default
+    if "<user>" not in given:
+        return given
+    user = current_user()
+    if user:
+        return given.replace("<user>", user)
+    say("WARNING: <user> in --LoggingDirectory is left out: there is no single user.", error_stream=True)
+    return _USER_TOKEN.sub("", given).rstrip("/\\") or default
+
+
+def _check_current_user() -> None:
+    try:
+        user = config_utils.get_current_username()
+    except (ConfigurationError, OSError, ValueError) as error:
+        raise StartError(f"No --User was given, and the current user cannot be read: {error}") from error
+    try:
+        config_utils.get_user_config_for(user)
+    except (ConfigurationError, OSError, ValueError) as error:
+        say(f"WARNING: the current user '{user}' (Users/_current-user.json): {error}", error_stream=True)
+
+
+def _setting(key: str, default: Any, consequence: str) -> Any:
+    """A value of the one user's file. What cannot be read is reported and counts as ``default``."""
+    user = current_user()
+    if user is None:
+        return default
+    try:
+        config: Mapping[str, Any] = config_utils.get_user_config_for(user)
+    except (ConfigurationError, OSError, ValueError) as error:
+        say(f"WARNING: {error} ({consequence})", error_stream=True)
+        return default
+    value = config.get(key)
+    return default if value is None or value == "" else value

@@ -1,0 +1,84 @@
+"""What the launcher sets once per process, and thin accessors for request-scoped names.
+
+The names are part of the contract with users' scripts (configuration-and-security, section 8).
+"""
+from __future__ import annotations
+
+import threading
+import uuid
+
+from Middleware.models.request_context import RequestContext, current_request, set_current_request
+
+INSTANCE_ID = str(uuid.uuid4())
+
+CONFIG_DIRECTORY: str | None = None
+PUBLIC_DIRECTORY: str | None = None
+DISCUSSION_DIRECTORY: str | None = None
+USER_LEVEL_SQLITE_DIRECTORY: str | None = None
+LOGGING_DIRECTORY: str = "logs"
+USERS: list[str] | None = None
+FILE_LOGGING: bool | None = None
+PORT: int | None = None
+LISTEN_ADDRESS: str = "127.0.0.1"
+CONCURRENCY_LIMIT: int = 1
+CONCURRENCY_TIMEOUT: float = 900
+CONCURRENCY_LEVEL: str = "wilmer"
+
+_request_semaphore: threading.BoundedSemaphore | None = None
+
+
+def initialize_request_semaphore(limit: int) -> None:
+    """Create the gate's semaphore; a limit of 0 or less means no gate."""
+    global _request_semaphore
+    _request_semaphore = threading.BoundedSemaphore(limit) if limit > 0 else None
+
+
+def get_request_semaphore() -> threading.BoundedSemaphore | None:
+    return _request_semaphore
+
+
+def _context() -> RequestContext:
+    context = current_request()
+    if context is None:  # scripts and tests set names without a request
+        context = RequestContext()
+        set_current_request(context)
+    return context
+
+
+def get_api_type() -> str:
+    context = current_request()
+    return context.api_type if context else "openai"
+
+
+def set_api_type(api_type: str) -> None:
+    _context().api_type = api_type
+
+
+def clear_api_type() -> None:
+    _context().api_type = "openai"
+
+
+def get_workflow_override() -> str | None:
+    context = current_request()
+    return context.workflow_override if context else None
+
+
+def set_workflow_override(name: str | None) -> None:
+    _context().workflow_override = name
+
+
+def clear_workflow_override() -> None:
+    _context().workflow_override = None
+
+
+def get_request_user() -> str | None:
+    context = current_request()
+    return context.user if context else None
+
+
+def set_request_user(user: str | None) -> None:
+    _context().user = user
+
+
+def clear_request_user() -> None:
+    _context().user = None

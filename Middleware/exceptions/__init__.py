@@ -1,0 +1,127 @@
+"""All errors that WilmerAI raises on purpose.
+
+    WilmerError
+    |-- ConfigurationError              something the user wrote in a config file
+    |   |-- ConfigNotFoundError         (also FileNotFoundError)
+    |   |-- ConfigSyntaxError           (also json.JSONDecodeError, a ValueError)
+    |   `-- ConfigValueError            (also ValueError)
+    |-- BackendError                    an LLM server did not do what it was asked
+    |   |-- BackendConnectionError      (also ConnectionError) could not reach it, or lost it
+    |   |-- BackendTimeoutError         (also TimeoutError)
+    |   |-- BackendStatusError          answered with a status of 400 or more
+    |   `-- BackendResponseError        (also ValueError) answered something unreadable, or an error object
+    |-- GateTimeoutError                (also TimeoutError) no slot of the concurrency gate became free
+    |-- ClientError                     the request itself is wrong
+    `-- EarlyTerminationException       a run ended on purpose: cancellation or a held lock
+
+``str(error)`` of every class is fit for a client: one line, config files named relative to the config root, no
+absolute paths, no keys. What only the operator may see goes to the log where the error is raised.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from Middleware.exceptions.early_termination_exception import EarlyTerminationException
+from Middleware.exceptions.wilmer_error import WilmerError
+
+__all__ = [
+    "BackendConnectionError", "BackendError", "BackendResponseError", "BackendStatusError", "BackendTimeoutError",
+    "ClientError", "ConfigNotFoundError", "ConfigSyntaxError", "ConfigValueError", "ConfigurationError",
+    "EarlyTerminationException", "GateTimeoutError", "WilmerError",
+]
+
+
+class ConfigurationError(WilmerError):
+    """A configuration mistake.
+
+    Attributes:
+        file: path relative to the config root, with forward slashes ("" when no single file is meant).
+        json_path: where in the file, for example ``nodes[2].type``.
+        expected: what would have been right, for example a list of valid names.
+        suggestion: the nearest valid name, if one is near.
+    """
+
+    def __init__(self, message: str, *, file: str = "", json_path: str = "", expected: str = "",
+                 suggestion: str = "") -> None:
+        self.file, self.json_path, self.expected, self.suggestion = file, json_path, expected, suggestion
+        where = f"{file}: " if file else ""
+        at = f" (at {json_path})" if json_path else ""
+        wanted = f" Expected: {expected}." if expected else ""
+        hint = f" Did you mean '{suggestion}'?" if suggestion else ""
+        self.text = f"{where}{message}{at}{'.' if (wanted or hint) and not message.endswith('.') else ''}{wanted}{hint}"
+        super().__init__(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class ConfigNotFoundError(ConfigurationError, FileNotFoundError):
+    """A named config file does not exist. ``tried`` lists every path that was looked at, relative to the root."""
+
+    def __init__(self, message: str, *, tried: Sequence[str] = (), file: str = "", json_path: str = "",
+                 expected: str = "", suggestion: str = "") -> None:
+        self.tried = list(tried)
+        looked = f" Looked for: {', '.join(self.tried)}." if self.tried else ""
+        super().__init__(message.rstrip(".") + "." + looked, file=file, json_path=json_path, expected=expected,
+                         suggestion=suggestion)
+
+
+class ConfigSyntaxError(ConfigurationError, json.JSONDecodeError):
+    """A config file is not JSON. Carries ``lineno`` and ``colno`` as ``json.JSONDecodeError`` does."""
+
+    def __init__(self, file: str, problem: str, doc: str = "", pos: int = 0) -> None:
+        json.JSONDecodeError.__init__(self, problem, doc, pos)
+        where = f", line {self.lineno}, column {self.colno}" if doc else ""
+        self.file, self.json_path, self.expected, self.suggestion = file, "", "valid JSON", ""
+        self.text = f"{file}{where}: not valid JSON: {problem}"
+
+    def __reduce__(self) -> tuple[Any, ...]:  # JSONDecodeError pickles its own three arguments
+        return self.__class__, (self.file, self.msg, self.doc, self.pos)
+
+
+class ConfigValueError(ConfigurationError, ValueError):
+    """A config value cannot be used: wrong type, unknown name, forbidden path."""
+
+
+class BackendError(WilmerError):
+    """An LLM server failed.
+
+    Attributes:
+        endpoint: name of the endpoint file.
+        status: HTTP status, if there was one.
+        body: the server's own message, shortened to one line.
+    """
+
+    def __init__(self, message: str, *, endpoint: str = "", status: int | None = None, body: str = "") -> None:
+        self.endpoint, self.status, self.body = endpoint, status, body
+        super().__init__(message)
+
+
+class BackendConnectionError(BackendError, ConnectionError):
+    """The server could not be reached, or the connection was lost."""
+
+
+class BackendTimeoutError(BackendError, TimeoutError):
+    """The server accepted the request and then said nothing for too long, or could not be connected in time."""
+
+
+class BackendStatusError(BackendError):
+    """The server answered with a status of 400 or more."""
+
+
+class BackendResponseError(BackendError, ValueError):
+    """The server's answer cannot be read, or is an error object with a good status."""
+
+
+class GateTimeoutError(WilmerError, TimeoutError):
+    """No slot of the concurrency gate became free in time."""
+
+
+class ClientError(WilmerError):
+    """The request is wrong. ``status`` is the HTTP status to answer with."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        self.status = status
+        super().__init__(message)

@@ -1,0 +1,65 @@
+"""The back-end dialects: what the ``type`` of an ApiTypes file can say, and small helpers to read endpoint files."""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.text_utils import as_flag
+
+OPENAI_CHAT = "openAIChatCompletion"
+CLAUDE_MESSAGES = "claudeMessages"
+OLLAMA_CHAT = "ollamaApiChat"
+OPENAI_COMPLETION = "openAIV1Completion"
+OLLAMA_GENERATE = "ollamaApiGenerate"
+KOBOLD_GENERATE = "koboldCppGenerate"
+OPENAI_EMBEDDINGS = "openAIEmbeddings"
+OLLAMA_EMBEDDINGS = "ollamaEmbeddings"
+
+ALIASES = {
+    "openAIApiChatImageSpecific": OPENAI_CHAT,
+    "ollamaApiChatImageSpecific": OLLAMA_CHAT,
+    "koboldCppGenerateImageSpecific": KOBOLD_GENERATE,
+}
+CHAT_TYPES = frozenset({OPENAI_CHAT, CLAUDE_MESSAGES, OLLAMA_CHAT})
+COMPLETION_TYPES = frozenset({OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE})
+EMBEDDINGS_TYPES = frozenset({OPENAI_EMBEDDINGS, OLLAMA_EMBEDDINGS})
+KNOWN_TYPES = CHAT_TYPES | COMPLETION_TYPES | EMBEDDINGS_TYPES
+
+
+def canonical_type(api_type: Mapping[str, Any], file: str = "") -> str:
+    """The ``type`` of an ApiTypes file with aliases resolved.
+
+    ``file`` is the file's path relative to the config root, for the error text. Raises ConfigValueError for a missing
+    or unknown type, naming the nearest valid one.
+    """
+    name = api_type.get("type")
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigValueError("the API type has no 'type'", file=file, json_path="type",
+                               expected=", ".join(sorted(KNOWN_TYPES)))
+    name = ALIASES.get(name, name)
+    if name not in KNOWN_TYPES:
+        near = difflib.get_close_matches(name, sorted(KNOWN_TYPES | ALIASES.keys()), n=1)
+        raise ConfigValueError(f"unsupported type '{name}'", file=file, json_path="type",
+                               expected=", ".join(sorted(KNOWN_TYPES)), suggestion=near[0] if near else "")
+    return name
+
+
+def is_on(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
+    """A flag of a config object; absent and null count as ``default``, the text ``"false"`` as false."""
+    value = config.get(key)
+    return default if value is None else as_flag(value)
+
+
+def injected_text(endpoint: Mapping[str, Any], flag: str, key: str) -> str:
+    """The text of one of the endpoint's text injections, ``""`` unless its flag is on."""
+    text = endpoint.get(key)
+    return text if isinstance(text, str) and text and is_on(endpoint, flag) else ""
+
+
+def backend_url(base: str, path: str) -> str:
+    """``path`` below an endpoint's base URL, without doubling a ``/v1`` or ``/api`` the user already wrote."""
+    base = base.strip().rstrip("/")
+    first = "/" + path.split("/", 2)[1]
+    return base + (path[len(first):] if base.endswith(first) else path)

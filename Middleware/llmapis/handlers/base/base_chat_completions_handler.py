@@ -1,0 +1,136 @@
+"""Payloads of back-ends that take a list of messages."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from Middleware.llmapis.api_types import injected_text, is_on
+from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Message, Prompt
+from Middleware.utilities.text_utils import restore_braces
+
+logger = logging.getLogger(__name__)
+
+
+class BaseChatCompletionsHandler(LlmApiHandler):
+    """Builds ``model``, ``messages``, samplers, tools and schema, in this order."""
+
+    takes_messages = True
+    takes_schema = True
+
+    def payload(self, prompt: Prompt) -> dict[str, Any]:
+        body: dict[str, Any] = {}
+        if self.settings.model is not None:
+            body["model"] = self.settings.model
+        body["messages"] = self.finish_messages(self.messages(prompt))
+        body.update(self.settings.samplers)
+        if prompt.tools:
+            body["tools"] = list(prompt.tools)
+        if prompt.tool_choice is not None:
+            body["tool_choice"] = prompt.tool_choice
+        if prompt.schema is not None and self.takes_schema:
+            attach_schema(body, prompt.schema, self.settings.api_type.get("structuredOutput"),
+                          self.settings.endpoint_name)
+        return body
+
+    def messages(self, prompt: Prompt) -> list[Message]:
+        """The messages with the endpoint's texts injected and braces restored; the caller's objects stay unchanged."""
+        if prompt.conversation is not None:
+            messages = [dict(message) for message in prompt.conversation]
+        else:
+            messages = [{"role": role, "content": text} for role, text in
+                        (("system", prompt.system_prompt), ("user", prompt.prompt)) if text]
+        for message in messages:
+            if message.get("role") == "systemMes":
+                message["role"] = "system"
+        inject_texts(messages, self.settings.endpoint)
+        for message in messages:
+            content = message.get("content")
+            if isinstance(content, str):
+                message["content"] = restore_braces(content)
+            elif isinstance(content, list):
+                message["content"] = [_restored_block(block) for block in content]
+        return messages
+
+    def finish_messages(self, messages: list[Message]) -> list[Message]:
+        """The dialect's own last changes, such as images."""
+        return messages
+
+
+def inject_texts(messages: list[Message], endpoint: Mapping[str, Any]) -> None:
+    """Put the endpoint's texts before system and prompt and after the last message, in place.
+
+    ``messages`` must be the caller's own copies. A trailing empty assistant message is dropped afterwards.
+    """
+    text = injected_text(endpoint, "addTextToStartOfSystem", "textToAddToStartOfSystem")
+    if text:
+        system = next((message for message in messages if message.get("role") == "system"), None)
+        if system is None:
+            messages.insert(0, {"role": "system", "content": text})
+        else:
+            _prepend(system, text)
+    text = injected_text(endpoint, "addTextToStartOfPrompt", "textToAddToStartOfPrompt")
+    if text:
+        user = next((message for message in reversed(messages) if message.get("role") == "user"), None)
+        if user is None:
+            messages.append({"role": "user", "content": text})
+        else:
+            _prepend(user, text)
+    text = injected_text(endpoint, "addTextToStartOfCompletion", "textToAddToStartOfCompletion")
+    if text:
+        to_assistant = is_on(endpoint, "ensureTextAddedToAssistantWhenChatCompletion")
+        if not messages or (to_assistant and messages[-1].get("role") != "assistant"):
+            messages.append({"role": "assistant", "content": text})
+        else:
+            _append(messages[-1], text)
+    if messages and messages[-1].get("role") == "assistant" and not messages[-1].get("content") \
+            and not messages[-1].get("tool_calls"):
+        messages.pop()
+
+
+def attach_schema(body: dict[str, Any], schema: Mapping[str, Any], descriptor: Any, endpoint_name: str) -> None:
+    """Write ``schema`` into ``body`` the way the API type's ``structuredOutput`` says."""
+    descriptor = descriptor if isinstance(descriptor, Mapping) else {}
+    field, style = descriptor.get("field"), descriptor.get("style")
+    if not isinstance(field, str) or not field or style not in ("raw", "openaiJsonSchema"):
+        logger.warning("Endpoint '%s': its API type declares no usable structuredOutput; the answer is not "
+                       "constrained.", endpoint_name)
+        return
+    value: Mapping[str, Any] = schema if style == "raw" else {"type": "json_schema", "json_schema": {
+        "name": "wilmer_structured_output", "strict": is_on(descriptor, "strict", True), "schema": schema}}
+    *parents, leaf = field.split(".")
+    for parent in parents:
+        known = body.get(parent)
+        body[parent] = dict(known) if isinstance(known, Mapping) else {}
+        body = body[parent]
+    if leaf in body:
+        logger.warning("Endpoint '%s': the schema replaces the value of '%s'.", endpoint_name, field)
+    body[leaf] = value
+
+
+def text_of(content: Any) -> str:
+    """The text of a content that is a string, null or a list of blocks."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        return "".join(block["text"] for block in content
+                       if isinstance(block, Mapping) and isinstance(block.get("text"), str))
+    return ""
+
+
+def _prepend(message: Message, text: str) -> None:
+    content = message.get("content")
+    message["content"] = [{"type": "text", "text": text}, *content] if isinstance(content, list) \
+        else text + (content or "")
+
+
+def _append(message: Message, text: str) -> None:
+    content = message.get("content")
+    message["content"] = [*content, {"type": "text", "text": text}] if isinstance(content, list) \
+        else (content or "") + text
+
+
+def _restored_block(block: Any) -> Any:
+    if isinstance(block, Mapping) and isinstance(block.get("text"), str):
+        return {**block, "text": restore_braces(block["text"])}
+    return block

@@ -1,0 +1,246 @@
+"""What all generation back-ends share: one call, its request, its answer.
+
+A handler is a translator. It says which URL, headers and payload a call needs and what an answer means; the transport
+does the talking. One handler serves one call of one endpoint.
+"""
+from __future__ import annotations
+
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from Middleware.exceptions import BackendResponseError, EarlyTerminationException
+from Middleware.llmapis.api_types import backend_url
+from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import current_request
+
+logger = logging.getLogger(__name__)
+
+Chunk = dict[str, Any]
+Message = dict[str, Any]
+
+DRAIN_SECONDS = 1.0  # how long usage may follow a finish reason
+CLOSING_SECONDS = 0.1  # how long the connection may take to end after the last event
+DRAIN_BYTES = 65536
+UNFRAMED_LIMIT = 65536  # bytes kept of a stream that holds no event, to explain it
+SHOWN_ERROR = 300  # characters of a back-end's error message that are passed on
+
+
+@dataclass(frozen=True)
+class BackendSettings:
+    """What a handler needs to know of its endpoint.
+
+    Attributes:
+        base_url: the endpoint's ``endpoint`` key.
+        model: value of the payload's ``model``; None leaves the key out.
+        samplers: final sampler fields, sent as they are.
+        endpoint: the endpoint file.
+        connect_timeout: seconds.
+    """
+
+    endpoint_name: str
+    base_url: str
+    endpoint: Mapping[str, Any]
+    api_type: Mapping[str, Any]
+    samplers: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    api_key: str = field(default="", repr=False)
+    connect_timeout: float = 30
+
+
+@dataclass
+class LlmOutcome:
+    """What a call said besides its text.
+
+    Attributes:
+        usage: OpenAI shape (``prompt_tokens``, ``completion_tokens``, ``total_tokens``); None if it said none.
+        endpoint_config: the file of the endpoint that answered; its cleaning rules apply.
+    """
+
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    reasoning: str = ""
+    endpoint_config: Mapping[str, Any] = field(default_factory=dict)
+    endpoint_name: str = ""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is sent: a list of messages, or two texts. Never changed by a handler."""
+
+    conversation: Sequence[Message] | None = None
+    system_prompt: str | None = None
+    prompt: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: Any = None
+    schema: Mapping[str, Any] | None = None
+
+
+class LlmApiHandler(ABC):
+    """Base of the back-end dialects.
+
+    Subclasses set ``PATH`` (or override ``path``), ``takes_messages``, and implement ``payload``, ``framer``,
+    ``read_events`` and ``read_response``.
+    """
+
+    PATH = ""
+    takes_messages = True
+
+    def __init__(self, settings: BackendSettings, transport: Transport, scope: CancelScope | None = None) -> None:
+        self.settings = settings
+        self._transport = transport
+        self._scope = scope
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
+        self.ended = self.closed = False
+
+    # -- the dialect ---------------------------------------------------------------------------------------------
+    def path(self, stream: bool) -> str:
+        """What is appended to the base URL."""
+        return self.PATH
+
+    def headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        if self.settings.api_key:
+            headers["Authorization"] = f"Bearer {self.settings.api_key}"
+        return headers
+
+    @abstractmethod
+    def payload(self, prompt: Prompt) -> dict[str, Any]:
+        """The JSON body of the call."""
+
+    @abstractmethod
+    def framer(self) -> Any:
+        """A fresh parser with ``feed(bytes) -> list of events`` and ``finish() -> list of events``."""
+
+    @abstractmethod
+    def read_events(self, events: Sequence[Any]) -> list[Chunk]:
+        """The chunks that already delivered events stand for, in order.
+
+        Sets ``self.ended`` at a finish reason and ``self.closed`` at the last event. After ``ended`` only usage
+        counts. Unreadable events are logged and skipped. Raises BackendResponseError for an error object.
+        """
+
+    @abstractmethod
+    def read_response(self, body: Any) -> str | dict[str, Any]:
+        """The answer in a complete JSON body. Raises BackendResponseError for an error object."""
+
+    # -- the call ------------------------------------------------------------------------------------------------
+    def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
+        settings = self.settings
+        payload = self.payload(prompt)
+        if logger.isEnabledFor(logging.DEBUG) and not _redacting():
+            logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
+        return BackendRequest(
+            endpoint_name=settings.endpoint_name, url=backend_url(settings.base_url, self.path(stream)),
+            payload=payload, headers=self.headers(), connect_timeout=settings.connect_timeout)
+
+    def generate(self, prompt: Prompt) -> str | dict[str, Any]:
+        """The complete answer: a text, or a dict with tool calls; ``""`` for a cancelled call."""
+        self._start_afresh()
+        if self._cancelled():
+            return ""
+        try:
+            body = self._transport.post_json(self.request(prompt, False), self._scope)
+        except EarlyTerminationException:
+            return ""
+        return "" if self._cancelled() else self.read_response(body)
+
+    def stream(self, prompt: Prompt) -> Generator[Chunk, None, None]:
+        """The answer chunk by chunk; sends nothing before the first pull and simply ends when cancelled."""
+        self._start_afresh()
+        if self._cancelled():
+            return
+        connection = self._transport.open_stream(self.request(prompt, True), self._scope)
+        try:
+            yield from self._chunks(connection)
+        except EarlyTerminationException:
+            return
+        finally:
+            connection.close()
+
+    def _chunks(self, connection: Any) -> Iterator[Chunk]:
+        framer = self.framer()
+        unframed: bytearray | None = bytearray()
+        for block in connection:
+            if not block:
+                yield {"token": "", "finish_reason": None}
+                continue
+            events = framer.feed(block)
+            if unframed is not None:
+                unframed = None if events else unframed + block[:UNFRAMED_LIMIT - len(unframed)]
+            chunks = self.read_events(events)
+            if not chunks:  # comments, half an event: bytes that are a sign of life and no more
+                yield {"token": "", "finish_reason": None}
+            elif len(chunks) == 1:
+                yield chunks[0]
+            else:
+                yield from self._batch(chunks)
+            if self.ended or self.closed:
+                break
+            if self._cancelled():
+                return
+        if self._cancelled():
+            return
+        rest = []
+        if self.ended or self.closed:
+            rest = connection.drain(CLOSING_SECONDS if self.closed else DRAIN_SECONDS, DRAIN_BYTES)
+        events = [event for block in rest for event in framer.feed(block)] + framer.finish()
+        if not events and unframed:
+            yield from self._unframed(bytes(unframed))
+        yield from self._batch(self.read_events(events))
+
+    def _batch(self, chunks: list[Chunk]) -> Iterator[Chunk]:
+        """Hand over chunks that arrived together: each but the last says that more follows at once."""
+        if not chunks:
+            return
+        last = chunks.pop()
+        for chunk in chunks:
+            if self._cancelled():
+                return
+            chunk["more"] = True
+            yield chunk
+        yield last
+
+    def _unframed(self, data: bytes) -> Iterator[Chunk]:
+        """A back-end may answer a streaming call with one plain JSON body: an error, or the whole answer."""
+        try:
+            body = json.loads(data)
+        except ValueError:
+            logger.warning("Endpoint '%s' answered a streaming call with %d bytes that hold no event.",
+                           self.settings.endpoint_name, len(data))
+            return
+        result = self.read_response(body)
+        content, calls = (result, None) if isinstance(result, str) else (result["content"], result.get("tool_calls"))
+        chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}
+        if calls:
+            chunk["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
+        if self.outcome.usage:
+            chunk["usage"] = self.outcome.usage
+        yield chunk
+
+    # -- helpers of the dialects ---------------------------------------------------------------------------------
+    def raise_error_object(self, error: Any) -> None:
+        """Raise what an error object of the back-end says."""
+        message = error.get("message") or error.get("error") or error if isinstance(error, Mapping) else error
+        text = " ".join(str(message).split())[:SHOWN_ERROR]
+        raise BackendResponseError(f"endpoint '{self.settings.endpoint_name}' answered with an error: {text}",
+                                   endpoint=self.settings.endpoint_name, body=text)
+
+    def unreadable(self, what: str) -> None:
+        """Log, without its content, that a part of an answer was skipped."""
+        logger.warning("Endpoint '%s': skipped %s.", self.settings.endpoint_name, what)
+
+    def _cancelled(self) -> bool:
+        return self._scope is not None and self._scope.cancelled
+
+
+def _redacting() -> bool:
+    request = current_request()
+    return request is not None and request.redact

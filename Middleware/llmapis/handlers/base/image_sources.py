@@ -1,0 +1,44 @@
+"""What the entries of a message's ``images`` list are: data URIs, raw base64 or web addresses."""
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+
+MIN_RAW_LENGTH = 100
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"BM", "bmp"),
+               (b"II*\x00", "tiff"), (b"MM\x00*", "tiff"))
+
+
+def image_format(data: bytes) -> str | None:
+    """The format of an image by its first bytes, as in ``image/<format>``; None if it is none we know."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    if data[4:12] in (b"ftypavif", b"ftypheic"):
+        return data[8:12].decode("ascii")
+    return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)
+
+
+def looks_like_base64(text: str) -> bool:
+    return len(text) >= MIN_RAW_LENGTH and len(text) % 4 == 0 and _BASE64.fullmatch(text) is not None
+
+
+def raw_base64_format(text: str) -> str | None:
+    """The image format of raw base64 text; None if it does not decode to a known image."""
+    if not looks_like_base64(text):
+        return None
+    try:
+        return image_format(base64.b64decode(text, validate=True))
+    except binascii.Error:
+        return None
+
+
+def image_url(source: object) -> str | None:
+    """``source`` as something a back-end accepts as an image URL; None for anything else, such as ``file://``."""
+    if not isinstance(source, str):
+        return None
+    if source.startswith(("data:image/", "http://", "https://")):
+        return source
+    found = raw_base64_format(source)
+    return f"data:image/{found};base64,{source}" if found else None

@@ -1,0 +1,150 @@
+"""The OpenAI chat completions dialect, spoken by OpenAI, llama.cpp, vLLM, LiteLLM and many others."""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message
+from Middleware.llmapis.handlers.base.image_sources import image_url
+from Middleware.utilities.stream_parsers import SSEEvent, SSEParser
+
+DONE = "[DONE]"
+
+_loads = json.JSONDecoder().decode
+
+
+class OpenAiApiHandler(BaseChatCompletionsHandler):
+    """Calls ``/v1/chat/completions``."""
+
+    PATH = "/v1/chat/completions"
+
+    # -- request -------------------------------------------------------------------------------------------------
+    def finish_messages(self, messages: list[Message]) -> list[Message]:
+        for message in messages:
+            calls = message.get("tool_calls")
+            if "tool_calls" in message and not (isinstance(calls, list) and calls):
+                del message["tool_calls"]
+        if any("images" in message for message in messages):
+            self._convert_images(messages)
+        return messages
+
+    def _convert_images(self, messages: list[Message]) -> None:
+        """Turn the images of user messages into content blocks; remove ``images`` everywhere."""
+        for message in messages:
+            images = message.pop("images", None)
+            if message.get("role") != "user" or not images:
+                continue
+            sources = images if isinstance(images, list) else [images]
+            urls = [url for url in map(image_url, sources) if url]
+            if len(urls) < len(sources):
+                self.unreadable(f"{len(sources) - len(urls)} image(s) that are neither data, base64 nor a web address")
+            if urls:
+                content = message.get("content")
+                text = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+                message["content"] = [*text, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
+
+    # -- streamed answer -----------------------------------------------------------------------------------------
+    def framer(self) -> SSEParser:
+        return SSEParser()
+
+    def read_events(self, events: Sequence[SSEEvent]) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        for event in events:
+            data = event.data
+            if data == DONE:
+                self.closed = True
+                continue
+            try:
+                body = _loads(data)
+                choice = body["choices"][0]
+                delta = choice["delta"]
+                token = delta.get("content")
+                finish_reason = choice.get("finish_reason")
+                # The common event: text and nothing else.
+                if type(token) is str and finish_reason is None and len(delta) == 1 and not self.ended \
+                        and not body.get("usage"):
+                    chunks.append({"token": token, "finish_reason": None})
+                    continue
+            except ValueError:
+                self.unreadable("an event that is not JSON")
+                continue
+            except (KeyError, IndexError, TypeError, AttributeError):
+                pass  # looked at more closely below
+            chunk = self._read_unusual(body, event.event)
+            if chunk is not None:
+                chunks.append(chunk)
+        return chunks
+
+    def _read_unusual(self, body: Any, event_name: str | None) -> Chunk | None:
+        """The chunk of any event, whatever it holds; None for one that says nothing."""
+        if not isinstance(body, Mapping):
+            self.unreadable("an event that is not an object")
+            return None
+        usage = self._note_usage(body)
+        chunk: Chunk = {"token": "", "finish_reason": None}
+        if usage:
+            chunk["usage"] = usage
+        choice = None if self.ended else self._choice(body, event_name == "error")
+        if choice is None:
+            return chunk if usage else None
+        delta = choice.get("delta")
+        if isinstance(delta, Mapping):
+            self._read_delta(delta, chunk)
+        finish_reason = choice.get("finish_reason")
+        if finish_reason:
+            chunk["finish_reason"] = self.outcome.finish_reason = str(finish_reason)
+            self.ended = True
+        return chunk
+
+    @staticmethod
+    def _read_delta(delta: Mapping[str, Any], chunk: Chunk) -> None:
+        chunk["token"] = text_of(delta.get("content"))
+        calls = delta.get("tool_calls")
+        if isinstance(calls, list) and calls:
+            chunk["tool_calls"] = calls
+        reasoning = _reasoning(delta)
+        if reasoning:
+            chunk["reasoning"] = reasoning
+
+    # -- complete answer -----------------------------------------------------------------------------------------
+    def read_response(self, body: Any) -> str | dict[str, Any]:
+        if not isinstance(body, Mapping):
+            self.unreadable("an answer that is not an object")
+            return ""
+        choice = self._choice(body, False)
+        self._note_usage(body)
+        message = choice.get("message") if choice is not None else None
+        if choice is None or not isinstance(message, Mapping):
+            self.unreadable("an answer without a message")
+            return ""
+        content, calls = text_of(message.get("content")), message.get("tool_calls")
+        self.outcome.reasoning = _reasoning(message)
+        finish_reason = choice.get("finish_reason")
+        if isinstance(calls, list) and calls:
+            self.outcome.finish_reason = str(finish_reason or "tool_calls")
+            return {"content": content, "tool_calls": calls, "finish_reason": self.outcome.finish_reason}
+        self.outcome.finish_reason = str(finish_reason) if finish_reason else None
+        return content
+
+    # -- both ----------------------------------------------------------------------------------------------------
+    def _choice(self, body: Mapping[str, Any], failed: bool) -> Mapping[str, Any] | None:
+        """The first choice, None if there is none. Raises BackendResponseError for an error object."""
+        choices = body.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if body.get("error") or (failed and choice is None):
+            self.raise_error_object(body.get("error") or body)
+        return choice if isinstance(choice, Mapping) else None
+
+    def _note_usage(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        usage = body.get("usage")
+        if not isinstance(usage, dict) or not usage:
+            return None
+        self.outcome.usage = usage
+        return usage
+
+
+def _reasoning(message: Mapping[str, Any]) -> str:
+    text = message.get("reasoning_content") or message.get("reasoning")
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,215 @@
+"""From an endpoint and a preset name to the sampler fields of a payload.
+
+Three steps: ``SamplerResolver`` finds the fields (a donor endpoint's ``presetSamplers``, or a preset file, plus the
+endpoint's append preset), ``inject_structure`` adds the fields of the request itself, ``normalise`` removes nulls.
+Config objects are never changed.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from Middleware.utilities import config_utils
+from Middleware.utilities.path_utils import is_flat_name
+from Middleware.utilities.text_utils import as_flag
+
+logger = logging.getLogger(__name__)
+
+NULL_MARKER = "__wilmer_null__"
+CANONICAL_SAMPLERS = frozenset({
+    "temperature", "top_p", "dynatemp_range", "dynatemp_exponent", "dry_penalty_last_n", "top_k", "min_p",
+    "top_n_sigma", "typical_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty",
+    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers", "xtc_probability", "xtc_threshold",
+    "mirostat", "mirostat_tau", "mirostat_eta", "seed", "stop", "samplers", "ignore_eos", "n_probs", "min_keep",
+    "json_schema", "logit_bias", "grammar",
+})
+THINKING_OFF = frozenset({"off", "false", "no", "0", "none", "disabled"})
+EFFORTS = frozenset({"low", "medium", "high"})
+VERBATIM_KEYS = frozenset({"json_schema", "grammar"})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+Samplers = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Sources:
+    """The config objects that decide on the samplers of one call.
+
+    Attributes:
+        donor: the ``presetSamplers`` to translate, empty when a preset file is used.
+        preset: the preset file, sent as it is.
+        extra: the preset file that is laid over the others.
+    """
+
+    endpoint: Mapping[str, Any]
+    api_type: Mapping[str, Any]
+    donor: Mapping[str, Any]
+    preset: Mapping[str, Any]
+    extra: Mapping[str, Any]
+
+    def same_as(self, other: Sources) -> bool:
+        return (self.endpoint is other.endpoint and self.api_type is other.api_type and self.donor is other.donor
+                and self.preset is other.preset and self.extra is other.extra)
+
+
+def find_sources(endpoint: Mapping[str, Any], api_type: Mapping[str, Any], preset_name: str | None) -> Sources:
+    """Look up what ``preset_name`` means for ``endpoint``.
+
+    Without a preset name the endpoint lends its own ``presetSamplers``, if it has any. Raises ConfigNotFoundError for
+    a preset that exists neither as a donor endpoint nor as a file.
+    """
+    preset_type = str(api_type.get("presetType") or "")
+    name = str(preset_name).strip() if preset_name is not None else ""
+    donor = preset = extra = NOTHING
+    if not name:
+        donor = _block(endpoint.get("presetSamplers"))
+    else:
+        donor = _donor_samplers(name)
+        if not donor:
+            preset = _block(config_utils.find_preset(name, preset_type))
+    append = endpoint.get("appendPresetName")
+    if isinstance(append, str) and append.strip():
+        extra = _block(config_utils.find_preset(append.strip(), preset_type))
+    return Sources(endpoint, api_type, donor, preset, extra)
+
+
+def _donor_samplers(name: str) -> Mapping[str, Any]:
+    """The sampler block of the endpoint called ``name``, empty if there is none."""
+    if not is_flat_name(name):
+        return NOTHING
+    donor = config_utils.endpoint_exists_with_samplers(name)
+    return _block(donor.get("presetSamplers")) if donor else NOTHING
+
+
+def combine(sources: Sources, endpoint_name: str = "") -> Samplers:
+    """The sampler fields in the back-end's own names. The result may share values with config objects."""
+    if not sources.api_type.get("maxNewTokensPropertyName"):
+        logger.warning("Endpoint '%s': its API type has no maxNewTokensPropertyName; no response limit is sent.",
+                       endpoint_name)
+    base = translate(sources.donor, sources.api_type, endpoint_name) if sources.donor else sources.preset
+    return deep_merge(base, sources.extra)
+
+
+class SamplerResolver:
+    """Resolves samplers, remembering each result for as long as the config objects behind it are the same.
+
+    A repeated call then costs a few look-ups, and a warning about a sampler appears once per edit of its file.
+    """
+
+    def __init__(self, size: int = 256) -> None:
+        self._size = size
+        self._known: dict[tuple[int, str | None], tuple[Sources, Samplers]] = {}
+
+    def resolve(self, endpoint_name: str, endpoint: Mapping[str, Any], api_type: Mapping[str, Any],
+                preset_name: str | None) -> Samplers:
+        """The sampler fields of ``endpoint`` under ``preset_name``; shared, not to be changed."""
+        sources = find_sources(endpoint, api_type, preset_name)
+        key = (id(endpoint), preset_name)  # the entry keeps the object alive, so its id is not reused
+        known = self._known.get(key)
+        if known is not None and known[0].same_as(sources):
+            return known[1]
+        samplers = combine(sources, endpoint_name)
+        if len(self._known) >= self._size:
+            self._known.clear()
+        self._known[key] = (sources, samplers)
+        return samplers
+
+
+def translate(block: Mapping[str, Any], api_type: Mapping[str, Any], endpoint_name: str = "") -> Samplers:
+    """``presetSamplers`` in the field names of one API type; what it does not support is dropped with a warning."""
+    fields = _block(api_type.get("samplerFieldMap"))
+    out: Samplers = {}
+    for key, value in block.items():
+        if key in ("thinkingMode", "chat_template_kwargs"):
+            continue
+        if key in fields:
+            out[fields[key]] = value
+        elif key in CANONICAL_SAMPLERS:
+            logger.warning("Endpoint '%s': its API type does not support sampler '%s'; it is not sent.",
+                           endpoint_name, key)
+        else:
+            logger.warning("Endpoint '%s': unknown sampler '%s', likely a typo; it is not sent.", endpoint_name, key)
+    if block.get("thinkingMode") is not None:
+        out = deep_merge(out, thinking_fields(block["thinkingMode"], _block(api_type.get("thinking")), endpoint_name))
+    kwargs = block.get("chat_template_kwargs")
+    if kwargs is not None:
+        if as_flag(api_type.get("supportsChatTemplateKwargs")):
+            out = deep_merge(out, {"chat_template_kwargs": kwargs})
+        else:
+            logger.warning("Endpoint '%s': its API type does not take chat_template_kwargs; they are not sent.",
+                           endpoint_name)
+    return out
+
+
+def thinking_fields(value: Any, descriptor: Mapping[str, Any], endpoint_name: str = "") -> Samplers:
+    """The payload fields for a ``thinkingMode``, by an API type's ``thinking`` descriptor."""
+    mode, field = descriptor.get("mode"), descriptor.get("field")
+    if mode not in ("bool", "effort") or not isinstance(field, str) or not field:
+        logger.warning("Endpoint '%s': its API type cannot switch thinking; thinkingMode is not sent.", endpoint_name)
+        return {}
+    text = str(value).strip().lower()
+    fragment: Samplers
+    if mode == "bool":
+        fragment = {field: text not in THINKING_OFF}
+    elif text in THINKING_OFF:
+        return {}
+    else:
+        fragment = {field: text if text in EFFORTS else "medium"}
+    return {"chat_template_kwargs": fragment} if descriptor.get("location") == "chat_template_kwargs" else fragment
+
+
+def inject_structure(samplers: Mapping[str, Any], endpoint: Mapping[str, Any], api_type: Mapping[str, Any],
+                     stream: bool, max_tokens: int | None) -> Samplers:
+    """``samplers`` with the stream flag, context size and response limit under the API type's own names.
+
+    An explicit null in a preset keeps the context size or the limit from being sent, as does ``max_tokens`` None.
+    """
+    out = dict(samplers)
+    stream_key = api_type.get("streamPropertyName")
+    if stream_key:
+        out[stream_key] = stream
+    window_key, window = api_type.get("truncateLengthPropertyName"), endpoint.get("maxContextTokenSize")
+    if window_key and window is not None and out.get(window_key, ...) is not None:
+        out[window_key] = window
+    limit_key = api_type.get("maxNewTokensPropertyName")
+    if limit_key and max_tokens is None:
+        out.pop(limit_key, None)
+    elif limit_key and out.get(limit_key, ...) is not None:
+        out[limit_key] = max_tokens
+    return out
+
+
+def normalise(samplers: Mapping[str, Any]) -> Samplers:
+    """``samplers`` without nulls and emptied objects, the marker for an intended null replaced by null.
+
+    Lists stay as they are, and so do objects under ``json_schema`` and ``grammar``.
+    """
+    out: Samplers = {}
+    for key, value in samplers.items():
+        if value is None:
+            continue
+        if isinstance(value, Mapping):
+            if key not in VERBATIM_KEYS:
+                value = normalise(value)
+                if not value:
+                    continue
+        elif value == NULL_MARKER:
+            value = None
+        out[key] = value
+    return out
+
+
+def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Samplers:
+    """A new object: objects merge key by key, anything else of ``override`` replaces that of ``base``."""
+    out = dict(base)
+    for key, value in override.items():
+        known = out.get(key)
+        out[key] = deep_merge(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return out
+
+
+def _block(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else NOTHING

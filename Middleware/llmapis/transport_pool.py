@@ -1,0 +1,215 @@
+"""Open connections to back-ends, kept between requests: one stack per origin.
+
+``urllib3`` makes the connection (addresses, TLS, proxy tunnel); from then on the transport reads and writes the socket
+itself, in slices (see ``transport.py``).
+"""
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.request import (
+    getproxies_environment,
+    proxy_bypass_environment,  # type: ignore[attr-defined]
+)
+
+import certifi
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util import make_headers, parse_url
+from urllib3.util.wait import wait_for_read
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.llmapis.transport_wire import Target
+
+SLICE_SECONDS = 0.2
+"""Longest single wait on a socket: where shutting it down wakes nobody, a stop is seen after this time."""
+
+MAX_IDLE_PER_ORIGIN = 256
+PLAIN_IDLE_SECONDS = 4.0
+"""Common local servers close an idle connection after 5 s without saying so; a new one there costs next to nothing."""
+TLS_IDLE_SECONDS = 50.0
+
+_SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+]
+
+
+@dataclass
+class Connection:
+    """An open connection.
+
+    Attributes:
+        sock: the connected socket, with a timeout of one slice.
+        absolute: requests name the whole URL, because a plain HTTP proxy is at the other end.
+        proxy_headers: headers that this proxy wants on each request.
+        reused: it has carried a request before.
+        expires: moment (monotonic) from which it must not be taken from the pool.
+    """
+
+    sock: socket.socket
+    owner: HTTPConnection
+    absolute: bool = False
+    proxy_headers: Mapping[str, str] = field(default_factory=dict)
+    reused: bool = False
+    expires: float = 0.0
+
+    def close(self) -> None:
+        """Close the socket. Only for the thread that reads it."""
+        self.owner.close()
+
+    def shutdown(self) -> None:
+        """End both directions, from any thread: a blocked read returns and the back-end sees the end."""
+        try:
+            if isinstance(self.sock, ssl.SSLSocket):
+                # not SSLSocket.shutdown: it takes the TLS object away under the reading thread
+                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+            else:
+                self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # not connected any more
+
+    def is_fresh(self) -> bool:
+        """Whether an idle connection can be used: not expired, not closed, nothing unread in it."""
+        if time.monotonic() >= self.expires:
+            return False
+        try:
+            if not wait_for_read(self.sock, timeout=0.0):
+                return True
+            if not isinstance(self.sock, ssl.SSLSocket):
+                return False
+            return self._only_tls_housekeeping()
+        except (OSError, ValueError):
+            return False
+
+    def _only_tls_housekeeping(self) -> bool:
+        self.sock.settimeout(0.0)  # session tickets make a healthy TLS connection readable
+        try:
+            self.sock.recv(1)
+            return False
+        except ssl.SSLWantReadError:
+            return True
+        finally:
+            self.sock.settimeout(SLICE_SECONDS)
+
+
+class ConnectionPool:
+    """Idle connections by origin. Thread-safe; the newest is taken first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[str, str, int], list[Connection]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    def take(self, target: Target) -> Connection | None:
+        """An idle connection that is still good, or None."""
+        while True:
+            with self._lock:
+                stack = self._idle.get(target.origin)
+                connection = stack.pop() if stack else None
+            if connection is None:
+                return None
+            if connection.is_fresh():
+                connection.reused = True
+                return connection
+            connection.close()
+
+    def give_back(self, target: Target, connection: Connection, idle_seconds: float | None = None) -> None:
+        """Keep a connection whose response was read to its end. ``idle_seconds``: the server's own limit, if known."""
+        default = TLS_IDLE_SECONDS if target.scheme == "https" else PLAIN_IDLE_SECONDS
+        keep = default if idle_seconds is None else min(max(idle_seconds - 1.0, 0.0), TLS_IDLE_SECONDS)
+        now = time.monotonic()
+        connection.expires = now + keep
+        dropped = []
+        with self._lock:
+            stack = self._idle.setdefault(target.origin, [])
+            while stack and (stack[0].expires <= now or len(stack) >= MAX_IDLE_PER_ORIGIN):
+                dropped.append(stack.pop(0))
+            if keep <= 0:
+                dropped.append(connection)
+            else:
+                stack.append(connection)
+        for old in dropped:
+            old.close()
+
+    def idle_count(self) -> int:
+        with self._lock:
+            return sum(map(len, self._idle.values()))
+
+    def close_all(self) -> None:
+        """Close every idle connection; those in use are closed when their call ends."""
+        with self._lock:
+            idle = [connection for stack in self._idle.values() for connection in stack]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
+    def open(self, target: Target, timeout: float) -> Connection:
+        """Connect, through the proxy of the environment if one applies. Blocks; raises OSError or urllib3 errors."""
+        proxy = _proxy_for(target)
+        absolute, proxy_headers = False, {}
+        if proxy is None:
+            owner = self._make(target.scheme, target.host, target.port, timeout)
+        else:
+            parts = parse_url(proxy if "://" in proxy else f"http://{proxy}")
+            if parts.scheme not in ("http", "https") or not parts.host:
+                raise ConfigValueError("The proxy of the environment cannot be used", expected="an http:// proxy URL")
+            proxy_headers = make_headers(proxy_basic_auth=parts.auth) if parts.auth else {}
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+            if target.scheme == "https":
+                owner = self._make("https", parts.host.strip("[]"), port, timeout, proxy_scheme=parts.scheme)
+                owner.set_tunnel(target.host, target.port, headers=proxy_headers, scheme=parts.scheme)
+                proxy_headers = {}
+            else:
+                owner = self._make(parts.scheme, parts.host.strip("[]"), port, timeout)
+                absolute = True
+        try:
+            owner.connect()
+            owner.sock.settimeout(SLICE_SECONDS)
+        except BaseException:
+            owner.close()
+            raise
+        return Connection(sock=owner.sock, owner=owner, absolute=absolute, proxy_headers=proxy_headers)
+
+    def _make(self, scheme: str, host: str, port: int, timeout: float, proxy_scheme: str = "") -> HTTPConnection:
+        if scheme == "https":
+            proxy = parse_url(f"{proxy_scheme}://{host}:{port}") if proxy_scheme else None
+            return HTTPSConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS, proxy=proxy,
+                                   ssl_context=self._tls_context())
+        return HTTPConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        with self._lock:
+            if self._tls is None:  # costs some 20 ms: once, and only if a back-end wants TLS
+                context = ssl.create_default_context()
+                bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or certifi.where()
+                context.load_verify_locations(**{"capath" if os.path.isdir(bundle) else "cafile": bundle})
+                context.set_alpn_protocols(["http/1.1"])
+                self._tls = context
+            return self._tls
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name or address; nothing is resolved."""
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _proxy_for(target: Target) -> str | None:
+    if is_loopback(target.host):
+        return None
+    proxies = getproxies_environment()
+    proxy = proxies.get(target.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass_environment(f"{target.host}:{target.port}", proxies):
+        return None
+    return proxy

@@ -1,0 +1,73 @@
+"""The stop switch of one request."""
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+
+class CancelScope:
+    """A flag that is set once, and the callbacks that make blocked work notice it.
+
+    Thread-safe. Callbacks run once, outside the lock, on the thread that cancels; one that raises is logged and the
+    others still run. A callback must not block and must not close descriptors that another thread reads from: shut
+    the socket down instead, and let its owner close it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._event = threading.Event()
+        self._callbacks: dict[int, Callable[[], object]] = {}
+        self._tokens = itertools.count(1)
+        self.reason = ""
+
+    @property
+    def cancelled(self) -> bool:
+        return self._event.is_set()
+
+    def cancel(self, reason: str = "") -> bool:
+        """Set the flag and run the callbacks. Returns False if it was set already."""
+        with self._lock:
+            if self._event.is_set():
+                return False
+            self.reason = reason
+            self._event.set()
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        for callback in callbacks:
+            self._run(callback)
+        return True
+
+    def add_callback(self, callback: Callable[[], object]) -> int:
+        """Call ``callback`` on cancellation, at once if that has happened. Returns a token for ``remove_callback``."""
+        token = next(self._tokens)
+        with self._lock:
+            if not self._event.is_set():
+                self._callbacks[token] = callback
+                return token
+        self._run(callback)
+        return token
+
+    def remove_callback(self, token: int) -> None:
+        with self._lock:
+            self._callbacks.pop(token, None)
+
+    def remove_callbacks(self, callback: Callable[[], object] | None = None) -> None:
+        """Drop every registration of ``callback``, or all of them."""
+        with self._lock:
+            self._callbacks = {} if callback is None else {
+                token: known for token, known in self._callbacks.items() if known != callback}
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep for ``seconds`` or until cancelled; returns whether it was cancelled."""
+        return self._event.wait(seconds)
+
+    @staticmethod
+    def _run(callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except Exception:  # a foreign callback must not keep the others from running
+            logger.exception("An abort callback failed")

@@ -1,0 +1,74 @@
+"""What belongs to one request, and how code deep inside finds it."""
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from Middleware.models.cancel_scope import CancelScope
+
+
+def new_request_id() -> str:
+    return str(uuid.uuid4())
+
+
+@dataclass
+class RequestContext:
+    """The state of one client request, from the socket to the last background node.
+
+    Attributes:
+        api_type: the front-end dialect, one of the API type strings of the specification (section 1).
+        user: the user named by the ``model`` field in multi-user mode, else None.
+        workflow_override: name of the shared workflow that the ``model`` field selected.
+        redact: no conversation text of this request may reach the log.
+        config: the user's settings as read once for this request (set by config_utils).
+        answer_complete: the terminator or whole body was handed to the server; a disconnect no longer cancels.
+        background_pending: nodes remain to be run after the answer.
+        usage, finish_reason: outcome of the responder's LLM call, if it said.
+    """
+
+    request_id: str = field(default_factory=new_request_id)
+    api_type: str = "openai"
+    user: str | None = None
+    workflow_override: str | None = None
+    stream: bool = False
+    api_key: str | None = field(default=None, repr=False)
+    redact: bool = False
+    cancel_scope: CancelScope = field(default_factory=CancelScope, repr=False)
+    config: Any = field(default=None, repr=False)
+    started: float = field(default_factory=time.monotonic)
+    answer_complete: bool = False
+    background_pending: bool = False
+    usage: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    route: str = ""
+    endpoint: str = ""
+    first_token_at: float | None = None
+    tokens: int = 0
+    prompt_text_estimate: int = 0
+
+
+_current: ContextVar[RequestContext | None] = ContextVar("wilmer_request", default=None)
+
+
+def current_request() -> RequestContext | None:
+    """The request that this thread works for, if any."""
+    return _current.get()
+
+
+def set_current_request(context: RequestContext | None) -> None:
+    _current.set(context)
+
+
+@contextlib.contextmanager
+def request_scope(context: RequestContext) -> Iterator[RequestContext]:
+    """Make ``context`` the current request for a block."""
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)

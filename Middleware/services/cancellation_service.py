@@ -1,0 +1,117 @@
+"""Stop requests by their id. Each id stands for the cancel scope that the running request watches."""
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from Middleware.models.cancel_scope import CancelScope
+
+logger = logging.getLogger(__name__)
+
+MAX_AGE_SECONDS = 3600.0
+"""A cancellation that nobody acknowledged is forgotten after this time, at the next cancellation."""
+
+
+@dataclass
+class _Entry:
+    scope: CancelScope = field(default_factory=CancelScope)
+    cancelled_at: float | None = None  # monotonic; when the registry learned of it
+
+
+class CancellationService:
+    """Registry of cancel scopes by request id. Thread-safe; callbacks run outside its lock.
+
+    ``clock`` gives seconds and never goes back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+
+    def scope_for(self, request_id: str) -> CancelScope:
+        """The scope of a request, made if it is new. An empty id gets a scope that nobody else can cancel."""
+        if not request_id:
+            return CancelScope()
+        with self._lock:
+            return self._entry(request_id).scope
+
+    def adopt(self, request_id: str, scope: CancelScope) -> None:
+        """Make ``scope`` the one of a request. A cancellation and callbacks that came first carry over to it."""
+        if not request_id:
+            logger.warning("A cancel scope without a request id cannot be registered")
+            return
+        with self._lock:
+            entry = self._entry(request_id)
+            before, entry.scope = entry.scope, scope
+        if before is scope:
+            return
+        if before.cancelled:
+            scope.cancel(before.reason)
+        else:
+            scope.add_callback(lambda: before.cancel(scope.reason))
+
+    def request_cancellation(self, request_id: str, reason: str = "") -> None:
+        """Cancel a request, known or not; again is a no-op."""
+        if not request_id:
+            logger.warning("A cancellation without a request id was ignored")
+            return
+        with self._lock:
+            self._drop_old()
+            entry = self._entry(request_id)
+            if entry.cancelled_at is None:
+                entry.cancelled_at = self._clock()
+            scope = entry.scope
+        scope.cancel(reason)
+
+    def is_cancelled(self, request_id: str) -> bool:
+        with self._lock:
+            entry = self._entries.get(request_id) if request_id else None
+            return entry is not None and entry.scope.cancelled
+
+    def acknowledge_cancellation(self, request_id: str) -> None:
+        """Forget a request with its callbacks. What holds its scope still sees the flag."""
+        with self._lock:
+            entry = self._entries.pop(request_id, None) if request_id else None
+        if entry is not None:
+            entry.scope.remove_callbacks()
+
+    def get_all_cancelled_requests(self) -> set[str]:
+        with self._lock:
+            return {request_id for request_id, entry in self._entries.items() if entry.scope.cancelled}
+
+    def register_abort_callback(self, request_id: str, callback: Callable[[], object]) -> None:
+        """Call ``callback`` when the request is cancelled, at once if it is. Errors of it are logged."""
+        if not request_id:
+            logger.warning("An abort callback without a request id was ignored")
+            return
+        with self._lock:
+            self._drop_old()
+            scope = self._entry(request_id).scope
+        scope.add_callback(callback)
+
+    def unregister_abort_callbacks(self, request_id: str, callback: Callable[[], object] | None = None) -> None:
+        """Drop one callback of a request, or all of them."""
+        with self._lock:
+            entry = self._entries.get(request_id) if request_id else None
+        if entry is not None:
+            entry.scope.remove_callbacks(callback)
+
+    def _entry(self, request_id: str) -> _Entry:
+        return self._entries.setdefault(request_id, _Entry())
+
+    def _drop_old(self) -> None:
+        limit = self._clock() - MAX_AGE_SECONDS
+        for request_id, entry in list(self._entries.items()):
+            if entry.cancelled_at is None:
+                if entry.scope.cancelled:  # cancelled directly, for example by the disconnect watcher
+                    entry.cancelled_at = self._clock()
+            elif entry.cancelled_at < limit:
+                del self._entries[request_id]
+                entry.scope.remove_callbacks()
+
+
+cancellation_service = CancellationService()

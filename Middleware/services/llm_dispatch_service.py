@@ -1,0 +1,196 @@
+"""From a node to the call of its LLM: substitutes variables, chooses messages, keeps to the context window."""
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from Middleware.exceptions import ConfigValueError, EarlyTerminationException
+from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.llmapis.api_types import is_on
+from Middleware.services import message_selection as selection
+from Middleware.utilities import config_utils
+from Middleware.utilities import prompt_template_utils as templates
+from Middleware.utilities.prompt_extraction_utils import ContextClamp, context_clamp
+from Middleware.utilities.text_utils import rough_estimate_token_length
+
+if TYPE_CHECKING:
+    from Middleware.workflows.models.execution_context import ExecutionContext
+
+logger = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+
+DEFAULT_LAST_MESSAGES = 5
+
+
+class LLMDispatchService:
+    """The door through which nodes call their LLM."""
+
+    @staticmethod
+    def dispatch(context: ExecutionContext, llm_takes_images: bool = False, max_images: int = 0,
+                 structured_output_schema: Mapping[str, Any] | None = None) -> Any:
+        """Call the LLM of the node in ``context``.
+
+        Returns what ``LlmApiService.get_response_from_llm`` returns: uncleaned text, a dict with tool calls, or a
+        generator of chunks. ``max_images`` 0 means no limit. Raises ValueError for a context without messages,
+        BackendError, and EarlyTerminationException for a cancelled request.
+        """
+        return _Call(context, llm_takes_images, max_images).run(structured_output_schema)
+
+
+class _Call:
+    """One call while its request is put together."""
+
+    def __init__(self, context: ExecutionContext, llm_takes_images: bool, max_images: int) -> None:
+        handler = context.llm_handler
+        if handler is None or handler.llm is None:
+            raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
+                                   json_path="endpointName", expected="the name of a file in Endpoints")
+        if context.messages is None:
+            raise ValueError("A node cannot call an LLM without a list of messages")
+        if context.request.cancel_scope.cancelled:
+            raise EarlyTerminationException(f"Request {context.request_id} was cancelled", CANCELLED)
+        self.context, self.node, self.handler = context, context.config, handler
+        self.messages: Sequence[Message] = context.messages
+        self.takes_images = llm_takes_images
+        self.max_images = max_images if llm_takes_images else 0
+        self.count = _number(self.node.get("lastMessagesToSendInsteadOfPrompt"), DEFAULT_LAST_MESSAGES)
+        allowed = is_on(self.node, "allowTools")
+        self.tools = context.tools if allowed else None
+        self.tool_choice = context.tool_choice if allowed else None
+        self.authored = bool(self.node.get("prompt"))
+        self.exchange: list[Message] = []
+        self._find_tool_exchange()
+        self.system_prompt = self._substituted("systemPrompt")
+        self.prompt = self._substituted("prompt") if self.authored else ""
+        self.clamp = self._context_clamp()
+
+    def run(self, schema: Mapping[str, Any] | None) -> Any:
+        arguments = self._chat_arguments() if self.handler.takes_message_collection else self._completion_arguments()
+        return self.handler.llm.get_response_from_llm(
+            **arguments, llm_takes_images=self.takes_images, request_id=self.context.request_id, tools=self.tools,
+            tool_choice=self.tool_choice, structured_output_schema=schema)
+
+    # -- texts ---------------------------------------------------------------------------------------------------
+    def _substituted(self, key: str) -> str:
+        text = self.node.get(key)
+        return self.context.workflow_variable_service.apply_variables(str(text), self.context) if text else ""
+
+    def _find_tool_exchange(self) -> None:
+        """Take the trailing tool exchange out of what variables see, if the node wants it as messages."""
+        if not (self.authored and self.handler.takes_message_collection
+                and is_on(self.node, "appendNativeToolExchange")
+                and is_on(self.handler.endpoint_config, "backendSupportsToolTurns", True)):
+            return
+        start, end = selection.find_tool_exchange(self.messages)
+        if end:
+            self.exchange = list(self.messages[start:end])
+            self.context = dataclasses.replace(self.context, messages=list(self.messages[:start]))
+
+    # -- the two paradigms ---------------------------------------------------------------------------------------
+    def _chat_arguments(self) -> dict[str, Any]:
+        conversation: list[Message] = []
+        if self.system_prompt:
+            conversation.append({"role": "system", "content": self.system_prompt})
+        if self.authored:
+            user: Message = {"role": "user", "content": self.prompt}
+            images = self._images()
+            if images:
+                user["images"] = images
+            conversation += [user, *self.exchange]
+            self._warn_if_too_large(self.prompt)
+        else:
+            chosen = selection.last_messages(self.messages, self.count, self._token_cap())
+            conversation += selection.limit_images(chosen, self.max_images)
+            conversation = self._arrange_assistants(conversation)
+            start = selection.leading_systems(conversation)
+            conversation[start:] = self._within_window(conversation[start:])
+            conversation = selection.with_user_message(conversation, self.messages)
+        return {"conversation": conversation, "system_prompt": None, "prompt": None}
+
+    def _completion_arguments(self) -> dict[str, Any]:
+        template = config_utils.load_prompt_template(self.handler.prompt_template_file_name or "")
+        if self.authored:
+            prompt = self.prompt
+            self._warn_if_too_large(prompt)
+        else:
+            cap = self._token_cap()
+            source = self.messages if cap is None else selection.last_messages(self.messages, self.count, cap)
+            prompt = templates.flatten_last_n(self._within_window(source), self.count + 1, template)
+        if is_on(self.node, "addUserTurnTemplate"):
+            prompt = templates.wrap_user_turn(prompt, template)
+        if is_on(self.node, "addOpenEndedAssistantTurnTemplate"):
+            prompt = templates.wrap_open_assistant_turn(prompt, template)
+        if self.handler.add_generation_prompt:
+            prompt = templates.add_generation_prompt(prompt, template)
+        images = self._images()
+        return {"conversation": [{"role": "user", "content": "", "images": images}] if images else None,
+                "system_prompt": templates.wrap_system(self.system_prompt, template), "prompt": prompt}
+
+    # -- messages ------------------------------------------------------------------------------------------------
+    def _arrange_assistants(self, conversation: list[Message]) -> list[Message]:
+        if is_on(self.node, "mergeConsecutiveAssistantMessages"):
+            return selection.merge_assistant_runs(
+                conversation, _text(self.node.get("mergeConsecutiveAssistantMessagesDelimiter"), "\n"))
+        if is_on(self.node, "insertUserTurnBetweenAssistantMessages"):
+            return selection.separate_assistant_runs(
+                conversation, _text(self.node.get("insertedUserTurnText"), "Continue."))
+        return conversation
+
+    def _images(self) -> list[str]:
+        return selection.gather_images(self.messages, self.count, self.max_images) if self.takes_images else []
+
+    def _token_cap(self) -> int | None:
+        cap = self.node.get("lastMessagesToSendInsteadOfPromptMaxTokenSize")
+        number = _number(cap, None)
+        return None if number is None else int(number * self.clamp.multiplier)
+
+    # -- context window ------------------------------------------------------------------------------------------
+    def _context_clamp(self) -> ContextClamp:
+        """The window's budget for conversation text, that is without system prompt and tools."""
+        clamp = context_clamp(self.node, self.handler.endpoint_config,
+                              config_utils.user_settings().get("clampPromptToContextWindow"), self.handler.max_tokens)
+        if clamp.budget is None:
+            return clamp
+        taken = rough_estimate_token_length(self.system_prompt)
+        if self.tools:
+            taken += rough_estimate_token_length(json.dumps(self.tools, ensure_ascii=False))
+        return ContextClamp(clamp.budget - taken, clamp.multiplier)
+
+    def _within_window(self, messages: Sequence[Message]) -> list[Message]:
+        if self.clamp.budget is None or not messages:
+            return list(messages)
+        kept, fits = selection.fit_budget(messages, self.clamp.budget)
+        if not fits:
+            self._warn_window("its newest message alone is larger than the context window allows; it is sent whole")
+        if len(kept) < len(messages):
+            logger.info("Node '%s': dropped %d of %d messages to keep within the context window of %s tokens (%s).",
+                        self.context.node_name, len(messages) - len(kept), len(messages),
+                        self.handler.endpoint_config.get("maxContextTokenSize"),
+                        self.handler.endpoint_config.get("wilmerContextEstimationLevel") or "conservative")
+        return kept
+
+    def _warn_if_too_large(self, prompt: str) -> None:
+        if self.clamp.budget is not None and rough_estimate_token_length(prompt) > self.clamp.budget:
+            self._warn_window("its prompt is larger than the context window allows; it is sent whole")
+
+    def _warn_window(self, what: str) -> None:
+        logger.warning("Node '%s': %s (endpoint '%s', %s tokens).", self.context.node_name, what,
+                       self.handler.endpoint_name, self.handler.endpoint_config.get("maxContextTokenSize"))
+
+
+def _number(value: Any, default: Any) -> Any:
+    """An int from a number or a numeric text, else ``default``."""
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            return default
+    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+
+
+def _text(value: Any, default: str) -> str:
+    return value if isinstance(value, str) else default

@@ -1,0 +1,56 @@
+"""Builds the handle through which a node reaches its LLM."""
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+from Middleware.llmapis.api_types import is_on
+from Middleware.llmapis.llm_api import LlmApiService
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.llm_handler import LlmHandler
+from Middleware.utilities import config_utils
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_TOKENS = 400
+
+
+class LlmHandlerService:
+    """Makes ``LlmHandler`` objects from names in the configuration."""
+
+    def load_model_from_config(self, endpoint_name: str, preset: str | None = None, stream: bool = False,
+                               max_tokens: Any = DEFAULT_MAX_TOKENS, add_generation_prompt: bool | None = None,
+                               scope: CancelScope | None = None) -> LlmHandler:
+        """The handle of one endpoint.
+
+        ``max_tokens`` may be what stands in a node (see ``response_limit``). ``add_generation_prompt`` False blocks
+        the generation prompt; otherwise the endpoint decides. Raises ConfigurationError naming what is wrong.
+        """
+        limit = response_limit(max_tokens)
+        llm = LlmApiService(endpoint_name, preset, limit, stream, scope=scope)
+        endpoint = llm.endpoint_config
+        return LlmHandler(
+            llm=llm, prompt_template_file_name=endpoint.get("promptTemplate") or config_utils.chat_template_name(),
+            add_generation_prompt=add_generation_prompt is not False and is_on(endpoint, "addGenerationPrompt"),
+            takes_message_collection=llm.takes_message_collection, endpoint_name=endpoint_name,
+            endpoint_config=endpoint, max_tokens=limit)
+
+    def without_endpoint(self) -> LlmHandler:
+        """The handle of a node that calls no LLM of its own."""
+        return LlmHandler(llm=None, prompt_template_file_name=config_utils.chat_template_name())
+
+
+def response_limit(value: Any) -> int | None:
+    """A node's ``maxResponseSizeInTokens`` as a number: null stays None, what is no number becomes 400."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return int(value)
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    logger.warning("maxResponseSizeInTokens is not a number: %r; using %d", value, DEFAULT_MAX_TOKENS)
+    return DEFAULT_MAX_TOKENS

@@ -1,0 +1,130 @@
+"""Which messages an LLM node sends, as pure functions. Inputs are never changed; changed messages are copies."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from Middleware.utilities.prompt_extraction_utils import (
+    estimate_message,
+    extract_last_n_turns,
+    extract_last_turns_by_estimated_token_limit,
+    message_text,
+)
+
+Message = dict[str, Any]
+
+MESSAGE_OVERHEAD = 8  # estimated tokens that a message costs besides its text
+FILLER = ("", "Assistant:")
+
+
+def last_messages(messages: Sequence[Message], count: int, token_cap: float | None) -> list[Message]:
+    """The newest ``count`` messages without leading system messages, those of them that fit ``token_cap``."""
+    chosen = extract_last_n_turns(messages, count)
+    return chosen if token_cap is None else extract_last_turns_by_estimated_token_limit(chosen, token_cap)
+
+
+def limit_images(messages: Sequence[Message], most: int) -> list[Message]:
+    """The messages with the newest ``most`` images only; 0 or less keeps all."""
+    if most <= 0:
+        return list(messages)
+    left, out = most, []
+    for message in reversed(messages):
+        images = message.get("images")
+        if images:
+            kept = images[-left:] if left else []
+            left -= len(kept)
+            if len(kept) < len(images):
+                message = {key: value for key, value in message.items() if key != "images"}
+                if kept:
+                    message["images"] = kept
+        out.append(message)
+    return out[::-1]
+
+
+def gather_images(messages: Sequence[Message], look_back: int, most: int) -> list[str]:
+    """The images of the newest ``look_back`` messages, oldest first; the newest ``most`` of them unless it is 0."""
+    images = [image for message in (messages[-look_back:] if look_back > 0 else ())
+              for image in message.get("images") or ()]
+    return images[-most:] if most > 0 else images
+
+
+def merge_assistant_runs(messages: Sequence[Message], delimiter: str) -> list[Message]:
+    """Join the contents of adjacent assistant messages into the first of them."""
+    out: list[Message] = []
+    for message in messages:
+        if out and _is_assistant(message) and _is_assistant(out[-1]):
+            out[-1] = {**out[-1], "content": message_text(out[-1]) + delimiter + message_text(message)}
+        else:
+            out.append(message)
+    return out
+
+
+def separate_assistant_runs(messages: Sequence[Message], text: str) -> list[Message]:
+    """Put a user message between adjacent assistant messages."""
+    out: list[Message] = []
+    for message in messages:
+        if out and _is_assistant(message) and _is_assistant(out[-1]):
+            out.append({"role": "user", "content": text})
+        out.append(message)
+    return out
+
+
+def with_user_message(messages: Sequence[Message], history: Sequence[Message]) -> list[Message]:
+    """The messages, with the history's latest user message after the leading system messages if they hold none."""
+    out = list(messages)
+    if any(message.get("role") == "user" for message in out):
+        return out
+    latest = next((message for message in reversed(history) if message.get("role") == "user"), None)
+    if latest is not None:
+        out.insert(leading_systems(out), dict(latest))
+    return out
+
+
+def fit_budget(messages: Sequence[Message], budget: int) -> tuple[list[Message], bool]:
+    """The newest messages that cost at most ``budget`` estimated tokens, and whether they do.
+
+    The newest message is always kept, even alone above the budget.
+    """
+    used, start = 0, len(messages)
+    for index in range(len(messages) - 1, -1, -1):
+        cost = estimate_message(messages[index]) + MESSAGE_OVERHEAD
+        if used + cost > budget and start < len(messages):
+            break
+        used += cost
+        start = index
+        if used > budget:
+            break
+    return list(messages[start:]), used <= budget
+
+
+def leading_systems(messages: Sequence[Message]) -> int:
+    """How many ``system`` messages the list begins with."""
+    return next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
+
+
+def find_tool_exchange(messages: Sequence[Message]) -> tuple[int, int]:
+    """Start and end of the trailing tool exchange: an assistant's tool calls and their results; (0, 0) without one.
+
+    Empty assistant messages after it do not count.
+    """
+    end = len(messages)
+    while end and _is_filler(messages[end - 1]):
+        end -= 1
+    start = end
+    while start and messages[start - 1].get("role") == "tool":
+        start -= 1
+    if start == end or not start:
+        return 0, 0
+    calls = messages[start - 1].get("tool_calls")
+    if not _is_assistant(messages[start - 1]) or not isinstance(calls, list) or not calls:
+        return 0, 0
+    return start - 1, end
+
+
+def _is_assistant(message: Mapping[str, Any]) -> bool:
+    return message.get("role") == "assistant"
+
+
+def _is_filler(message: Mapping[str, Any]) -> bool:
+    return _is_assistant(message) and not message.get("tool_calls") \
+        and message_text(message).strip() in FILLER

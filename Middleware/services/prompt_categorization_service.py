@@ -1,0 +1,103 @@
+"""Chooses a workflow by asking an LLM for the category of the prompt (workflow-engine, section 11)."""
+from __future__ import annotations
+
+import logging
+import string
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities import config_utils
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN = "UNKNOWN"
+DEFAULT_WORKFLOW = "_DefaultWorkflow"
+_DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class PromptCategorizationService:
+    """Finds the category of a conversation.
+
+    Args:
+        run_workflow: runs a workflow by name with the given category variables and returns its result.
+    """
+
+    def __init__(self, run_workflow: Callable[[str, Mapping[str, Any]], Any]) -> None:
+        self._run_workflow = run_workflow
+
+    def choose_workflow(self) -> tuple[str, str]:
+        """``(category, workflow name)`` for the current request; unmatched: ``UNKNOWN`` and the default workflow."""
+        name = str(config_utils.get_config_value("routingConfig") or "")
+        if not name.strip():
+            return "", DEFAULT_WORKFLOW
+        routing = config_utils.load_routing(name)
+        _check(routing, name)
+        category = self._categorize(routing)
+        if category in routing:
+            return category, routing[category]["workflow"]
+        return UNKNOWN, DEFAULT_WORKFLOW
+
+    def _categorize(self, routing: Mapping[str, Mapping[str, str]]) -> str:
+        workflow = config_utils.get_config_value("categorizationWorkflow")
+        if not isinstance(workflow, str) or not workflow.strip():
+            logger.warning("The user file names a routingConfig but no categorizationWorkflow; running %s for that",
+                           DEFAULT_WORKFLOW)
+            workflow = DEFAULT_WORKFLOW
+        variables = category_variables(routing)
+        for _ in range(config_utils.user_int("maxCategorizationAttempts", 1, minimum=1)):
+            answer = self._run_workflow(workflow, variables)
+            if isinstance(answer, Mapping):
+                answer = answer.get("content")
+            category = match_category(UNKNOWN if answer is None else str(answer), list(routing))
+            if category:
+                return category
+        return UNKNOWN
+
+
+def category_variables(routing: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The six variables that a categorization prompt may use."""
+    names = list(routing)
+    texts = [f"{name}: {entry['description']}" for name, entry in routing.items()]
+    return {
+        "category_list": names,
+        "category_descriptions": [entry["description"] for entry in routing.values()],
+        "category_colon_descriptions": "; ".join(texts),
+        "category_colon_descriptions_newline_bulletpoint": "".join(f"\n- {text}" for text in texts),
+        "categoriesSeparatedByOr": " or ".join(names),
+        "categoryNameBulletpoints": "".join(f"\n- {name}" for name in names),
+    }
+
+
+def match_category(answer: str, categories: list[str]) -> str | None:
+    """The category that an LLM's answer names, or None.
+
+    A word equal to a category (or an equal run of words, for one with spaces) wins over a word that contains one.
+    """
+    words = [_plain(word) for word in answer.strip().split()]
+    plain = {category: _plain(category).split() for category in categories}
+    for start in range(len(words)):
+        for category, parts in plain.items():
+            if parts and words[start:start + len(parts)] == parts:
+                return category
+    for word in words:
+        for category, parts in plain.items():
+            if len(parts) == 1 and parts[0] in word:
+                return category
+    return None
+
+
+def _plain(text: str) -> str:
+    return text.translate(_DELETE_PUNCTUATION).upper()
+
+
+def _check(routing: Any, name: str) -> None:
+    file = f"Routing/{name}.json"
+    if not isinstance(routing, Mapping):
+        raise ConfigValueError("a routing file is an object", file=file,
+                               expected='{"CATEGORY": {"description": "...", "workflow": "..."}}')
+    for category, entry in routing.items():
+        for key in ("description", "workflow"):
+            if not isinstance(entry, Mapping) or not isinstance(entry.get(key), str):
+                raise ConfigValueError(f"category '{category}' lacks the text '{key}'", file=file,
+                                       json_path=f"{category}.{key}")

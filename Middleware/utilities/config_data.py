@@ -1,0 +1,52 @@
+"""Read-only JSON data, shared by every request.
+
+The containers are real dicts and lists (``isinstance``, ``json.dumps`` and Jinja see no difference), but changing one
+raises. Every copy (``copy.copy``, ``copy.deepcopy``, ``dict(x)``, ``x.copy()``) is an ordinary, changeable one.
+"""
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+def _refuse(self: object, *_args: object, **_kwargs: object) -> NoReturn:
+    raise TypeError("configuration data is read-only; change a copy")
+
+
+class FrozenDict(dict):
+    """A dict that cannot be changed."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+class FrozenList(list):
+    """A list that cannot be changed."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def freeze(value: Any) -> Any:
+    """A read-only version of parsed JSON."""
+    if isinstance(value, dict):
+        return FrozenDict((key, freeze(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return FrozenList([freeze(item) for item in value])
+    return value
+
+
+def private_copy(value: Any) -> Any:
+    """A changeable deep copy of JSON data."""
+    if isinstance(value, dict):
+        return {key: private_copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [private_copy(item) for item in value]
+    return value

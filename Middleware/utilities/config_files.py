@@ -1,0 +1,73 @@
+"""Looking up and reading the named files of each collection below the config root. All results are read-only."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config_lookup import Candidate, ConfigLookup, FoundFile
+from Middleware.utilities.config_paths import get_root_config_directory
+from Middleware.utilities.config_store import ConfigStore
+from Middleware.utilities.path_utils import split_name
+
+_STORE = ConfigStore()
+_LOOKUP = ConfigLookup(_STORE)
+
+
+def config_store() -> ConfigStore:
+    """The store of this process."""
+    return _STORE
+
+
+def config_lookup() -> ConfigLookup:
+    """The lookup of this process, over ``config_store()``."""
+    return _LOOKUP
+
+
+def reset_config_store() -> None:
+    """Forget all that was read (for tests)."""
+    _STORE.clear()
+    _LOOKUP.clear()
+
+
+def candidate(name: object, *folders: str, kind: str) -> Candidate:
+    """The path parts of ``name`` in ``folders``. Raises ``ConfigValueError`` naming ``kind`` for an unusable name."""
+    if isinstance(name, str) and not name.strip():
+        raise ConfigValueError(f"no name is given for the {kind}")
+    try:
+        return tuple(part for folder in folders if folder for part in split_name(folder)) + split_name(name)
+    except ConfigValueError as error:
+        raise ConfigValueError(f"{kind}: {error}") from None
+
+
+def find_file(*candidates: Candidate) -> FoundFile | None:
+    """The file meant by the first candidate that has one."""
+    return _LOOKUP.find(get_root_config_directory(), candidates)
+
+
+def require_file(kind: str, name: str, *candidates: Candidate) -> FoundFile:
+    """Like ``find_file``; raises ``ConfigNotFoundError`` naming every path tried and the nearest name."""
+    return _LOOKUP.require(get_root_config_directory(), candidates, kind, name)
+
+
+def read_object(found: FoundFile) -> dict[str, Any]:
+    """The file's content, which must be a JSON object."""
+    data = _STORE.read_json(found.path, display=found.display)
+    if not isinstance(data, dict):
+        raise ConfigValueError("the file must hold a JSON object", file=found.display)
+    return data
+
+
+def load_named(kind: str, name: str, *candidates: Candidate) -> dict[str, Any]:
+    """``read_object`` of ``require_file``."""
+    return read_object(require_file(kind, name, *candidates))
+
+
+def text_setting(settings: Mapping[str, Any], key: str, default: str = "") -> str:
+    """A name in a settings file; null and "" count as absent. Raises ``ConfigValueError`` if it is not text."""
+    value = settings.get(key)
+    if value is None or value == "":
+        return default
+    if not isinstance(value, str):
+        raise ConfigValueError(f"{key} must be text, not {type(value).__name__}", json_path=key)
+    return value

@@ -1,0 +1,176 @@
+"""From a name in a config file to the file it means.
+
+A lookup has candidates, each a path below the config root. The exact name is tried in every candidate folder in order;
+only then one match that ignores case is accepted, with a warning (configurations move between platforms). A folder that
+does not exist as spelled is matched ignoring case in the same way, so a user ``ALICE`` finds ``Workflows/alice``.
+"""
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
+from Middleware.utilities.config_store import REVALIDATE_SECONDS, ConfigStore
+
+logger = logging.getLogger(__name__)
+
+Candidate = tuple[str, ...]
+MAX_REMEMBERED = 4096
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A config file: where it is, and its path relative to the config root with forward slashes."""
+
+    path: str
+    display: str
+
+    @property
+    def folder(self) -> str:
+        """The folder part of ``display``."""
+        return self.display.rpartition("/")[0]
+
+
+class ConfigLookup:
+    """Finds files through the store's memory. Results live as long as the oldest fact they rest on is fresh."""
+
+    def __init__(self, store: ConfigStore) -> None:
+        self.store = store
+        self._known: dict[tuple[str, tuple[Candidate, ...]], tuple[float, FoundFile | None]] = {}
+        self._warned: set[tuple[str, str]] = set()
+
+    def clear(self) -> None:
+        self._known.clear()
+        self._warned.clear()
+
+    def find(self, root: str, candidates: tuple[Candidate, ...]) -> FoundFile | None:
+        """The file meant by the first candidate that has one. The last part of each is a name without ``.json``.
+
+        Raises ``ConfigValueError`` if several files or folders differ from a candidate in case only.
+        """
+        key = (root, candidates)
+        known = self._known.get(key)
+        if known is not None and self.store.clock() - known[0] < REVALIDATE_SECONDS:
+            return known[1]
+        search = _Search(self.store, root)
+        found = search.find(candidates)
+        if found is not None:
+            self._warn_about_case(found, candidates)
+        if len(self._known) >= MAX_REMEMBERED:
+            self._known.clear()
+        self._known[key] = (search.oldest, found)
+        return found
+
+    def require(self, root: str, candidates: tuple[Candidate, ...], kind: str, name: str) -> FoundFile:
+        """Like ``find``, but a missing file raises ``ConfigNotFoundError`` with all paths and the nearest name."""
+        found = self.find(root, candidates)
+        if found is None:
+            raise ConfigNotFoundError(f"{kind} '{name}' does not exist", tried=tried_paths(candidates),
+                                      suggestion=self.nearest(root, candidates, name))
+        return found
+
+    def nearest(self, root: str, candidates: Sequence[Candidate], name: str) -> str:
+        """The existing name most like the last part of the candidates, spelled as a name; "" if none is near."""
+        search = _Search(self.store, root)
+        prefix = name.replace("\\", "/").rpartition("/")[0]
+        stems: dict[str, str] = {}
+        for candidate in candidates:
+            for folder in search.folders(candidate[:-1]):
+                stems.update((stem.casefold(), stem) for stem in search.stems(folder))
+        near = difflib.get_close_matches(candidates[-1][-1].casefold(), list(stems), n=1)
+        if not near:
+            return ""
+        return f"{prefix}/{stems[near[0]]}" if prefix else stems[near[0]]
+
+    def folder_names(self, root: str, parts: Candidate) -> dict[str, bool]:
+        """Names in a folder below the root, each with whether it is a folder; empty if there is no such folder."""
+        search = _Search(self.store, root)
+        folder = search.folder(parts)
+        return dict(search.names(folder)) if folder is not None else {}
+
+    def _warn_about_case(self, found: FoundFile, candidates: tuple[Candidate, ...]) -> None:
+        wanted = tried_paths(candidates)
+        if found.display in wanted or (found.display, wanted[0]) in self._warned:
+            return
+        self._warned.add((found.display, wanted[0]))
+        meant = next((path for path in wanted if path.casefold() == found.display.casefold()), wanted[0])
+        logger.warning("There is no %s; %s is used, whose spelling differs in upper and lower case.",
+                       meant, found.display)
+
+
+def tried_paths(candidates: Sequence[Candidate]) -> list[str]:
+    """The candidates as display paths, without repetitions."""
+    return list(dict.fromkeys("/".join(candidate) + ".json" for candidate in candidates))
+
+
+class _Search:
+    """One lookup; ``oldest`` is the clock time of the oldest fact it used."""
+
+    def __init__(self, store: ConfigStore, root: str) -> None:
+        self._store, self._root = store, root
+        self.oldest = math.inf
+
+    def find(self, candidates: Sequence[Candidate]) -> FoundFile | None:
+        for candidate in candidates:
+            exact = self._file(candidate)
+            if exact is None:  # the folder may be spelled otherwise
+                folder = self.folder(candidate[:-1])
+                exact = self._file((*folder, candidate[-1])) if folder not in (None, candidate[:-1]) else None
+            if exact is not None:
+                return exact
+        for candidate in candidates:
+            folder = self.folder(candidate[:-1])
+            if folder is None:
+                continue
+            matches = [stem for stem in self.stems(folder) if stem.casefold() == candidate[-1].casefold()]
+            if len(matches) > 1:
+                _refuse_choice(candidate, [(*folder, f"{stem}.json") for stem in matches])
+            if matches:
+                return self._file((*folder, matches[0]))
+        return None
+
+    def folder(self, parts: Candidate) -> Candidate | None:
+        """The folder as it is spelled on disk: exactly as given, else the one that differs in case only."""
+        matches = self.folders(parts)
+        if len(matches) > 1:
+            _refuse_choice(parts, matches)
+        return matches[0] if matches else None
+
+    def folders(self, parts: Candidate) -> list[Candidate]:
+        if self._listing(parts) is not None:
+            return [parts]
+        matches: list[Candidate] = [()]
+        for part in parts:
+            wanted = part.casefold()
+            matches = [(*base, name) for base in matches for name, is_folder in self.names(base).items()
+                       if is_folder and name.casefold() == wanted]
+        return matches
+
+    def names(self, folder: Candidate) -> dict[str, bool]:
+        return dict(self._listing(folder) or {})
+
+    def stems(self, folder: Candidate) -> list[str]:
+        """Names of the JSON files in a folder, sorted, without their suffix."""
+        return sorted(name[:-5] for name, is_folder in self.names(folder).items()
+                      if not is_folder and name.endswith(".json"))
+
+    def _listing(self, parts: Candidate) -> Mapping[str, bool] | None:
+        names, checked = self._store.list_folder(os.path.join(self._root, *parts))
+        self.oldest = min(self.oldest, checked)
+        return names
+
+    def _file(self, candidate: Candidate) -> FoundFile | None:
+        path = os.path.join(self._root, *candidate) + ".json"
+        exists, checked = self._store.file_exists(path)
+        self.oldest = min(self.oldest, checked)
+        return FoundFile(path, "/".join(candidate) + ".json") if exists else None
+
+
+def _refuse_choice(wanted: Candidate, matches: Sequence[Candidate]) -> None:
+    named = ", ".join(sorted("/".join(match) for match in matches))
+    raise ConfigValueError(f"'{'/'.join(wanted)}' does not exist as spelled, and several names differ from it only in "
+                           f"upper and lower case: {named}")

@@ -1,0 +1,79 @@
+"""The directories that WilmerAI reads from and writes to (configuration-and-security, section 1)."""
+from __future__ import annotations
+
+import logging
+import os
+import re
+
+from Middleware.common import instance_global_variables as instance
+
+logger = logging.getLogger(__name__)
+
+_INSTALL_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
+
+
+def clean_directory(value: str | None, *, keep_trailing: bool = False) -> str | None:
+    """A directory as given on the command line or in a user file, made usable; None if nothing is left of it.
+
+    Spaces around it, trailing slashes of both kinds (unless ``keep_trailing``) and the stray quote that a quoted
+    Windows path ending in a backslash leaves are removed; a leading ``~`` or ``~name`` is expanded if that home is
+    known.
+    """
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    if text.endswith('"') and text.count('"') % 2:
+        text = text[:-1].strip()
+    if not keep_trailing:
+        text = text.rstrip("/\\")
+    if text.startswith("~"):
+        text = os.path.expanduser(text)
+    return text or None
+
+
+def get_project_root_directory_path() -> str:
+    """The install directory: where ``Middleware`` lies, whatever the working directory is."""
+    return _INSTALL_DIRECTORY
+
+
+def get_root_public_directory() -> str:
+    """The public root: ``--PublicDirectory``, else ``Public`` in the install directory."""
+    return clean_directory(instance.PUBLIC_DIRECTORY) or os.path.join(_INSTALL_DIRECTORY, "Public")
+
+
+def get_root_config_directory() -> str:
+    """The config root: ``--ConfigDirectory``, else ``Configs`` in the public root."""
+    return clean_directory(instance.CONFIG_DIRECTORY) or os.path.join(get_root_public_directory(), "Configs")
+
+
+def get_default_logging_directory() -> str:
+    """Where logs go without ``--LoggingDirectory``."""
+    return os.path.join(get_root_public_directory(), "logs")
+
+
+def choose_directory(flag: str | None, configured: object, default: str, key: str) -> str:
+    """The command-line value, else the user file's (named ``key`` in warnings), else the default.
+
+    A Windows path on another platform would become an oddly named folder in the working directory; it is used only if
+    such a folder exists already.
+    """
+    from_flag = clean_directory(flag)
+    if from_flag:
+        return from_flag
+    from_user = clean_directory(configured if isinstance(configured, str) else None)
+    if from_user is None:
+        return default
+    if os.name != "nt" and _WINDOWS_PATH.match(from_user) and not os.path.isdir(from_user):
+        logger.warning("%s is a Windows path (%s), which means nothing here; %s is used.", key, from_user, default)
+        return default
+    return from_user
+
+
+def display_path(path: str) -> str:
+    """``path`` as errors may show it: relative to the config root with forward slashes, else only its last part."""
+    root = os.path.abspath(get_root_config_directory())
+    absolute = os.path.abspath(path)
+    if absolute.startswith(root + os.sep):
+        return absolute[len(root) + 1:].replace(os.sep, "/")
+    return os.path.basename(absolute)

@@ -1,0 +1,208 @@
+"""The cache of configuration files.
+
+Each file is read once. Its modification time and size are looked at again at most once a second, so that an edit counts
+for whatever starts a second later, and a warm request opens nothing. Missing files and folder listings are remembered
+in the same way.
+"""
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
+from Middleware.utilities.config_data import FrozenDict, freeze
+from Middleware.utilities.config_text import parse_json
+
+logger = logging.getLogger(__name__)
+
+REVALIDATE_SECONDS = 1.0
+MAX_REMEMBERED = 4096
+Signature = tuple[int, ...]
+T = TypeVar("T")
+
+
+@dataclass
+class _File:
+    """What is known about one path. ``signature`` None: no such file. ``value`` is the last good version."""
+
+    checked: float
+    signature: Signature | None
+    loaded: Signature | None = None
+    unsettled: bool = False
+    has_value: bool = False
+    value: Any = None
+    error: Callable[[], ConfigurationError] | None = None
+    derived: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Folder:
+    checked: float
+    signature: Signature | None
+    unsettled: bool = False
+    names: Mapping[str, bool] | None = None
+
+
+class ConfigStore:
+    """Read-only JSON data by path. Thread-safe. ``clock`` counts seconds (tests replace it)."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.generation = 0
+        self._lock = threading.Lock()
+        self._files: dict[str, _File] = {}
+        self._folders: dict[str, _Folder] = {}
+
+    def clear(self) -> None:
+        """Forget everything; the next access reads anew."""
+        with self._lock:
+            self.generation += 1
+            self._files.clear()
+            self._folders.clear()
+
+    def read_json(self, path: str, *, display: str) -> Any:
+        """The parsed file, shared and read-only. ``display`` names it in errors.
+
+        A file that stopped parsing keeps its last good version. Raises ``ConfigNotFoundError``, ``ConfigSyntaxError``
+        (never parsed) or ``ConfigValueError`` (cannot be opened).
+        """
+        return self._loaded(path, display).value
+
+    def read_derived(self, path: str, display: str, key: str, compute: Callable[[Any], T]) -> T:
+        """``compute(data)``, done once per version of the file. Raises as ``read_json`` and ``compute`` do."""
+        entry = self._loaded(path, display)
+        derived = entry.derived
+        if key not in derived:
+            derived[key] = compute(entry.value)
+        return derived[key]
+
+    def file_exists(self, path: str) -> tuple[bool, float]:
+        """Whether a regular file is there, and the clock time at which that was true."""
+        entry = self._file(path)
+        return entry.signature is not None, entry.checked
+
+    def list_folder(self, path: str) -> tuple[Mapping[str, bool] | None, float]:
+        """Names in a folder with whether each is a folder (None: no folder), and when that was true."""
+        folder = self._folders.get(path)
+        if folder is None or self.clock() - folder.checked >= REVALIDATE_SECONDS:
+            with self._lock:
+                folder = self._refresh_folder(path)
+        return folder.names, folder.checked
+
+    def _file(self, path: str) -> _File:
+        entry = self._files.get(path)
+        if entry is not None and self.clock() - entry.checked < REVALIDATE_SECONDS:
+            return entry
+        with self._lock:
+            return self._refresh_file(path)
+
+    def _refresh_file(self, path: str) -> _File:
+        entry, now = self._files.get(path), self.clock()
+        if entry is not None and now - entry.checked < REVALIDATE_SECONDS:
+            return entry  # another thread was faster
+        signature = _signature(path, stat.S_ISREG)
+        if entry is None or signature is None:  # a deleted file has no last good version
+            _make_room(self._files, now)
+            entry = self._files[path] = _File(now, signature)
+            return entry
+        if entry.unsettled:
+            entry.loaded = None
+        entry.checked, entry.signature = now, signature
+        return entry
+
+    def _loaded(self, path: str, display: str) -> _File:
+        entry = self._file(path)
+        if entry.signature is None:
+            raise ConfigNotFoundError("the file does not exist", file=display)
+        if entry.loaded != entry.signature:
+            with self._lock:
+                if entry.loaded != entry.signature:
+                    _load(entry, path, display)
+        if not entry.has_value:
+            assert entry.error is not None
+            raise entry.error()
+        return entry
+
+    def _refresh_folder(self, path: str) -> _Folder:
+        folder, now = self._folders.get(path), self.clock()
+        if folder is not None and now - folder.checked < REVALIDATE_SECONDS:
+            return folder
+        signature = _signature(path, stat.S_ISDIR)
+        if folder is None or folder.unsettled or signature != folder.signature:
+            _make_room(self._folders, now)
+            names = _scan(path) if signature else None
+            folder = self._folders[path] = _Folder(now, signature, _is_unsettled(signature), names)
+        folder.checked = now
+        return folder
+
+
+def _load(entry: _File, path: str, display: str) -> None:
+    """Read and parse, keeping the last good version on failure."""
+    signature = entry.signature
+    unsettled = _is_unsettled(signature)
+    try:
+        with open(path, "rb") as file:
+            value = freeze(parse_json(file.read(), display))
+    except ConfigSyntaxError as error:
+        problem, document, position = error.msg, error.doc, error.pos
+        _keep_error(entry, str(error), lambda: ConfigSyntaxError(display, problem, document, position))
+    except OSError as error:
+        reason = f"the file cannot be read: {error.strerror or type(error).__name__}"
+        _keep_error(entry, f"{display}: {reason}", lambda: ConfigValueError(reason, file=display))
+    else:
+        if not entry.has_value or value != entry.value:
+            entry.derived, entry.value = {}, value
+        entry.has_value, entry.error = True, None
+    entry.loaded, entry.unsettled = signature, unsettled
+
+
+def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError]) -> None:
+    """Raising one stored exception from many threads would pile up tracebacks, so a factory is kept."""
+    entry.error = make
+    if entry.has_value:
+        logger.error("%s. The last good version of the file stays in use.", text)
+
+
+def _signature(path: str, wanted: Callable[[int], bool]) -> Signature | None:
+    """What changes whenever the file does; None if there is no such thing of the wanted kind."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a name that no file can have
+        return None
+    if not wanted(status.st_mode):
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
+
+
+def _is_unsettled(signature: Signature | None) -> bool:
+    """Whether a second change could follow without changing the time stamp, so that one more look is due.
+
+    Time stamps advance in steps: a few milliseconds, or two seconds where only whole seconds are stored.
+    """
+    if signature is None:
+        return False
+    modified = signature[0]
+    step = 2.0 if modified % 1_000_000_000 == 0 else 0.05
+    return abs(time.time() - modified / 1e9) < step
+
+
+def _scan(path: str) -> Mapping[str, bool] | None:
+    try:
+        with os.scandir(path) as entries:
+            return FrozenDict((entry.name, entry.is_dir()) for entry in entries)
+    except OSError as error:
+        logger.warning("A configuration folder cannot be listed: %s", error)
+        return None
+
+
+def _make_room(cache: dict[str, Any], now: float) -> None:
+    """Names of missing files may come from requests, so the memory of them is bounded."""
+    if len(cache) >= MAX_REMEMBERED:
+        for path in [known for known, entry in cache.items() if entry.signature is None or now - entry.checked > 60]:
+            del cache[path]

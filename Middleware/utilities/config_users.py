@@ -1,0 +1,238 @@
+"""Who the current user is, and that user's settings."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerError
+from Middleware.models.request_context import current_request
+from Middleware.utilities.config_files import (
+    candidate,
+    config_store,
+    find_file,
+    read_object,
+    require_file,
+    text_setting,
+)
+from Middleware.utilities.config_lookup import Candidate, FoundFile
+
+logger = logging.getLogger(__name__)
+
+CURRENT_USER_FILE = "_current-user"
+CHAT_ONLY_TEMPLATE = "_chatonly"
+DEFAULT_WORKFLOW = "_DefaultWorkflow"
+DEFAULT_CONNECT_TIMEOUT_SECONDS = 30
+_TRUE_TEXTS = frozenset({"true", "1", "yes", "on"})
+_FALSE_TEXTS = frozenset({"false", "0", "no", "off", ""})
+
+
+@dataclass(frozen=True)
+class UserSnapshot:
+    """A user's settings as one request sees them. ``basis`` is what the choice of the user rested on."""
+
+    basis: tuple[Any, ...]
+    name: str
+    settings: Mapping[str, Any]
+
+
+class WarnedSettings:
+    """Bad values that were complained about, so that each is logged once per process."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str, str]] = set()
+
+    def warn(self, user: str, key: str, value: object, default: object) -> None:
+        mark = (user, key, repr(value)[:100])
+        if mark not in self._known:
+            self._known.add(mark)
+            logger.warning("%s: %s is %s, which cannot be used; %r is used instead.",
+                           user_display_path(user), key, mark[2], default)
+
+
+_WARNED = WarnedSettings()
+
+
+def configured_users() -> list[str]:
+    """The users named on the command line, each once; empty in legacy mode."""
+    return list(dict.fromkeys(instance.USERS or ()))
+
+
+def get_current_username() -> str:
+    """The request's user, else the only configured one, else the one in ``Users/_current-user.json``.
+
+    Raises ``WilmerError`` if several users are configured and the request names none, and ``ConfigurationError`` if
+    the file is missing or names nobody.
+    """
+    requested = instance.get_request_user()
+    if requested:
+        return requested
+    users = configured_users()
+    if len(users) == 1:
+        return users[0]
+    if users:
+        raise WilmerError("several users are configured and the request names none of them")
+    return _active_user()
+
+
+def _active_user() -> str:
+    found = require_file("file", CURRENT_USER_FILE, ("Users", CURRENT_USER_FILE))
+    name = read_object(found).get("currentUser")
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigValueError("'currentUser' must name a user", file=found.display, json_path="currentUser")
+    return name
+
+
+def user_settings() -> Mapping[str, Any]:
+    """The current user's settings, read-only, and the same throughout a request."""
+    return current_snapshot().settings
+
+
+def current_snapshot() -> UserSnapshot:
+    """The current user with settings. Within a request it is taken once, and again only if the user is changed."""
+    request = current_request()
+    if request is None:
+        name = get_current_username()
+        return UserSnapshot((), name, settings_for(name))
+    basis = (config_store().generation, request.user, instance.USERS, instance.CONFIG_DIRECTORY,
+             instance.PUBLIC_DIRECTORY)
+    known = request.config
+    if isinstance(known, UserSnapshot) and known.basis == basis:
+        return known
+    name = get_current_username()
+    request.config = snapshot = UserSnapshot(basis, name, settings_for(name))
+    return snapshot
+
+
+def settings_for(user: str | None = None) -> Mapping[str, Any]:
+    """The read-only settings of ``user``; None: of the current user."""
+    return user_settings() if user is None else read_object(_require_user(user))
+
+
+def find_user_file(user: str) -> FoundFile | None:
+    """The user's file: lower-cased name, then as given, then ignoring case."""
+    return find_file(*_user_candidates(user))
+
+
+def user_config_exists(user: str) -> bool:
+    """Whether there is a file for this user, readable or not."""
+    return find_user_file(user) is not None
+
+
+def user_display_path(user: str) -> str:
+    """The user's file, existing or not, relative to the config root."""
+    found = find_user_file(user)
+    return found.display if found else f"Users/{user.lower()}.json"
+
+
+def _require_user(user: str) -> FoundFile:
+    return require_file("user", user, *_user_candidates(user))
+
+
+def _user_candidates(user: str) -> tuple[Candidate, ...]:
+    lower, given = (candidate(name, "Users", kind="user") for name in (user.lower(), user))
+    return (lower,) if lower == given else (lower, given)
+
+
+def flag_in(settings: Mapping[str, Any], key: str, user: str, default: bool = False) -> bool:
+    """A boolean setting. ``"true"``, ``"false"`` and their like are understood; other text is the default, warned."""
+    value = settings.get(key)
+    if value is None:
+        return default
+    if isinstance(value, (bool, int, float)):
+        return bool(value)
+    text = value.strip().lower() if isinstance(value, str) else None
+    if text in _TRUE_TEXTS:
+        return True
+    if text in _FALSE_TEXTS:
+        return False
+    _WARNED.warn(user, key, value, default)
+    return default
+
+
+def int_in(settings: Mapping[str, Any], key: str, user: str, default: int, minimum: int | None = None) -> int:
+    """A whole-number setting, at least ``minimum``. Numeric text counts; anything else is the default, warned."""
+    value = settings.get(key)
+    if value is None or value == "":
+        return default
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        _WARNED.warn(user, key, value, default)
+        return default
+    return number if minimum is None else max(number, minimum)
+
+
+def user_flag(key: str, default: bool = False) -> bool:
+    """``flag_in`` for the current user."""
+    snapshot = current_snapshot()
+    return flag_in(snapshot.settings, key, snapshot.name, default)
+
+
+def user_int(key: str, default: int, minimum: int | None = None) -> int:
+    """``int_in`` for the current user."""
+    snapshot = current_snapshot()
+    return int_in(snapshot.settings, key, snapshot.name, default, minimum)
+
+
+def user_name_setting(key: str, default: str = "") -> str:
+    """A name in the current user's file, "" or ``default`` if absent or blank."""
+    snapshot = current_snapshot()
+    try:
+        value = text_setting(snapshot.settings, key, default)
+    except ConfigValueError as error:
+        raise ConfigValueError(str(error), file=user_display_path(snapshot.name)) from None
+    return value if value.strip() else default
+
+
+def get_connect_timeout() -> int:
+    """Seconds to wait for a TCP connection to an LLM server."""
+    return user_int("connectTimeoutInSeconds", DEFAULT_CONNECT_TIMEOUT_SECONDS, minimum=1)
+
+
+def max_categorization_attempts() -> int:
+    """How often the categorization workflow may run for one request."""
+    return user_int("maxCategorizationAttempts", 1, minimum=1)
+
+
+def chat_template_name() -> str:
+    """The prompt template of chat-only variables and of endpoints without one."""
+    return user_name_setting("chatPromptTemplateName", CHAT_ONLY_TEMPLATE)
+
+
+def routing_name() -> str:
+    """The user's routing file; "" if there is none."""
+    return user_name_setting("routingConfig")
+
+
+def custom_workflow_name() -> str | None:
+    """The workflow that always runs, None if that override is off. Raises ``ConfigValueError`` if it has no name."""
+    if not user_flag("customWorkflowOverride"):
+        return None
+    name = user_name_setting("customWorkflow")
+    if not name:
+        raise ConfigValueError("customWorkflowOverride is true, but customWorkflow names no workflow",
+                               file=user_display_path(current_snapshot().name), json_path="customWorkflow")
+    return name
+
+
+def categorization_workflow_name() -> str:
+    """The workflow that chooses a category; without one, and with a warning, ``_DefaultWorkflow``."""
+    name = user_name_setting("categorizationWorkflow")
+    if not name:
+        _WARNED.warn(current_snapshot().name, "categorizationWorkflow", user_settings().get("categorizationWorkflow"),
+                     DEFAULT_WORKFLOW)
+    return name or DEFAULT_WORKFLOW
+
+
+def listed_settings(user: str) -> Mapping[str, Any] | None:
+    """Settings for listings, which survive a user without a readable file (None, with a warning)."""
+    try:
+        return settings_for(user)
+    except ConfigurationError as error:
+        logger.warning("The models of user %s cannot be listed: %s", user, error)
+    return None

@@ -1,0 +1,209 @@
+"""The only door to configuration.
+
+``load_*`` and ``user_settings`` hand out read-only data shared by all requests. The getters that users' scripts call
+(``get_*_config``, ``get_config_value``, ``load_config``) return private copies, which may be changed. All errors are
+``ConfigurationError``; paths in them are relative to the config root.
+"""
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config_data import FrozenDict, private_copy
+from Middleware.utilities.config_files import (
+    candidate,
+    config_store,
+    find_file,
+    load_named,
+    read_object,
+    require_file,
+    reset_config_store,
+)
+from Middleware.utilities.config_lookup import Candidate
+from Middleware.utilities.config_paths import (
+    choose_directory,
+    clean_directory,
+    display_path,
+    get_default_logging_directory,
+    get_project_root_directory_path,
+    get_root_config_directory,
+    get_root_public_directory,
+)
+from Middleware.utilities.config_users import (
+    CHAT_ONLY_TEMPLATE,
+    DEFAULT_WORKFLOW,
+    categorization_workflow_name,
+    chat_template_name,
+    configured_users,
+    current_snapshot,
+    custom_workflow_name,
+    find_user_file,
+    flag_in,
+    get_connect_timeout,
+    get_current_username,
+    int_in,
+    max_categorization_attempts,
+    routing_name,
+    settings_for,
+    user_config_exists,
+    user_flag,
+    user_int,
+    user_name_setting,
+    user_settings,
+)
+from Middleware.utilities.config_workflows import (
+    LoadedWorkflow,
+    list_shared_workflows,
+    load_workflow,
+    model_ids,
+    shared_selection,
+    shared_selection_exists,
+    shared_workflow_folder,
+    workflow_candidates,
+)
+from Middleware.utilities.path_utils import is_flat_name, safe_join
+
+__all__ = [
+    "CHAT_ONLY_TEMPLATE", "DEFAULT_WORKFLOW", "LoadedWorkflow", "categorization_workflow_name", "chat_template_name",
+    "clean_directory", "config_store", "configured_users", "custom_workflow_name", "endpoint_exists_with_samplers",
+    "find_preset", "flag_in", "get_api_type_config", "get_config_path", "get_config_value", "get_connect_timeout",
+    "get_current_username", "get_default_logging_directory", "get_default_tool_prompt_path",
+    "get_discussions_root_directory", "get_endpoint_config", "get_lock_database_directory",
+    "get_project_root_directory_path", "get_root_config_directory", "get_root_public_directory", "get_user_config",
+    "get_user_config_for", "get_user_config_path", "get_workflow_path", "int_in", "list_shared_workflows",
+    "load_api_type", "load_config", "load_endpoint", "load_prompt_template", "load_routing", "load_workflow",
+    "max_categorization_attempts", "model_ids", "private_copy", "reset_config_store", "routing_name", "settings_for",
+    "shared_selection", "shared_selection_exists", "shared_workflow_folder", "user_config_exists", "user_flag",
+    "user_int", "user_name_setting", "user_settings",
+]
+
+
+# -- private copies, for scripts ---------------------------------------------------------------------------------------
+
+def get_user_config() -> dict[str, Any]:
+    """The current user's settings."""
+    return private_copy(user_settings())
+
+
+def get_user_config_for(user: str) -> dict[str, Any]:
+    """The settings of ``user``."""
+    return private_copy(settings_for(user))
+
+
+def get_config_value(key: str, default: Any = None) -> Any:
+    """One of the current user's settings, ``default`` if it is absent."""
+    return private_copy(user_settings().get(key, default))
+
+
+def get_endpoint_config(endpoint: str) -> dict[str, Any]:
+    """An endpoint of the current user."""
+    return private_copy(load_endpoint(endpoint))
+
+
+def get_api_type_config(api_type: str) -> dict[str, Any]:
+    """An ApiTypes file."""
+    return private_copy(load_api_type(api_type))
+
+
+def load_config(path: str) -> Any:
+    """Any JSON file by its path."""
+    path = os.path.expanduser(path)
+    return private_copy(config_store().read_json(os.path.abspath(path), display=display_path(path)))
+
+
+# -- read-only files ---------------------------------------------------------------------------------------------------
+
+def load_endpoint(name: str) -> dict[str, Any]:
+    """An endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
+    return load_named("endpoint", name, _endpoint_candidate(name))
+
+
+def load_api_type(name: str) -> dict[str, Any]:
+    """An ApiTypes file."""
+    return load_named("ApiType", name, candidate(name, "ApiTypes", kind="ApiType"))
+
+
+def load_prompt_template(name: str) -> dict[str, Any]:
+    """A prompt template. A missing ``_chatonly`` is an empty one."""
+    wanted = candidate(name, "PromptTemplates", kind="prompt template")
+    if name == CHAT_ONLY_TEMPLATE and find_file(wanted) is None:
+        return FrozenDict()
+    return load_named("prompt template", name, wanted)
+
+
+def load_routing(name: str) -> dict[str, dict[str, str]]:
+    """A routing file: category to ``description`` and ``workflow``, both of which must be text."""
+    found = require_file("routing configuration", name, candidate(name, "Routing", kind="routing configuration"))
+    categories = read_object(found)
+    for category, entry in categories.items():
+        for key in ("description", "workflow"):
+            if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
+                raise ConfigValueError(f"category '{category}' needs the text '{key}'", file=found.display,
+                                       json_path=f"{category}.{key}")
+    return categories
+
+
+def find_preset(name: str, preset_type: str) -> dict[str, Any]:
+    """A preset file, unmerged: from the user's or override folder of the type, else from the type's own folder."""
+    if not preset_type:
+        raise ConfigValueError("the ApiType of the endpoint names no presetType", json_path="presetType")
+    folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
+    return load_named("preset", name, candidate(name, "Presets", preset_type, folder, kind="preset"),
+                      candidate(name, "Presets", preset_type, kind="preset"))
+
+
+def endpoint_exists_with_samplers(name: object) -> dict[str, Any] | None:
+    """The user's endpoint of that (flat) name, if there is one and its ``presetSamplers`` is not empty."""
+    if not is_flat_name(name):
+        return None
+    found = find_file(_endpoint_candidate(name))
+    endpoint = read_object(found) if found else FrozenDict()
+    samplers = endpoint.get("presetSamplers")
+    return endpoint if isinstance(samplers, dict) and samplers else None
+
+
+def _endpoint_candidate(name: object) -> Candidate:
+    return candidate(name, "Endpoints", user_name_setting("endpointConfigsSubDirectory"), kind="endpoint")
+
+
+# -- paths -------------------------------------------------------------------------------------------------------------
+
+def get_config_path(sub_directory: str, file_name: str) -> str:
+    """The path of ``<config root>/<sub_directory>/<file_name>.json``, existing or not."""
+    return _existing_or_first(candidate(file_name, sub_directory, kind="configuration file"))
+
+
+def get_user_config_path(user: str | None = None) -> str:
+    """The file of ``user`` (None: the current one); if there is none, the path it would have."""
+    name = get_current_username() if user is None else user
+    found = find_user_file(name)
+    return found.path if found else safe_join(get_root_config_directory(), "Users", f"{name.lower()}.json")
+
+
+def get_workflow_path(workflow_name: str, user_folder_override: str | None = None) -> str:
+    """The file of a workflow; if there is none, the first path it could have."""
+    return _existing_or_first(*workflow_candidates(workflow_name, user_folder_override))
+
+
+def get_default_tool_prompt_path() -> str:
+    """The optional text file that example scripts read."""
+    return os.path.join(get_root_config_directory(), "default_tool_prompt.txt")
+
+
+def get_discussions_root_directory() -> str:
+    """The folder that holds the folders of discussions."""
+    return choose_directory(instance.DISCUSSION_DIRECTORY, user_settings().get("discussionDirectory"),
+                            os.path.join(get_root_public_directory(), "DiscussionIds"), "discussionDirectory")
+
+
+def get_lock_database_directory(user: str | None = None) -> str:
+    """The folder of the lock database of ``user`` (None: the current one)."""
+    return choose_directory(instance.USER_LEVEL_SQLITE_DIRECTORY, settings_for(user).get("sqlLiteDirectory"),
+                            os.path.join(get_root_public_directory(), "SqlLiteDBs"), "sqlLiteDirectory")
+
+
+def _existing_or_first(*candidates: Candidate) -> str:
+    found = find_file(*candidates)
+    return found.path if found else os.path.join(get_root_config_directory(), *candidates[0]) + ".json"

@@ -1,0 +1,178 @@
+"""Workflow files: where they are looked for, what they hold, and the shared ones that clients may select."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config_data import FrozenDict, FrozenList
+from Middleware.utilities.config_files import (
+    candidate,
+    config_lookup,
+    config_store,
+    find_file,
+    require_file,
+    text_setting,
+)
+from Middleware.utilities.config_lookup import Candidate, FoundFile
+from Middleware.utilities.config_paths import get_root_config_directory
+from Middleware.utilities.config_users import (
+    DEFAULT_WORKFLOW,
+    configured_users,
+    current_snapshot,
+    flag_in,
+    get_current_username,
+    listed_settings,
+    settings_for,
+    user_name_setting,
+)
+from Middleware.utilities.path_utils import is_flat_name, split_name
+
+DEFAULT_SHARED_FOLDER = "_shared"
+
+
+@dataclass(frozen=True)
+class LoadedWorkflow:
+    """A workflow file.
+
+    Attributes:
+        name: as it was asked for.
+        folder: below ``Workflows``, with forward slashes; children are also looked for there.
+        path: the file.
+        display: the file relative to the config root, for messages.
+        nodes: the nodes, read-only.
+        variables: every other top-level key, read-only.
+    """
+
+    name: str
+    folder: str
+    path: str
+    display: str
+    nodes: list[dict[str, Any]]
+    variables: dict[str, Any]
+
+
+def load_workflow(name: str, folder_override: str | None = None, calling_folder: str | None = None) -> LoadedWorkflow:
+    """Find and read a workflow.
+
+    ``folder_override`` (below ``Workflows``) is the only folder looked at if given. Otherwise it is the user's, then
+    ``calling_folder``, the folder of the workflow that asks. Raises ``ConfigurationError``.
+    """
+    found = require_file("workflow", name, *_candidates(name, folder_override, calling_folder))
+    nodes, variables = config_store().read_derived(found.path, found.display, "workflow",
+                                                   lambda data: _split(data, found.display))
+    return LoadedWorkflow(name, _caller_folder(found, name), found.path, found.display, nodes, variables)
+
+
+def workflow_candidates(name: str, folder_override: str | None = None) -> tuple[Candidate, ...]:
+    """The paths that a workflow may have, below the config root."""
+    return _candidates(name, folder_override, None)
+
+
+def _candidates(name: str, folder_override: str | None, calling_folder: str | None) -> tuple[Candidate, ...]:
+    folders = [folder_override] if folder_override else user_workflow_folders()
+    if calling_folder and not folder_override:
+        folders.append(calling_folder)
+    return tuple(dict.fromkeys(candidate(name, "Workflows", folder, kind="workflow") for folder in folders))
+
+
+def user_workflow_folders() -> list[str]:
+    """The current user's workflow folders below ``Workflows``, in order of lookup."""
+    override = user_name_setting("workflowConfigsSubDirectoryOverride")
+    return [f"_overrides/{override}", override] if override else [current_snapshot().name]
+
+
+def _caller_folder(found: FoundFile, name: str) -> str:
+    """The folder in which ``name`` was found: a name with sub-folders counts from its base."""
+    folder = found.folder.split("/")[1:]
+    depth = len(split_name(name)) - 1
+    return "/".join(folder[:len(folder) - depth])
+
+
+def _split(data: Any, display: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    if isinstance(data, list):
+        nodes, variables = data, FrozenDict()
+    elif isinstance(data, dict):
+        nodes = data.get("nodes", FrozenList())
+        variables = FrozenDict((key, value) for key, value in data.items() if key != "nodes")
+    else:
+        raise ConfigValueError("a workflow must be a JSON object with 'nodes', or a list of nodes", file=display)
+    if not isinstance(nodes, list):
+        raise ConfigValueError("'nodes' must be a list", file=display, json_path="nodes")
+    prefix = "" if isinstance(data, list) else "nodes"
+    for index, node in enumerate(nodes):
+        if not isinstance(node, dict):
+            raise ConfigValueError("a node must be a JSON object", file=display, json_path=f"{prefix}[{index}]")
+    return nodes, variables
+
+
+def shared_workflow_folder(user: str | None = None) -> str:
+    """The folder below ``Workflows`` whose workflows ``user`` (None: the current one) offers as models."""
+    return _shared_folder_in(settings_for(user))
+
+
+def _shared_folder_in(settings: Mapping[str, Any]) -> str:
+    return text_setting(settings, "sharedWorkflowsSubDirectoryOverride", DEFAULT_SHARED_FOLDER)
+
+
+def shared_selection(name: object, user: str | None = None) -> tuple[str, str] | None:
+    """(workflow name, folder below ``Workflows``) of what a client may select as ``name``, None if there is no such.
+
+    That is ``_DefaultWorkflow`` in a sub-folder of the shared folder, else a file directly in it. ``name`` comes from
+    a request: it must be a flat name, spelled exactly.
+    """
+    if not is_flat_name(name):
+        return None
+    assert isinstance(name, str)
+    folder = shared_workflow_folder(user)
+    names = _shared_names(folder)
+    if names.get(name):
+        return DEFAULT_WORKFLOW, f"{folder}/{name}"
+    return (name, folder) if names.get(f"{name}.json") is False else None
+
+
+def shared_selection_exists(name: object, user: str | None = None) -> bool:
+    """Whether a client may select ``name``."""
+    return shared_selection(name, user) is not None
+
+
+def list_shared_workflows(user: str | None = None) -> list[str]:
+    """What can be offered for selection, sorted: sub-folders with a ``_DefaultWorkflow``, and single files.
+
+    Names starting with ``_`` are left out, though they can be selected. ``allowSharedWorkflows`` is not looked at.
+    """
+    return _list_shared(shared_workflow_folder(user))
+
+
+def _list_shared(folder: str) -> list[str]:
+    listed = set()
+    for name, is_folder in _shared_names(folder).items():
+        if name.startswith("_"):
+            continue
+        if not is_folder:
+            if name.endswith(".json") and is_flat_name(name[:-5]):
+                listed.add(name[:-5])
+        elif is_flat_name(name) and find_file(candidate(DEFAULT_WORKFLOW, "Workflows", folder, name, kind="workflow")):
+            listed.add(name)
+    return sorted(listed)
+
+
+def _shared_names(folder: str) -> Mapping[str, bool]:
+    try:
+        parts = split_name(folder)
+    except ConfigValueError as error:
+        raise ConfigValueError(f"sharedWorkflowsSubDirectoryOverride: {error}") from None
+    return config_lookup().folder_names(get_root_config_directory(), ("Workflows", *parts))
+
+
+def model_ids() -> list[str]:
+    """The ids that model listings show, per configured user in order (legacy mode: the current one)."""
+    ids: list[str] = []
+    for user in configured_users() or [get_current_username()]:
+        settings = listed_settings(user)
+        shared = []
+        if settings is not None and flag_in(settings, "allowSharedWorkflows", user):
+            shared = _list_shared(_shared_folder_in(settings))
+        ids.extend([f"{user}:{name}" for name in shared] or [user])
+    return ids

@@ -1,0 +1,52 @@
+"""The tag that names a conversation's stored data, ``[DiscussionId]...[/DiscussionId]``."""
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from Middleware.utilities.path_utils import is_flat_name
+
+logger = logging.getLogger(__name__)
+
+_TAG = re.compile(r"\[DiscussionId\](.*?)\[/DiscussionId\]")
+_OPEN = "[DiscussionId]"
+_MAX_BYTES = 255
+_WINDOWS_DEVICES = {"con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))}
+
+
+def extract_discussion_id(messages: Iterable[Mapping[str, Any]]) -> str | None:
+    """The id of the first complete tag in a message of any role but ``tool``; None if there is none or it is unsafe."""
+    for message in messages:
+        content = message.get("content")
+        if not isinstance(content, str) or _OPEN not in content or message.get("role") == "tool":
+            continue
+        found = _TAG.search(content)
+        if found:
+            return _checked(found.group(1))
+    return None
+
+
+def strip_discussion_tags(messages: Iterable[dict[str, Any]]) -> None:
+    """Remove every tag from every message, in place."""
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, str) and _OPEN in content:
+            message["content"] = _TAG.sub("", content)
+
+
+def _checked(name: str) -> str | None:
+    if not name.strip():
+        return None
+    if not is_flat_name(name) or not name.isprintable() or len(name.encode("utf-8", "replace")) > _MAX_BYTES \
+            or (sys.platform == "win32" and not _storable_on_windows(name)):
+        logger.warning("The discussion id of this request cannot be a folder name; the request runs without one")
+        return None
+    return name
+
+
+def _storable_on_windows(name: str) -> bool:
+    stem = name.split(".")[0].strip().lower()
+    return not (set(name) & set('<>"|?*') or name[-1] in ". " or stem in _WINDOWS_DEVICES)

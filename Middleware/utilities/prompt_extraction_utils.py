@@ -1,0 +1,234 @@
+"""Which messages of a conversation, and how they become text. Nothing here changes its input.
+
+Roles are compared exactly: ``systemMes`` is not ``system``. Lists are in the order of the conversation.
+"""
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.utilities.text_utils import (
+    estimation_level_multiplier,
+    is_switched_on,
+    restore_braces,
+    rough_estimate_token_length,
+)
+
+logger = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+
+ROLE_TAGS = {"user": "User: ", "assistant": "Assistant: ", "system": "System: ", "tool": "Tool Result: "}
+RESERVED_TOKENS = 512
+_SUMMARY_LENGTH = 200
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """The content of a message; "" if it has none."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    return "" if content is None else str(content)
+
+
+def estimate_message(message: Mapping[str, Any]) -> int:
+    """Estimated tokens of the content as the model will see it, that is with real braces."""
+    return rough_estimate_token_length(restore_braces(message_text(message)))
+
+
+# --- selection ---
+
+def filter_systems(messages: Sequence[Message], include_sysmes: bool = True,
+                   remove_all_systems_override: bool = False) -> list[Message]:
+    """Drop the leading run of ``system`` messages (if all are, keep all), or every one of them."""
+    if remove_all_systems_override or not include_sysmes:
+        return [message for message in messages if message.get("role") != "system"]
+    start = _leading_systems(messages)
+    return list(messages) if start == len(messages) else list(messages[start:])
+
+
+def extract_last_n_turns(messages: Sequence[Message], n: int, include_sysmes: bool = True,
+                         remove_all_systems_override: bool = False) -> list[Message]:
+    """The newest ``n`` messages after the system filter; none for ``n`` of 0 or less."""
+    return newest(filter_systems(messages, include_sysmes, remove_all_systems_override), n)
+
+
+def extract_last_turns_by_estimated_token_limit(
+        messages: Sequence[Message], limit: float, include_sysmes: bool = True,
+        remove_all_systems_override: bool = False) -> list[Message]:
+    """The newest messages whose estimates sum to at most ``limit``; the newest one always."""
+    return newest_within(filter_systems(messages, include_sysmes, remove_all_systems_override), limit)
+
+
+def extract_last_turns_with_min_messages_and_token_limit(
+        messages: Sequence[Message], min_messages: int, limit: float, include_sysmes: bool = True,
+        remove_all_systems_override: bool = False, budget_overrides_min: bool = False) -> list[Message]:
+    """The newest ``min_messages`` whatever their size, then older ones while the sum stays within ``limit``.
+
+    With ``budget_overrides_min`` the floor yields to the limit as well, except for the newest message.
+    """
+    floor = 1 if budget_overrides_min else min_messages
+    return newest_within(filter_systems(messages, include_sysmes, remove_all_systems_override), limit, floor)
+
+
+def newest(messages: Sequence[Message], n: int) -> list[Message]:
+    return list(messages[-n:]) if n > 0 else []
+
+
+def newest_within(messages: Sequence[Message], limit: float, floor: int = 1) -> list[Message]:
+    """The newest messages that fit ``limit`` estimated tokens, up to the first that does not; at least ``floor``."""
+    used, start = 0, len(messages)
+    for index in range(len(messages) - 1, -1, -1):
+        used += estimate_message(messages[index])
+        if used > limit and len(messages) - index > max(floor, 1):
+            break
+        start = index
+    return list(messages[start:])
+
+
+def separate_messages(messages: Sequence[Message], separate_sysmes: bool = False) -> tuple[str, list[Message]]:
+    """System contents joined by one space, and the rest. With the flag only leading system messages are taken.
+
+    Raises ValueError for a message without role or content.
+    """
+    for message in messages:
+        if "role" not in message or "content" not in message:
+            raise ValueError("A message needs a role and a content")
+    if separate_sysmes:
+        start = _leading_systems(messages)
+        return " ".join(map(message_text, messages[:start])), list(messages[start:])
+    systems = [message_text(message) for message in messages if message["role"] == "system"]
+    return " ".join(systems), filter_systems(messages, remove_all_systems_override=True)
+
+
+def system_text(messages: Sequence[Message], leading_only: bool) -> str:
+    """The contents of the leading (or of all) ``system`` messages, joined by one space."""
+    chosen = messages[:_leading_systems(messages)] if leading_only else messages
+    return " ".join(message_text(message) for message in chosen if message.get("role") == "system")
+
+
+def _leading_systems(messages: Sequence[Message]) -> int:
+    return next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
+
+
+# --- text ---
+
+def join_contents(messages: Iterable[Message], separator: str = "\n", add_role_tags: bool = False) -> str:
+    """The contents with ``separator`` between them, each led by the name of its role if asked for."""
+    if not add_role_tags:
+        return separator.join(map(message_text, messages))
+    return separator.join(ROLE_TAGS.get(str(message.get("role")), "") + message_text(message) for message in messages)
+
+
+def extract_last_n_turns_as_string(messages: Sequence[Message], n: int, include_sysmes: bool = True,
+                                   remove_all_systems_override: bool = False, separator: str = "\n",
+                                   add_role_tags: bool = False) -> str:
+    chosen = extract_last_n_turns(messages, n, include_sysmes, remove_all_systems_override)
+    return join_contents(chosen, separator, add_role_tags)
+
+
+def extract_last_turns_by_estimated_token_limit_as_string(
+        messages: Sequence[Message], limit: float, include_sysmes: bool = True,
+        remove_all_systems_override: bool = False, separator: str = "\n", add_role_tags: bool = False) -> str:
+    chosen = extract_last_turns_by_estimated_token_limit(messages, limit, include_sysmes, remove_all_systems_override)
+    return join_contents(chosen, separator, add_role_tags)
+
+
+def extract_last_turns_with_min_messages_and_token_limit_as_string(
+        messages: Sequence[Message], min_messages: int, limit: float, include_sysmes: bool = True,
+        remove_all_systems_override: bool = False, budget_overrides_min: bool = False, separator: str = "\n",
+        add_role_tags: bool = False) -> str:
+    chosen = extract_last_turns_with_min_messages_and_token_limit(
+        messages, min_messages, limit, include_sysmes, remove_all_systems_override, budget_overrides_min)
+    return join_contents(chosen, separator, add_role_tags)
+
+
+def with_visible_tool_calls(messages: Sequence[Message]) -> list[Message]:
+    """The messages with tool calls and tool results written out in their contents; changed ones are copies."""
+    labels: dict[str, str] = {}
+    result: list[Message] = []
+    for message in messages:
+        calls = message.get("tool_calls")
+        if message.get("role") == "assistant" and calls:
+            labels.update((str(call.get("id")), _label(call)) for call in calls)
+            text = message_text(message)
+            lines = [text] if text else []
+            result.append({**message, "content": "\n".join([*lines, tool_call_summary(calls)])})
+        elif message.get("role") == "tool":
+            label = labels.get(str(message.get("tool_call_id"))) or message.get("name") or "unknown_tool"
+            result.append({**message, "content": f"[Tool Result: {label}] {message_text(message)}"})
+        else:
+            result.append(message)
+    return result
+
+
+def tool_call_summary(calls: Iterable[Mapping[str, Any]]) -> str:
+    """One line per call: ``[Tool Call: NAME] SUMMARY``."""
+    return "\n".join(f"[Tool Call: {_function(call).get('name')}] {_arguments_summary(call)}" for call in calls)
+
+
+def _label(call: Mapping[str, Any]) -> str:
+    return f"{_function(call).get('name')} {_arguments_summary(call)}".rstrip()
+
+
+def _function(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function")
+    return function if isinstance(function, Mapping) else {}
+
+
+def _arguments_summary(call: Mapping[str, Any]) -> str:
+    raw = _function(call).get("arguments")
+    arguments: Any = raw
+    if isinstance(raw, str):
+        try:
+            arguments = json.loads(raw)
+        except ValueError:
+            arguments = None
+    elif raw is not None:
+        raw = json.dumps(raw, ensure_ascii=False)
+    if isinstance(arguments, Mapping):
+        first = next((value for value in arguments.values() if isinstance(value, str)), None)
+        if first is not None:
+            return first[:_SUMMARY_LENGTH]
+    return (raw or "")[:_SUMMARY_LENGTH]
+
+
+# --- context window ---
+
+@dataclass(frozen=True)
+class ContextClamp:
+    """How much conversation fits the context window of an endpoint.
+
+    Attributes:
+        budget: estimated tokens that the conversation may take, None without a limit. May be zero or less.
+        multiplier: factor of the endpoint's estimation level for other token limits; 1.0 while the clamp is off.
+    """
+
+    budget: int | None = None
+    multiplier: float = 1.0
+
+    def limit(self, tokens: int) -> int:
+        """A configured token limit, scaled by the level and capped by the budget."""
+        scaled = int(tokens * self.multiplier)
+        return scaled if self.budget is None else min(scaled, self.budget)
+
+
+def context_clamp(node: Mapping[str, Any], endpoint: Mapping[str, Any], user_flag: Any,
+                  response_tokens: Any) -> ContextClamp:
+    """Resolve ``clampPromptToContextWindow`` (node, endpoint, then ``user_flag``; the first that is not null)."""
+    key = "clampPromptToContextWindow"
+    flags = (flag for flag in (node.get(key), endpoint.get(key), user_flag) if flag is not None)
+    window = _number(endpoint.get("maxContextTokenSize"))
+    if not is_switched_on(next(flags, False)) or window <= 0:
+        return ContextClamp()
+    response = max(_number(response_tokens), 0)
+    multiplier = estimation_level_multiplier(endpoint.get("wilmerContextEstimationLevel"))
+    return ContextClamp(int((window - response) * multiplier) - RESERVED_TOKENS, multiplier)
+
+
+def _number(value: Any) -> float:
+    """A JSON number; 0 for anything else."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0

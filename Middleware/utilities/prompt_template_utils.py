@@ -1,0 +1,78 @@
+"""Prompt templates: how messages become one text for a completion back-end.
+
+A template is the mapping read from a file under ``PromptTemplates``. ``None`` in its place means a chat back-end:
+contents go in without any prefix or suffix.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from Middleware.utilities.prompt_extraction_utils import extract_last_n_turns, message_text
+
+Template = Mapping[str, Any]
+
+_MARKERS = ("[Beg_Sys]", "[Beg_User]", "[Beg_Assistant]", "[Beg_SysMes]")
+
+
+def flatten_messages(messages: Sequence[Mapping[str, Any]], template: Template | None) -> str:
+    """All messages in one text without separator. An assistant message in last position stays open (no suffix)."""
+    if template is None:
+        return _without_markers("".join(map(message_text, messages)))
+    pieces: list[str] = []
+    for index, message in enumerate(messages):
+        role = str(message.get("role", ""))
+        pieces += (_part(template, role, "Prefix"), message_text(message))
+        if role != "assistant" or index < len(messages) - 1:
+            pieces.append(_part(template, role, "Suffix"))
+    return _without_markers("".join(pieces))
+
+
+def flatten_last_n(messages: Sequence[dict[str, Any]], count: int, template: Template | None) -> str:
+    """The newest ``count`` messages that are not ``system``, flattened."""
+    return flatten_messages(extract_last_n_turns(messages, count, remove_all_systems_override=True), template)
+
+
+def wrap_user_turn(text: str, template: Template | None) -> str:
+    return _wrap(text, template, "user")
+
+
+def wrap_system(text: str, template: Template | None) -> str:
+    """``text`` as the system turn; an empty text is wrapped too."""
+    return _wrap(text, template, "system")
+
+
+def wrap_open_assistant_turn(text: str, template: Template | None) -> str:
+    """``text`` as the beginning of an assistant turn: the prefix in front of it, and no suffix."""
+    prefix = "" if template is None else _part(template, "assistant", "Prefix")
+    return _without_markers(prefix + text)
+
+
+def add_generation_prompt(text: str, template: Template | None) -> str:
+    """``text`` followed by what makes a model begin the assistant's turn."""
+    if template is None:
+        return _without_markers(text)
+    return _without_markers(text + _part(template, "assistant", "Prefix") + _text(template, "promptTemplateEndToken"))
+
+
+def _wrap(text: str, template: Template | None, role: str) -> str:
+    if template is not None:
+        text = _part(template, role, "Prefix") + text + _part(template, role, "Suffix")
+    return _without_markers(text)
+
+
+def _part(template: Template, role: str, end: str) -> str:
+    return _text(template, f"promptTemplate{role.capitalize()}{end}")
+
+
+def _text(template: Template, key: str) -> str:
+    value = template.get(key)
+    return "" if value is None else str(value)
+
+
+def _without_markers(text: str, markers: Iterable[str] = _MARKERS) -> str:
+    if "[Beg_" not in text:
+        return text
+    for marker in markers:
+        text = text.replace(marker, "")
+    return text

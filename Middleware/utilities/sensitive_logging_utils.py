@@ -1,0 +1,113 @@
+"""Keeping conversations and secrets out of the log (configuration-and-security 11, frontend-api 13)."""
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from Middleware.models.request_context import RequestContext, current_request, set_current_request
+
+REDACTED = "[Redacted]"
+MASK = "***REDACTED***"
+TRUNCATED = "...[truncated]..."
+MAX_IMAGE_CHARACTERS = 200
+MAX_TEXT_CHARACTERS = 1000
+SECRET_KEYS = frozenset({
+    "apikey", "api_key", "api_secret", "password", "passwd", "pwd", "token", "access_token", "refresh_token",
+    "auth_token", "bearer_token", "secret", "client_secret", "authorization", "auth", "private_key", "privatekey",
+})
+_RULE = "*" * 80
+_SECRET_PARAMETER = re.compile(rf"(?i)(^|&)((?:{'|'.join(sorted(SECRET_KEYS))}|key)=)[^&]*")
+
+
+def set_encryption_context(active: bool) -> None:
+    """Say whether conversation text of the current request must stay out of the log."""
+    request = current_request()
+    if request is None:  # scripts and tests set it without a request
+        request = RequestContext()
+        set_current_request(request)
+    request.redact = bool(active)
+
+
+def clear_encryption_context() -> None:
+    """The current request, if any, is redacted no longer."""
+    request = current_request()
+    if request is not None:
+        request.redact = False
+
+
+def is_encryption_active() -> bool:
+    """Whether conversation text of the current request must stay out of the log."""
+    request = current_request()
+    return request is not None and request.redact
+
+
+def sensitive_log(logger: logging.Logger, level: int, msg: str, *args: object) -> None:
+    """``logger.log``, or ``[Redacted]`` in its place."""
+    if is_encryption_active():
+        logger.log(level, REDACTED, stacklevel=2)
+    else:
+        logger.log(level, msg, *args, stacklevel=2)
+
+
+def sensitive_log_lazy(logger: logging.Logger, level: int, msg: str, *callables: Callable[[], object]) -> None:
+    """Like ``sensitive_log``; the arguments are the results of ``callables``, called only if they will be written."""
+    if not logger.isEnabledFor(level):
+        return
+    if is_encryption_active():
+        logger.log(level, REDACTED, stacklevel=2)
+    else:
+        logger.log(level, msg, *(compute() for compute in callables), stacklevel=2)
+
+
+def log_prompt_content(logger: logging.Logger, label: str, text: object, level: int = logging.DEBUG) -> None:
+    """Write conversation text between two rules of asterisks, or one line that it was redacted."""
+    if not logger.isEnabledFor(level):
+        return
+    if is_encryption_active():
+        logger.log(level, "[%s redacted]", label, stacklevel=2)
+    else:
+        logger.log(level, "%s:\n%s\n%s\n%s", label, _RULE, text, _RULE, stacklevel=2)
+
+
+def truncate_for_log(value: Any) -> Any:
+    """A copy of a request body in which image data over 200 characters and other text over 1000 is shortened."""
+    if isinstance(value, dict):
+        return {key: truncate_for_log(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [truncate_for_log(item) for item in value]
+    return _shorten(value) if isinstance(value, str) else value
+
+
+def _shorten(text: str) -> str:
+    if text.startswith("data:image"):
+        header, mark, data = text.partition("base64,")
+        if mark and len(text) > MAX_IMAGE_CHARACTERS:
+            return f"{header}{mark}{data[:50]}{TRUNCATED}{data[-50:]}"
+        if mark:
+            return text
+    return text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[:100]}{TRUNCATED}{text[-100:]}"
+
+
+def mask_secrets(value: Any) -> Any:
+    """A copy of config data in which the values of secret-like keys, at any depth, are masked."""
+    if isinstance(value, dict):
+        return {key: MASK if str(key).lower() in SECRET_KEYS else mask_secrets(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mask_secrets(item) for item in value]
+    return value
+
+
+def mask_url(url: str) -> str:
+    """``url`` without user name and password, and with the values of secret-like query parameters masked."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # not a URL: show nothing that might be a secret
+        return MASK if "@" in url else url
+    host = parts.netloc.rpartition("@")[2]
+    query = _SECRET_PARAMETER.sub(rf"\1\2{MASK}", parts.query)
+    if host == parts.netloc and query == parts.query:
+        return url
+    return urlunsplit((parts.scheme, host, parts.path, query, parts.fragment))

@@ -1,0 +1,104 @@
+"""Incremental parsers of the two stream framings that LLM servers use. No I/O; bytes may be cut anywhere.
+
+Only whole lines are decoded, so a UTF-8 sequence cut by a block boundary needs no care, and a long line is kept as a
+list of blocks until its end arrives (linear time). CR, LF and CRLF end a line; bytes that are not UTF-8 become U+FFFD;
+a byte order mark at the start is dropped.
+"""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_BOM = "\ufeff"
+
+
+class LineAssembler:
+    """Turns blocks of bytes into runs of whole lines."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._at_start = True
+
+    def feed(self, block: bytes) -> list[str]:
+        """The lines that this block completes, without their ends; blank ones may be among them."""
+        if b"\r" in block:
+            block = block.replace(b"\r", b"\n")  # CRLF gives one blank line more, and blank lines mean nothing here
+        end = block.rfind(b"\n")
+        if end < 0:
+            if block:
+                self._held.append(block)
+            return []
+        rest = block[end + 1:]
+        complete = block[:end]
+        if self._held:
+            self._held.append(complete)
+            complete = b"".join(self._held)
+            self._held.clear()
+        if rest:
+            self._held.append(rest)
+        return self._decode(complete).split("\n")
+
+    def finish(self) -> list[str]:
+        """The last line, if the stream ended without ending it."""
+        rest = b"".join(self._held)
+        self._held.clear()
+        return [self._decode(rest)] if rest else []
+
+    def _decode(self, data: bytes) -> str:
+        text = data.decode("utf-8", "replace")
+        if self._at_start:
+            self._at_start = False
+            text = text.removeprefix(_BOM)
+        return text
+
+
+class SSEEvent(NamedTuple):
+    """One ``data:`` line: its trimmed payload and the name from the latest ``event:`` line, if any."""
+
+    event: str | None
+    data: str
+
+
+class SSEParser:
+    """Server-sent events as LLM servers send them: each ``data:`` line is a payload of its own.
+
+    An event name stays in force until the next ``event:`` line. Comments, other fields and empty payloads are skipped.
+    """
+
+    def __init__(self) -> None:
+        self._lines = LineAssembler()
+        self._event: str | None = None
+
+    def feed(self, block: bytes) -> list[SSEEvent]:
+        """Every event that is complete with this block."""
+        return self._parse(self._lines.feed(block))
+
+    def finish(self) -> list[SSEEvent]:
+        """The event of a last line that was not ended."""
+        return self._parse(self._lines.finish())
+
+    def _parse(self, lines: list[str]) -> list[SSEEvent]:
+        events = []
+        for line in lines:
+            line = line.strip()
+            if line.startswith("data:"):
+                payload = line[5:].lstrip()
+                if payload:
+                    events.append(SSEEvent(self._event, payload))
+            elif line.startswith("event:"):
+                self._event = line[6:].strip() or None
+        return events
+
+
+class NDJSONParser:
+    """Newline-delimited JSON: each line that is not blank is one payload, returned trimmed and unparsed."""
+
+    def __init__(self) -> None:
+        self._lines = LineAssembler()
+
+    def feed(self, block: bytes) -> list[str]:
+        """Every line that is complete with this block."""
+        return [text for line in self._lines.feed(block) if (text := line.strip())]
+
+    def finish(self) -> list[str]:
+        """A last line that was not ended."""
+        return [text for line in self._lines.finish() if (text := line.strip())]

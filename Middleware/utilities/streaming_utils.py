@@ -1,0 +1,123 @@
+"""Text streams and cleaning as the nodes use them: think removal, cleaning of whole answers, streams of fixed texts.
+
+A stream is an iterator of chunk dicts ``{"token": str, "finish_reason": str | None}``; ``"more": True`` in one says
+that the next follows at once.
+"""
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from Middleware.exceptions import ConfigurationError
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import current_request
+from Middleware.utilities import config_utils
+from Middleware.utilities.text_cleaner import CleaningRules, ThinkFilter, ThinkRule, clean_text
+
+logger = logging.getLogger(__name__)
+
+SECONDS_PER_WORD = 0.02
+MAX_PACED_SECONDS = 5.0
+_WORDS_AND_GAPS = re.compile(r"\s+|\S+")
+
+
+class StreamingThinkRemover:
+    """Removes the reasoning block from a stream of texts, as the endpoint's keys say; nothing else is touched."""
+
+    def __init__(self, endpoint_config: Mapping[str, Any] | None) -> None:
+        rule = ThinkRule.build(endpoint_config or {})
+        self._filter = ThinkFilter(rule) if rule else None
+
+    def process_delta(self, delta: str) -> str:
+        """Take the next piece, return what is certain to stay."""
+        return self._filter.feed(delta) if self._filter else delta
+
+    def finalize(self) -> str:
+        """Return the rest at the end of the stream; an unterminated block comes back whole."""
+        return self._filter.finish() if self._filter else ""
+
+
+def remove_thinking_from_text(text: str, endpoint_config: Mapping[str, Any] | None) -> str:
+    """The text without its reasoning block, as the endpoint's keys say."""
+    remover = StreamingThinkRemover(endpoint_config)
+    return remover.process_delta(text) + remover.finalize()
+
+
+def post_process_llm_output(text: str, endpoint_config: Mapping[str, Any] | None,
+                            node_config: Mapping[str, Any] | None, generation_prompt: str | None = None) -> str:
+    """Clean the whole answer of an LLM that was called through an endpoint (which an empty config counts as, too)."""
+    rules = CleaningRules.build(endpoint_config, node_config, generation_prompt, strip_assistant_prefix_enabled(),
+                                has_endpoint=True)
+    return clean_text(text, rules)
+
+
+def strip_assistant_prefix_enabled() -> bool:
+    """Whether the current user's two assistant options are both on, so that answers lose a leading ``Assistant:``."""
+    try:
+        return (config_utils.user_flag("chatCompleteAddUserAssistant")
+                and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator"))
+    except ConfigurationError as error:
+        logger.debug("No user settings for cleaning an answer: %s", error)
+        return False
+
+
+def lowercase_tool_call_names(tool_calls: Sequence[Any]) -> list[Any]:
+    """Copies of OpenAI tool calls or fragments of them with lower-case function names."""
+    return [_with_lowercase_name(call) for call in tool_calls]
+
+
+def _with_lowercase_name(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str):
+        return call
+    return {**call, "function": {**function, "name": name.lower()}}  # type: ignore[dict-item]
+
+
+def stream_static_content(text: Any, cancel_scope: CancelScope | None = None) -> Iterator[dict[str, Any]]:
+    """Stream a fixed text word by word at a human pace: 20 ms per word, the rest at once after 5 s.
+
+    Cancelling ``cancel_scope`` (default: the current request's) ends the text where it is. The last chunk is an empty
+    token with finish reason ``stop``.
+    """
+    request = current_request()
+    scope = cancel_scope or (request.cancel_scope if request else None)
+    waited = 0.0
+    words_sent = False
+    pieces = _WORDS_AND_GAPS.findall(_as_text(text))
+    for index, piece in enumerate(pieces):
+        is_word = not piece.isspace()
+        if is_word and words_sent and waited < MAX_PACED_SECONDS:
+            waited += SECONDS_PER_WORD
+            _pause(scope)
+        if scope and scope.cancelled:
+            break
+        words_sent = words_sent or is_word
+        waits_next = waited < MAX_PACED_SECONDS and words_sent and index + 1 < len(pieces) and not is_word
+        yield _chunk(piece, more=not waits_next)
+    yield {"token": "", "finish_reason": "stop"}
+
+
+def stream_text(text: Any) -> Iterator[dict[str, Any]]:
+    """Stream a text in words and gaps without any pace, ending with an empty token with finish reason ``stop``."""
+    for match in _WORDS_AND_GAPS.finditer(_as_text(text)):
+        yield _chunk(match.group(), more=True)
+    yield {"token": "", "finish_reason": "stop"}
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _chunk(token: str, more: bool) -> dict[str, Any]:
+    return {"token": token, "finish_reason": None, "more": True} if more else {"token": token, "finish_reason": None}
+
+
+def _pause(scope: CancelScope | None) -> None:
+    if scope:
+        scope.wait(SECONDS_PER_WORD)
+    else:
+        time.sleep(SECONDS_PER_WORD)

@@ -1,0 +1,213 @@
+"""Placeholders in texts: the grammar of ``str.format`` over a table of values, never over live objects.
+
+A lookup function gives each name its value and says whether it came from the configuration. Only such values may
+contain further placeholders; everything else (users, models, tools) is inserted with its braces as sentinels, so
+that no later pass can take it for a template. Callers restore the sentinels when the last pass is done.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from string import Formatter
+from types import ModuleType
+from typing import Any
+
+from Middleware.utilities.text_utils import escape_braces, restore_braces
+
+Lookup = Callable[[str], "tuple[Any, bool]"]
+"""name -> (value, whether it comes from the configuration); raises UnknownVariableError."""
+
+MAX_CACHED_LENGTH = 16_384
+_KNOWN_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
+_LONG_NUMBER = re.compile(r"\d{7}")  # a width of a million would only fill the memory
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
+
+
+class SubstitutionError(ValueError):
+    """A text cannot be filled in: its braces are no valid template, or a placeholder cannot be resolved."""
+
+
+class UnknownVariableError(SubstitutionError):
+    """There is no variable of this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"unknown variable '{name}'")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One placeholder. ``path`` holds (is an attribute, key) steps; ``source`` is the placeholder as written."""
+
+    name: str
+    path: tuple[tuple[bool, str | int], ...]
+    conversion: str
+    spec: Template | None
+    source: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """A parsed text: literal pieces and placeholders, in order."""
+
+    parts: tuple[str | Field, ...]
+
+    def fill(self, lookup: Lookup, keep_unknown: bool = False) -> str:
+        """The text with values inserted. ``keep_unknown`` leaves placeholders of unknown names as written."""
+        pieces = []
+        for part in self.parts:
+            if isinstance(part, str):
+                pieces.append(part)
+                continue
+            try:
+                pieces.append(_render(part, lookup))
+            except UnknownVariableError:
+                if not keep_unknown:
+                    raise
+                pieces.append(part.source)
+        return "".join(pieces)
+
+
+def parse(text: str) -> Template:
+    """Parse ``text``; results of texts of ordinary length are remembered. Raises SubstitutionError."""
+    return _parse_cached(text) if len(text) <= MAX_CACHED_LENGTH else _parse(text)
+
+
+def has_braces(text: str) -> bool:
+    return "{" in text or "}" in text
+
+
+def substitute(text: str, lookup: Lookup) -> str:
+    """Fill in all placeholders, then once more those that came with values from the configuration.
+
+    A failure of the first pass raises SubstitutionError, one of the second is ignored. Sentinels are not restored.
+    """
+    result = parse(text).fill(lookup)
+    if "{" not in result:
+        return result
+    try:
+        return _parse(result).fill(lookup)
+    except SubstitutionError:
+        return result
+
+
+def substitute_known(text: str, lookup: Lookup) -> str:
+    """Like ``substitute``, but placeholders of unknown names stay as written."""
+    result = parse(text).fill(lookup, keep_unknown=True)
+    if "{" not in result:
+        return result
+    try:
+        return _parse(result).fill(lookup, keep_unknown=True)
+    except SubstitutionError:
+        return result
+
+
+def substitute_wherever_possible(text: str, lookup: Lookup) -> str:
+    """Replace each ``{placeholder}`` that can be resolved and leave everything else; never fails on the text."""
+    def replace(match: re.Match[str]) -> str:
+        try:
+            return parse(match.group()).fill(lookup)
+        except SubstitutionError:
+            return match.group()
+
+    return _KNOWN_PLACEHOLDER.sub(replace, _KNOWN_PLACEHOLDER.sub(replace, text))
+
+
+def _parse(text: str) -> Template:
+    return Template(tuple(_parts(text, depth=2)))
+
+
+_parse_cached = lru_cache(maxsize=512)(_parse)
+
+
+def _parts(text: str, depth: int) -> list[str | Field]:
+    if depth == 0:
+        raise SubstitutionError("placeholders nested too deeply")
+    parts: list[str | Field] = []
+    try:
+        for literal, name, spec, conversion in Formatter().parse(text):
+            if literal:
+                parts.append(literal)
+            if name is not None:
+                parts.append(_field(name, spec or "", conversion or "", depth))
+    except SubstitutionError:
+        raise
+    except ValueError as error:
+        raise SubstitutionError(str(error)) from None
+    return parts
+
+
+def _field(expression: str, spec: str, conversion: str, depth: int) -> Field:
+    name, path = _split(expression)
+    if not name or name.isdecimal():
+        raise SubstitutionError("a placeholder needs a name")
+    if conversion and conversion not in _CONVERSIONS:
+        raise SubstitutionError(f"unknown conversion '!{conversion}'")
+    source = "{" + expression + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
+    return Field(name, path, conversion, Template(tuple(_parts(spec, depth - 1))) if spec else None, source)
+
+
+def _split(expression: str) -> tuple[str, tuple[tuple[bool, str | int], ...]]:
+    """Take ``name.attribute[key]`` apart."""
+    end = min((index for index in (expression.find("."), expression.find("[")) if index >= 0),
+              default=len(expression))
+    name, rest = expression[:end], expression[end:]
+    path: list[tuple[bool, str | int]] = []
+    while rest:
+        if rest[0] == ".":
+            end = min((index for index in (rest.find(".", 1), rest.find("[")) if index > 0), default=len(rest))
+            key, is_attribute = rest[1:end], True
+            rest = rest[end:]
+        elif rest[0] == "[" and "]" in rest:
+            key, _, rest = rest[1:].partition("]")
+            is_attribute = False
+        else:
+            raise SubstitutionError("a key in a placeholder is not well-formed")
+        if not key:
+            raise SubstitutionError("empty key in a placeholder")
+        is_index = not is_attribute and key.isascii() and key.isdecimal() and len(key) < 10
+        path.append((is_attribute, int(key) if is_index else key))
+    return name, tuple(path)
+
+
+def _render(field: Field, lookup: Lookup) -> str:
+    value, from_config = lookup(field.name)
+    if isinstance(value, str) and not (field.path or field.conversion or field.spec):
+        return value if from_config else escape_braces(value)
+    spec = field.spec.fill(lookup) if field.spec else ""
+    if _LONG_NUMBER.search(spec):
+        raise SubstitutionError("a format specification asks for too large a number")
+    try:
+        text = _format(value, field, restore_braces(spec), from_config)
+    except SubstitutionError:
+        raise
+    except Exception as error:  # values may be foreign objects, whose methods may raise anything
+        raise SubstitutionError(f"'{field.name}' cannot be formatted: {type(error).__name__}") from error
+    return text if from_config else escape_braces(text)
+
+
+def _format(value: Any, field: Field, spec: str, from_config: bool) -> str:
+    value = _plain(value, from_config)
+    for is_attribute, key in field.path:
+        value = _attribute(value, str(key)) if is_attribute else value[key]
+        value = _plain(value, from_config)
+    if field.conversion:
+        value = _CONVERSIONS[field.conversion](value)
+    return format(value, spec)
+
+
+def _plain(value: Any, from_config: bool) -> Any:
+    """Text as people know it: formats and indexes must not count the letters of a sentinel."""
+    return restore_braces(value) if isinstance(value, str) and not from_config else value
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """A public attribute that holds data. Dictionaries have keys instead."""
+    if name.startswith("_") or isinstance(value, (Mapping, ModuleType, type)):
+        raise SubstitutionError(f"'.{name}' is not available in placeholders")
+    result = getattr(value, name)
+    if callable(result) or isinstance(result, ModuleType):
+        raise SubstitutionError(f"'.{name}' is not data")
+    return result

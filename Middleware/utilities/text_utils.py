@@ -1,0 +1,98 @@
+"""Text primitives: brace sentinels, the token estimate, flags written as text."""
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any
+
+from Middleware.common.constants import LEFT_BRACE_SENTINEL, RIGHT_BRACE_SENTINEL
+
+logger = logging.getLogger(__name__)
+
+_SENTINEL_START = "__WILMER_"
+_LEVELS = {"conservative": 1.0, "balanced": 1.25, "aggressive": 1.5, "xaggressive": 1.85}
+_TRUE_WORDS = frozenset({"true", "1", "yes", "on"})
+
+
+def escape_braces(text: str) -> str:
+    """Replace every brace by its sentinel, so that no substitution takes it for a placeholder."""
+    if "{" in text:
+        text = text.replace("{", LEFT_BRACE_SENTINEL)
+    if "}" in text:
+        text = text.replace("}", RIGHT_BRACE_SENTINEL)
+    return text
+
+
+def restore_braces(text: str) -> str:
+    """The inverse of ``escape_braces``; a sentinel that somebody typed becomes a brace too."""
+    if _SENTINEL_START not in text:
+        return text
+    return text.replace(LEFT_BRACE_SENTINEL, "{").replace(RIGHT_BRACE_SENTINEL, "}")
+
+
+def restore_braces_in_data(value: Any) -> Any:
+    """A deep copy of JSON-like data with all its strings (keys included) restored; other objects are passed on."""
+    if isinstance(value, str):
+        return restore_braces(value)
+    if isinstance(value, (list, tuple)):
+        return [restore_braces_in_data(item) for item in value]
+    if isinstance(value, dict):
+        return {restore_braces_in_data(key): restore_braces_in_data(item) for key, item in value.items()}
+    return value
+
+
+def escape_brackets_in_string(text: str) -> str:
+    """``escape_braces`` under its older name."""
+    return escape_braces(text)
+
+
+def return_brackets_in_string(text: str) -> str:
+    """``restore_braces`` under the name that users' scripts import."""
+    return restore_braces(text)
+
+
+def replace_brackets_in_list(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Escape the text content of every message in place; returns the same list."""
+    for message in messages:
+        _change_content(message, escape_braces)
+    return messages
+
+
+def return_brackets(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Restore the text content of every message in place; returns the same list."""
+    for message in messages:
+        _change_content(message, restore_braces)
+    return messages
+
+
+def rough_estimate_token_length(text: str, safety_margin: float = 1.10) -> int:
+    """Tokens that ``text`` is likely to need, deliberately on the high side. Knows no tokenizer."""
+    return int(max(len(text.split()) * 1.35, len(text) / 3.5) * safety_margin)
+
+
+def estimation_level_multiplier(level: Any) -> float:
+    """Factor for a ``wilmerContextEstimationLevel``: how far the estimate may be trusted to be too high."""
+    if level is None:
+        return 1.0
+    multiplier = _LEVELS.get(level.strip().lower()) if isinstance(level, str) else None
+    if multiplier is None:
+        logger.warning("wilmerContextEstimationLevel %r is unknown; using 'conservative'. Known: %s",
+                       level, ", ".join(_LEVELS))
+        return 1.0
+    return multiplier
+
+
+def as_flag(value: Any) -> bool:
+    """The truth of a config value. The texts ``true`` and ``false`` are booleans, other texts true if not empty."""
+    return bool(value) and not (isinstance(value, str) and value.strip().lower() == "false")
+
+
+def is_switched_on(value: Any) -> bool:
+    """The strict reading: of all texts only ``true``, ``1``, ``yes`` and ``on`` (any case) are true."""
+    return value.strip().lower() in _TRUE_WORDS if isinstance(value, str) else bool(value)
+
+
+def _change_content(message: MutableMapping[str, Any], change: Any) -> None:
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = change(content)

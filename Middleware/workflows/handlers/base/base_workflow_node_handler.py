@@ -1,0 +1,85 @@
+"""The base of all node handlers and the declaration of a node type's keys."""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.text_utils import as_flag
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+
+@dataclass(frozen=True)
+class NodeKey:
+    """One key of a node type.
+
+    Attributes:
+        kind: the JSON type: ``str``, ``bool``, ``int``, ``list``, ``object`` or ``any``.
+        variables: ``full`` (all variables), ``early`` (those known before the endpoint is) or ``none``.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    meaning: str
+    variables: str = "none"
+    required: bool = False
+
+
+COMMON_KEYS: tuple[NodeKey, ...] = (
+    NodeKey("type", "str", "Standard", "Kind of the node."),
+    NodeKey("title", "str", None, "Name of the node in logs."),
+    NodeKey("agentName", "str", None, "Name of the node in logs if there is no title."),
+    NodeKey("returnToUser", "bool", False, "Makes the node the responder."),
+    NodeKey("is_responder", "bool", None, "Same as returnToUser, and wins over it when present."),
+    NodeKey("jinja2", "bool", False, "Texts of this node are Jinja2 templates."),
+    NodeKey("endpointName", "str", None, "Endpoint that answers this node's prompt.", "early"),
+    NodeKey("preset", "str", None, "Sampler settings.", "early"),
+    NodeKey("presetName", "str", None, "Other name of preset.", "early"),
+    NodeKey("maxResponseSizeInTokens", "int", 400, "Longest answer of the LLM.", "early"),
+    NodeKey("maxContextTokenSize", "int", 4096, "Accepted without effect.", "early"),
+)
+
+
+class BaseHandler(ABC):
+    """Runs the node types in ``KEYS``, each declared once with its keys."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {}
+
+    def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
+        self.workflow_manager = workflow_manager
+        self.workflow_variable_service = workflow_variable_service
+
+    @abstractmethod
+    def handle(self, context: ExecutionContext) -> Any:
+        """Run one node. Returns a text, a tool-call dict, another JSON value, or a generator of chunk dicts."""
+
+    @classmethod
+    def key(cls, node_type: str, name: str) -> NodeKey:
+        for key in cls.KEYS[node_type]:
+            if key.name == name:
+                return key
+        raise KeyError(f"{node_type} declares no key {name!r}")
+
+    def value(self, context: ExecutionContext, name: str) -> Any:
+        """The node's value of a declared key, flags as booleans, its default when absent."""
+        key = self.key(str(context.config.get("type") or "Standard"), name)
+        value = context.config.get(name, key.default)
+        if value is None:
+            value = key.default
+        return as_flag(value) if key.kind == "bool" else value
+
+    def text(self, context: ExecutionContext, name: str) -> str:
+        """A declared text key with variables filled in."""
+        value = self.value(context, name)
+        if value is None or value == "":
+            return ""
+        return context.substitute(value)
+
+    def required_text(self, context: ExecutionContext, name: str) -> str:
+        value = self.value(context, name)
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigValueError(f"node '{context.node_name}' needs a text in '{name}'", json_path=name)
+        return value

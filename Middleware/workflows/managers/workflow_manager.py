@@ -1,0 +1,146 @@
+"""Loads a workflow, owns the registry of node types, and starts runs."""
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.models.request_context import RequestContext, current_request
+from Middleware.services.llm_service import LlmHandlerService
+from Middleware.utilities import config_utils
+from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
+from Middleware.workflows.events import EngineListener, Listeners, LogSummary
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.impl.specialized_node_handler import SpecializedNodeHandler
+from Middleware.workflows.handlers.impl.standard_node_handler import StandardNodeHandler
+from Middleware.workflows.handlers.impl.sub_workflow_handler import SubWorkflowHandler
+from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
+from Middleware.workflows.models.execution_context import ExecutionContext, Message, RunRequest
+from Middleware.workflows.processors.workflows_processor import WorkflowProcessor
+
+logger = logging.getLogger(__name__)
+
+HANDLER_CLASSES: tuple[type[BaseHandler], ...] = (StandardNodeHandler, SubWorkflowHandler, SpecializedNodeHandler)
+MAX_NESTING = 25
+
+
+class WorkflowManager:
+    """Runs one workflow by name.
+
+    Args:
+        workflow_config_name: file name under the user's workflow folder, without ``.json``.
+        workflow_user_folder_override: another folder under ``Workflows``.
+        calling_folder: folder of the parent's file, where a child is looked for last.
+        listeners: who is told about the run; the log summary by default.
+        category_variables: the six routing variables, for a categorization run.
+    """
+
+    def __init__(self, workflow_config_name: str, *, workflow_user_folder_override: str | None = None,
+                 calling_folder: str | None = None, listeners: list[EngineListener] | None = None,
+                 category_variables: Mapping[str, Any] | None = None, parent: WorkflowManager | None = None) -> None:
+        self.workflow_config_name = workflow_config_name
+        self.folder_override = workflow_user_folder_override
+        self.calling_folder = calling_folder
+        self.category_variables = dict(category_variables or {})
+        self.listeners: Listeners = parent.listeners if parent else Listeners(
+            [LogSummary()] if listeners is None else listeners)
+        self.llm_handler_service: LlmHandlerService = parent.llm_handler_service if parent else LlmHandlerService()
+        self.variables = WorkflowVariableManager(**self.category_variables)
+        self.node_handlers: dict[str, BaseHandler] = parent.node_handlers if parent else build_registry(self.variables)
+
+    # -- entry points --------------------------------------------------------------------------------------------
+    @staticmethod
+    def run_custom_workflow(workflow_name: str, request_id: str, discussion_id: str | None, messages: list[Message],
+                            non_responder: bool | None = None, is_streaming: bool = False,
+                            first_node_system_prompt_override: str | None = None,
+                            first_node_prompt_override: str | None = None, scoped_inputs: list[str] | None = None,
+                            workflow_user_folder_override: str | None = None, api_key: str | None = None,
+                            tools: list[dict[str, Any]] | None = None, tool_choice: Any = None,
+                            calling_folder: str | None = None) -> Any:
+        """Run a workflow of the user; returns its result, or its chunk dicts when streaming."""
+        manager = WorkflowManager(workflow_name, workflow_user_folder_override=workflow_user_folder_override,
+                                  calling_folder=calling_folder)
+        return manager.run_workflow(
+            messages, request_id, discussion_id, is_streaming, non_responder, first_node_system_prompt_override,
+            first_node_prompt_override, scoped_inputs, api_key, tools, tool_choice)
+
+    def run_workflow(self, messages: list[Message], request_id: str, discussionId: str | None = None,  # noqa: N803
+                     stream: bool = False, nonResponder: bool | None = None,  # noqa: N803
+                     first_node_system_prompt_override: str | None = None,
+                     first_node_prompt_override: str | None = None, scoped_inputs: list[str] | None = None,
+                     api_key: str | None = None, tools: list[dict[str, Any]] | None = None,
+                     tool_choice: Any = None) -> Any:
+        """Run to the end (streaming: return the iterator). The result is the last item; None if there was none."""
+        items = self.start(
+            _request(request_id), messages, discussion_id=discussionId, stream=stream, non_responder=nonResponder,
+            system_prompt_override=first_node_system_prompt_override, prompt_override=first_node_prompt_override,
+            scoped_inputs=tuple(scoped_inputs or ()), api_key=api_key, tools=tools, tool_choice=tool_choice)
+        if stream:
+            return items
+        results = list(items)
+        if len(results) != 1:
+            logger.warning("Workflow %s gave %d results instead of one", self.workflow_config_name, len(results))
+        return results[-1] if results else None
+
+    def start(self, request: RequestContext, messages: list[Message], *, discussion_id: str | None = None,
+              chain: tuple[str, ...] = (), **run_fields: Any) -> Iterator[Any]:
+        """An iterator over the run: the responder's output first, the later nodes as it is iterated further.
+
+        ``run_fields`` are fields of ``RunRequest``. Changes ``messages`` in place: tags and blank messages go.
+        """
+        if discussion_id is None:
+            discussion_id = extract_discussion_id(messages)
+        strip_discussion_tags(messages)
+        messages[:] = [message for message in messages if not is_blank(message)]
+        loaded = config_utils.load_workflow(self.workflow_config_name, self.folder_override, self.calling_folder)
+        chain = (*chain, f"{loaded.folder}/{loaded.name}")
+        if len(chain) > MAX_NESTING:
+            raise ConfigValueError(f"workflows are nested more than {MAX_NESTING} deep: "
+                                   f"{' -> '.join(chain[:3])} -> ... -> {' -> '.join(chain[-2:])}")
+        run = RunRequest(
+            request=request, workflow_id=str(uuid.uuid4()), workflow_name=loaded.name, nodes=loaded.nodes,
+            variables=loaded.variables, folder=loaded.folder, messages=messages, discussion_id=discussion_id or None,
+            chain=chain, category_variables=self.category_variables, **run_fields)
+        return WorkflowProcessor(
+            run, node_handlers=self.node_handlers, llm_handler_service=self.llm_handler_service,
+            workflow_variable_service=self.variables, workflow_manager=self, listeners=self.listeners).execute()
+
+    def start_child(self, context: ExecutionContext, name: str, *, folder_override: str | None,
+                    scoped_inputs: tuple[str, ...], system_prompt_override: str | None,
+                    prompt_override: str | None) -> Iterator[Any]:
+        """Start a child workflow of the node in ``context``, in the same request and conversation."""
+        run = context.run
+        assert run is not None
+        manager = WorkflowManager(name, workflow_user_folder_override=folder_override, calling_folder=run.folder,
+                                  parent=self)
+        responds = context.is_responder and run.non_responder is None
+        return manager.start(
+            context.request, context.messages, discussion_id=context.discussion_id or "", chain=run.chain,
+            stream=context.stream, non_responder=None if responds else True,
+            system_prompt_override=system_prompt_override, prompt_override=prompt_override,
+            scoped_inputs=scoped_inputs, api_key=context.api_key, tools=context.tools,
+            tool_choice=context.tool_choice)
+
+
+def build_registry(variables: Any = None) -> dict[str, BaseHandler]:
+    """One handler object per family, by node type string."""
+    registry: dict[str, BaseHandler] = {}
+    for handler_class in HANDLER_CLASSES:
+        handler = handler_class(None, variables)
+        registry.update(dict.fromkeys(handler_class.KEYS, handler))
+    return registry
+
+
+def is_blank(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return not (isinstance(content, str) and content.strip() or message.get("tool_calls")
+                or message.get("tool_call_id") or message.get("images"))
+
+
+def _request(request_id: str) -> RequestContext:
+    request = current_request()
+    return request if request is not None else RequestContext(request_id=request_id)
+
+

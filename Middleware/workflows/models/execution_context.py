@@ -1,0 +1,114 @@
+"""The objects that travel through the engine: one per run, one per node, one per line of the summary."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from Middleware.models.llm_handler import LlmHandler
+from Middleware.models.request_context import RequestContext
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What one run of one workflow is asked to do; never changed while it runs.
+
+    Attributes:
+        non_responder: None for the responder chain, True for a run whose result becomes a variable.
+        scoped_inputs: texts that become ``agent1Input``, ``agent2Input``, ...
+        chain: names of the workflows from the outermost to this one, to stop endless nesting.
+        category_variables: the six routing variables, in a categorization run only.
+    """
+
+    request: RequestContext
+    workflow_id: str
+    workflow_name: str
+    nodes: list[dict[str, Any]]
+    variables: Mapping[str, Any]
+    folder: str
+    messages: list[Message]
+    discussion_id: str | None = None
+    stream: bool = False
+    non_responder: bool | None = None
+    system_prompt_override: str | None = None
+    prompt_override: str | None = None
+    scoped_inputs: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    chain: tuple[str, ...] = ()
+    category_variables: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+
+@dataclass
+class ExecutionContext:
+    """Everything a node handler may need; made afresh for each node and its only argument.
+
+    Attributes:
+        config: the node's own object, numbers already converted. Belongs to this node; may be changed.
+        messages: the conversation in escaped form (braces as sentinels), shared by the whole run.
+        stream: the client streams and this node is the responder.
+        agent_outputs: inputs and outputs so far by name (``agent1Output``, ``agent1Input``).
+        is_responder: this node's output is the result of the run.
+        run: the frozen request of the run this node belongs to.
+    """
+
+    request_id: str
+    workflow_id: str
+    discussion_id: str | None
+    config: dict[str, Any]
+    messages: list[Message]
+    stream: bool
+    workflow_config: Mapping[str, Any] = field(default_factory=dict)
+    agent_inputs: dict[str, Any] = field(default_factory=dict)
+    agent_outputs: dict[str, Any] = field(default_factory=dict)
+    llm_handler: LlmHandler | None = None
+    workflow_variable_service: Any = None
+    workflow_manager: Any = None
+    node_handlers: Mapping[str, Any] = field(default_factory=dict)
+    api_key: str | None = field(default=None, repr=False)
+    encryption_key: bytes | None = field(default=None, repr=False)
+    api_key_hash: str | None = field(default=None, repr=False)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    is_responder: bool = False
+    request: RequestContext = field(default_factory=RequestContext, repr=False)
+    run: RunRequest | None = field(default=None, repr=False)
+    clock: datetime | None = field(default=None, repr=False)  # one reading per node, taken at first use
+
+    @property
+    def node_name(self) -> str:
+        return str(self.config.get("title") or self.config.get("agentName") or "N/A")
+
+    def substitute(self, value: Any) -> str:
+        """``value`` as text with this node's variables filled in."""
+        return self.workflow_variable_service.apply_variables(str(value), self)
+
+
+@dataclass(frozen=True)
+class NodeExecutionInfo:
+    """One finished node, for the execution summary."""
+
+    node_index: int
+    node_type: str
+    node_name: str
+    endpoint_name: str
+    endpoint_url: str
+    execution_time_seconds: float
+
+    def format_time(self) -> str:
+        seconds = self.execution_time_seconds
+        if seconds == 1.0:
+            return "1 second"
+        return f"{seconds:.2f} seconds" if seconds < 1 else f"{seconds:.1f} seconds"
+
+    def __str__(self) -> str:
+        return (f"Node {self.node_index}: {self.node_type} || '{self.node_name}' || {self.endpoint_name or 'N/A'} || "
+                f"{self.endpoint_url or 'N/A'} || {self.format_time()}")

@@ -1,0 +1,340 @@
+"""The loop that walks the nodes of one workflow."""
+from __future__ import annotations
+
+import difflib
+import logging
+import time
+from collections.abc import Generator, Iterator, Mapping
+from inspect import isgenerator
+from typing import Any, TypeGuard
+
+from Middleware.common.constants import VALID_NODE_TYPES
+from Middleware.exceptions import ConfigurationError, EarlyTerminationException, WilmerError
+from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.models.llm_handler import LlmHandler
+from Middleware.services.llm_service import LlmHandlerService
+from Middleware.utilities import config_utils
+from Middleware.utilities.streaming_utils import (
+    lowercase_tool_call_names,
+    post_process_llm_output,
+    strip_assistant_prefix_enabled,
+)
+from Middleware.utilities.text_cleaner import CleaningRules, clean_text, find_generation_prompt
+from Middleware.utilities.text_utils import as_flag
+from Middleware.workflows.events import Listeners, RunRecord
+from Middleware.workflows.handlers.impl.sub_workflow_handler import SUB_WORKFLOW_TYPES, ChildRun
+from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo, RunRequest
+from Middleware.workflows.numeric_fields import coerce_numeric_fields
+from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
+from Middleware.workflows.streaming.value_stream import value_to_chunks
+
+logger = logging.getLogger(__name__)
+
+OVERRIDABLE = ("systemPrompt", "prompt")
+END: dict[str, Any] = {"token": "", "finish_reason": None, "end": True}
+"""Closes the answer of a streaming run: what an iterator yields after it belongs to the nodes behind the responder."""
+
+
+class WorkflowProcessor:
+    """Runs one ``RunRequest``: every node once, in order.
+
+    ``execute`` yields the responder's output (chunk dicts when streaming, else one item) as soon as it is there; the
+    nodes after the responder run when the caller goes on iterating.
+    """
+
+    def __init__(self, run: RunRequest, *, node_handlers: Mapping[str, Any], llm_handler_service: LlmHandlerService,
+                 workflow_variable_service: Any, workflow_manager: Any, listeners: Listeners) -> None:
+        self.run = run
+        self.node_handlers = node_handlers
+        self.llm_handler_service = llm_handler_service
+        self.variables = workflow_variable_service
+        self.workflow_manager = workflow_manager
+        self.listeners = listeners
+        self.inputs = {f"agent{number}Input": text for number, text in enumerate(run.scoped_inputs, 1)}
+        self.outputs: dict[str, Any] = {}
+        self.responder_index = self._find_responder()
+        self.override_index = self._find_override_target()
+        self.record = RunRecord(run)
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+    def execute(self) -> Generator[Any, None, None]:
+        started = time.perf_counter()
+        self.listeners.tell("run_started", self.record)
+        try:
+            for index in range(len(self.run.nodes)):
+                yield from self._step(index)
+        except _RunEnds:
+            pass
+        except Exception as error:
+            self.record.error = type(error).__name__
+            raise
+        finally:
+            self.record.seconds = time.perf_counter() - started
+            self.listeners.tell("run_finished", self.record)
+
+    def _step(self, index: int) -> Iterator[Any]:
+        self._raise_if_cancelled()
+        started = time.perf_counter()
+        node_type, name = self._node_type(index), _log_name(self.run.nodes[index])
+        self.listeners.tell("node_started", self.record, index + 1, node_type, name)
+        try:
+            context = self._prepare(index, node_type)
+            if context.is_responder:
+                output = yield from self._respond(context, node_type)
+            else:
+                output = self._clean(context, node_type, self._call(context, node_type))
+        except Exception as error:
+            self.listeners.tell("node_failed", self.record, index + 1, node_type, name, error)
+            self._pass_on(error, index, name)
+        self.outputs[f"agent{index + 1}Output"] = output
+        info = NodeExecutionInfo(index + 1, node_type, _summary_name(context.config, name),
+                                 context.llm_handler.endpoint_name if context.llm_handler else "",
+                                 _url(context.llm_handler), time.perf_counter() - started)
+        self.record.nodes.append(info)
+        self.listeners.tell("node_finished", self.record, info)
+
+    def _pass_on(self, error: Exception, index: int, name: str) -> None:
+        """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""
+        early = isinstance(error, EarlyTerminationException)
+        if self.run.request.cancel_scope.cancelled:
+            raise error if early else self._cancelled() from error
+        where = f"{self.run.folder}/{self.run.workflow_name}"
+        if index > self.responder_index:
+            logger.error("Workflow %s, node %d '%s' failed after the answer: %s", where, index + 1, name, error,
+                         exc_info=not isinstance(error, WilmerError))
+            raise _RunEnds from error
+        if not early and not hasattr(error, "location"):  # the innermost workflow names the place
+            error.location = f"workflow '{self.run.workflow_name}', node {index + 1} '{name}'"  # type: ignore[attr-defined]
+        raise error
+
+    def _raise_if_cancelled(self) -> None:
+        if self.run.request.cancel_scope.cancelled:
+            raise self._cancelled()
+
+    def _cancelled(self) -> EarlyTerminationException:
+        return EarlyTerminationException(f"Request {self.run.request_id} was cancelled", CANCELLED)
+
+    # -- which node does what ------------------------------------------------------------------------------------
+    def _find_responder(self) -> int:
+        for index, node in enumerate(self.run.nodes):
+            flag = node["is_responder"] if "is_responder" in node else node.get("returnToUser", False)
+            if as_flag(flag):
+                return index
+        return len(self.run.nodes) - 1
+
+    def _find_override_target(self) -> int:
+        if self.run.system_prompt_override is None and self.run.prompt_override is None:
+            return -1
+        return next((i for i, node in enumerate(self.run.nodes) if any(key in node for key in OVERRIDABLE)), -1)
+
+    def _node_type(self, index: int) -> str:
+        node_type = self.run.nodes[index].get("type", "Standard")
+        if isinstance(node_type, str) and node_type in self.node_handlers:
+            return node_type
+        if node_type in VALID_NODE_TYPES:
+            return node_type
+        logger.warning("Workflow %s, node %d: unknown type %r, running it as Standard%s", self.run.workflow_name,
+                       index + 1, node_type, _nearest_type(node_type))
+        return "Standard"
+
+    # -- one node ------------------------------------------------------------------------------------------------
+    def _prepare(self, index: int, node_type: str) -> ExecutionContext:
+        run = self.run
+        config = dict(run.nodes[index])
+        config["type"] = node_type
+        if index == self.override_index:
+            if run.system_prompt_override is not None:
+                config["systemPrompt"] = run.system_prompt_override
+            if run.prompt_override is not None:
+                config["prompt"] = run.prompt_override
+        coerce_numeric_fields(config, self._early, _log_name(config))
+        is_responder = index == self.responder_index
+        context = ExecutionContext(
+            request_id=run.request_id, workflow_id=run.workflow_id, discussion_id=run.discussion_id, config=config,
+            messages=run.messages, stream=run.stream and is_responder, workflow_config=run.variables,
+            agent_inputs=self.inputs, agent_outputs={**self.inputs, **self.outputs},
+            workflow_variable_service=self.variables, workflow_manager=self.workflow_manager,
+            node_handlers=self.node_handlers, api_key=run.api_key, tools=run.tools, tool_choice=run.tool_choice,
+            is_responder=is_responder, request=run.request, run=run)
+        context.llm_handler = self._llm_handler(context, node_type)
+        return context
+
+    def _early(self, text: str) -> str:
+        return self.variables.apply_early_variables(
+            text, self.inputs, self.run.variables, self.outputs, self.run.discussion_id,
+            config_utils.get_config_value("userWideWorkflowVariables"))
+
+    def _llm_handler(self, context: ExecutionContext, node_type: str) -> LlmHandler:
+        config = context.config
+        endpoint = config.get("endpointName")
+        if not endpoint or node_type in SUB_WORKFLOW_TYPES:
+            return self.llm_handler_service.without_endpoint()
+        preset = config.get("preset", config.get("presetName"))
+        return self.llm_handler_service.load_model_from_config(
+            self._early(str(endpoint)), self._early(str(preset)) if preset else None, context.stream,
+            config.get("maxResponseSizeInTokens", 400), self._generation_prompt_flag(config, context.is_responder),
+            context.request.cancel_scope)
+
+    def _generation_prompt_flag(self, config: Mapping[str, Any], is_responder: bool) -> bool | None:
+        if as_flag(config.get("blockGenerationPrompt")):
+            return False
+        lifted = as_flag(config.get("forceGenerationPromptIfEndpointAllows")) or as_flag(
+            config.get("addUserTurnTemplate"))
+        if not lifted and (not is_responder or self.run.non_responder is None):
+            return False
+        return None
+
+    def _call(self, context: ExecutionContext, node_type: str) -> Any:
+        handler = self.node_handlers.get(node_type)
+        if handler is None:
+            raise ConfigurationError(f"node type '{node_type}' is known but not part of this version",
+                                     file=f"Workflows/{self.run.folder}/{self.run.workflow_name}.json",
+                                     json_path="type", expected=", ".join(sorted(self.node_handlers)))
+        return handler.handle(context)
+
+    def _clean(self, context: ExecutionContext, node_type: str, result: Any) -> Any:
+        """The output of a node that does not answer the client, cleaned if an LLM of its own made it."""
+        self._raise_if_cancelled()  # an answer that arrived in spite of a cancellation is not used
+        if isinstance(result, ChildRun):
+            result = result.finish()
+        elif is_stream(result):
+            result = "".join(chunk.get("token", "") for chunk in result)
+        endpoint_config = _endpoint_config(context)
+        if endpoint_config is None or node_type in SUB_WORKFLOW_TYPES:
+            return result
+        if isinstance(result, str):
+            return post_process_llm_output(result, endpoint_config, context.config)
+        if isinstance(result, dict) and isinstance(result.get("content"), str) and result["content"]:
+            return {**result, "content": post_process_llm_output(result["content"], endpoint_config, context.config)}
+        return result
+
+    # -- the responder -------------------------------------------------------------------------------------------
+    def _respond(self, context: ExecutionContext, node_type: str) -> Generator[Any, None, Any]:
+        """Deliver the answer; returns it as the node's output."""
+        result = self._call(context, node_type)
+        if self.run.stream:
+            return (yield from self._respond_streaming(context, result))
+        if isinstance(result, ChildRun):
+            output = result.item()
+            yield self._announce(output)
+            result.finish()
+            return output
+        self._raise_if_cancelled()
+        output = self._clean_answer(context, result)
+        self._note_outcome(context)
+        yield self._announce(output)
+        return output
+
+    def _clean_answer(self, context: ExecutionContext, result: Any) -> Any:
+        if is_stream(result):
+            result = "".join(chunk.get("token", "") for chunk in result)
+        calls = result.get("tool_calls") if isinstance(result, dict) else None
+        if calls:
+            content = result.get("content") or ""
+            if as_flag(context.config.get("lowercaseToolCallFunctionNames")):
+                calls = lowercase_tool_call_names(calls)
+            return {**result, "content": content and clean_text(content, self._rules(context, "")),
+                    "tool_calls": calls}
+        if isinstance(result, str) or result is None:
+            return clean_text(result or "", self._rules(context, self._speaker(context.config)))
+        return result
+
+    def _rules(self, context: ExecutionContext, speaker: str) -> CleaningRules:
+        endpoint_config = _endpoint_config(context)
+        return CleaningRules.build(endpoint_config, context.config, speaker, strip_assistant_prefix_enabled(),
+                                   has_endpoint=endpoint_config is not None)
+
+    def _speaker(self, config: Mapping[str, Any]) -> str:
+        """The line ``Name:`` at the end of the conversation that the answer is to start with, or ""."""
+        if not self.run.messages or not as_flag(config.get("useGroupChatTimestampLogic")):
+            return ""
+        return find_generation_prompt(self.run.messages[-1].get("content"))
+
+    def _respond_streaming(self, context: ExecutionContext, result: Any) -> Generator[Any, None, Any]:
+        if isinstance(result, ChildRun):
+            return (yield from self._pass_child_on(result))
+        chunks = result if is_stream(result) else value_to_chunks(result)
+        stream = StreamingResponseHandler(
+            _endpoint_config(context), context.config, generation_prompt=self._speaker(context.config),
+            request_id=self.run.request_id, liveness=self._liveness(),
+            has_endpoint=_endpoint_config(context) is not None)
+        yield from stream.process_stream(chunks)
+        self._note_outcome(context)
+        self._note_background()
+        yield END
+        return stream.full_response_text
+
+    def _pass_child_on(self, child: ChildRun) -> Generator[Any, None, Any]:
+        parts: list[str] = []
+        for chunk in child:
+            if chunk["token"]:
+                parts.append(chunk["token"])
+            if chunk is END:
+                self._note_background()
+            yield chunk
+        return "".join(parts)
+
+    def _liveness(self) -> Mapping[str, Any] | None:
+        value = config_utils.get_config_value("livenessToolCall") if self.run.non_responder is None else None
+        return value if isinstance(value, Mapping) else None
+
+    def _announce(self, output: Any) -> Any:
+        self._note_background()
+        return output
+
+    def _note_background(self) -> None:
+        if self.run.non_responder is None and self.responder_index + 1 < len(self.run.nodes):
+            self.run.request.background_pending = True
+
+    def _note_outcome(self, context: ExecutionContext) -> None:
+        if self.run.non_responder is not None:
+            return
+        request, llm = self.run.request, context.llm_handler.llm if context.llm_handler else None
+        request.endpoint = context.llm_handler.endpoint_name if context.llm_handler else ""
+        outcome = getattr(llm, "outcome", None)
+        if outcome is not None:
+            request.usage, request.finish_reason = outcome.usage, outcome.finish_reason
+
+
+def is_stream(result: Any) -> TypeGuard[Generator[dict[str, Any], None, None]]:
+    """Whether a node answered with a generator of chunk dicts."""
+    return isgenerator(result)
+
+
+class _RunEnds(Exception):
+    """A node after the responder failed: this run is over, its answer stands."""
+
+
+def _endpoint_config(context: ExecutionContext) -> Mapping[str, Any] | None:
+    """The endpoint file whose cleaning rules apply: that of the endpoint which answered."""
+    handler = context.llm_handler
+    if handler is None or handler.llm is None:
+        return None
+    outcome = getattr(handler.llm, "outcome", None)
+    return getattr(outcome, "endpoint_config", None) or handler.endpoint_config
+
+
+def _log_name(node: Mapping[str, Any]) -> str:
+    return str(node.get("title") or node.get("agentName") or "N/A")
+
+
+def _summary_name(config: Mapping[str, Any], name: str) -> str:
+    if config["type"] == "CustomWorkflow":
+        return f"{name} -> {config.get('workflowName', 'N/A')}"
+    if config["type"] == "ConditionalCustomWorkflow":
+        targets = [str(target) for target in (config.get("conditionalWorkflows") or {}).values()]
+        shown = targets if len(targets) <= 3 else [*targets[:2], f"+{len(targets) - 2} more"]
+        return f"{name} -> [{', '.join(shown)}]"
+    return name
+
+
+def _url(handler: LlmHandler | None) -> str:
+    url = str(handler.endpoint_config.get("endpoint") or "") if handler else ""
+    scheme, separator, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}" if separator else url
+
+
+def _nearest_type(node_type: Any) -> str:
+    near = difflib.get_close_matches(str(node_type), VALID_NODE_TYPES, 1)
+    return f" (did you mean '{near[0]}'?)" if near else ""

@@ -1,0 +1,204 @@
+"""Cleans the stream of an LLM answer on its way to the client, chunk dict by chunk dict."""
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
+from Middleware.models.request_context import current_request
+from Middleware.utilities.streaming_utils import lowercase_tool_call_names, strip_assistant_prefix_enabled
+from Middleware.utilities.text_cleaner import CleaningRules, ResponseCleaner, SurrogateJoiner, is_true
+
+logger = logging.getLogger(__name__)
+
+Chunk = dict[str, Any]
+
+_READING, _FINAL_DUE, _FINAL_SENT = range(3)
+
+
+class StreamingResponseHandler:
+    """Cleans one stream of chunk dicts and remembers its outcome.
+
+    Attributes:
+        finish_reason: why the stream ended, as the final chunk says; None while it runs.
+        usage: token counts in the OpenAI shape, if the back-end told them.
+        tool_calls_seen: the back-end sent at least one tool call.
+    """
+
+    def __init__(self, endpoint_config: Mapping[str, Any] | None, workflow_node_config: Mapping[str, Any] | None,
+                 generation_prompt: str | None = None, request_id: str | None = None,
+                 liveness: Mapping[str, Any] | None = None, has_endpoint: bool = True) -> None:
+        """
+        Args:
+            generation_prompt: the open speaker line ``Name:`` of a group chat, if the speaker rule applies.
+            request_id: for the log.
+            liveness: the user's ``livenessToolCall``; None on routes that cannot carry tool calls.
+            has_endpoint: False for a node without an endpoint, whose text is delivered verbatim.
+        """
+        node = workflow_node_config or {}
+        strip_assistant = has_endpoint and strip_assistant_prefix_enabled()
+        self._cleaner = ResponseCleaner(CleaningRules.build(
+            endpoint_config, node, generation_prompt, strip_assistant, has_endpoint=has_endpoint))
+        self._reasoning = SurrogateJoiner()
+        self._lowercase_names = is_true(node.get("lowercaseToolCallFunctionNames"))
+        self._liveness = liveness
+        self._liveness_wanted = is_true(node.get("injectLivenessToolCall"))
+        self._request_id = request_id
+        self._parts: list[str] = []
+        self._state = _READING
+        self._plain = self._cleaner.passes_ascii
+        self.finish_reason: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.tool_calls_seen = False
+
+    @property
+    def full_response_text(self) -> str:
+        """All text delivered so far."""
+        if len(self._parts) > 1:
+            self._parts[:] = ["".join(self._parts)]
+        return self._parts[0] if self._parts else ""
+
+    def process_stream(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """Yield cleaned chunks, at least one per input chunk; closing this closes ``chunks`` at once.
+
+        Exactly one chunk has a finish reason: empty text, or the last tool call if that came with one. It leaves as
+        soon as the back-end has nothing more ready; reading then goes on, and token counts that arrive later follow in
+        an empty chunk with ``usage``.
+        """
+        parts = self._parts
+        try:
+            for chunk in chunks:
+                if self._plain:  # by far the most chunks of an answer: nothing to clean, nothing special about them
+                    token = chunk.get("token")
+                    if (token and token.isascii() and not chunk.get("finish_reason")
+                            and (len(chunk) == 2 or (len(chunk) == 3 and "more" in chunk))):
+                        parts.append(token)
+                        yield chunk
+                        continue
+                yield from self._step(chunk)
+            yield from self._end()
+        finally:
+            close = getattr(chunks, "close", None)
+            if close:
+                close()
+
+    def _step(self, chunk: Chunk) -> list[Chunk]:
+        usage = chunk.get("usage")
+        if usage:
+            self.usage = usage
+        if self._state != _READING:
+            return [self._after_finish(chunk)]
+        out = self._tool_step(chunk) if chunk.get("tool_calls") else self._text_step(chunk)
+        self._plain = self._state == _READING and self._cleaner.passes_ascii
+        return out
+
+    def _text_step(self, chunk: Chunk) -> list[Chunk]:
+        token = chunk.get("token") or ""
+        text = self._cleaner.feed(token)
+        finish = chunk.get("finish_reason")
+        if not finish:
+            return [self._outgoing(chunk, text)]
+        self.finish_reason = str(finish)
+        return self._finish(self._outgoing(chunk, text + self._rest()))
+
+    def _tool_step(self, chunk: Chunk) -> list[Chunk]:
+        """Tool data with the text held so far before it. A finish reason on it makes it the final chunk."""
+        self.tool_calls_seen = True
+        finish = chunk.get("finish_reason")
+        text = self._cleaner.feed(chunk.get("token") or "")
+        text += self._rest() if finish else self._cleaner.flush()
+        out = self._outgoing(chunk, text)
+        calls = chunk["tool_calls"]
+        out["tool_calls"] = lowercase_tool_call_names(calls) if self._lowercase_names else calls
+        if finish:
+            self._state = _FINAL_SENT
+            self.finish_reason = out["finish_reason"] = str(finish)
+            if self.usage:
+                out["usage"] = self.usage
+        return [out]
+
+    def _after_finish(self, chunk: Chunk) -> Chunk:
+        """Only token counts matter now; the final chunk leaves with the last chunk that is ready."""
+        more = bool(chunk.get("more"))
+        if self._state == _FINAL_DUE and not more:
+            return self._final()
+        out: Chunk = {"token": "", "finish_reason": None}
+        if self._state == _FINAL_SENT and chunk.get("usage"):
+            out["usage"] = self.usage
+        if more:
+            out["more"] = True
+        return out
+
+    def _end(self) -> list[Chunk]:
+        """The back-end's stream has ended, perhaps without a finish reason."""
+        if self._state == _READING:
+            return self._finish(self._outgoing({}, self._rest()))
+        return [self._final()] if self._state == _FINAL_DUE else []
+
+    def _finish(self, last: Chunk) -> list[Chunk]:
+        """The last text, the liveness call if one is due, and the final chunk unless token counts are on their way."""
+        more = last.pop("more", False)
+        half = self._reasoning.finish()
+        if half:
+            last["reasoning"] = last.get("reasoning", "") + half
+        out = [last] if last["token"] or last.get("reasoning") else []
+        call = self._liveness_call()
+        if call:
+            out.append({"token": "", "finish_reason": None, "tool_calls": [call]})
+            self.finish_reason = "tool_calls"
+        self._state = _FINAL_DUE
+        if not more:
+            out.append(self._final())
+        elif not out:
+            out.append({"token": "", "finish_reason": None, "more": True})
+        for chunk in out[:-1] if not more else out:
+            chunk["more"] = True
+        return out
+
+    def _final(self) -> Chunk:
+        self._state = _FINAL_SENT
+        if not self.finish_reason:
+            self.finish_reason = "tool_calls" if self.tool_calls_seen else "stop"
+        final: Chunk = {"token": "", "finish_reason": self.finish_reason}
+        if self.usage:
+            final["usage"] = self.usage
+        return final
+
+    def _rest(self) -> str:
+        return self._cleaner.finish(tool_calls_seen=self.tool_calls_seen)
+
+    def _outgoing(self, chunk: Chunk, text: str) -> Chunk:
+        """A copy of a chunk with cleaned text, without what is kept for the end. Counts the text as delivered."""
+        if text:
+            self._parts.append(text)
+        out: Chunk = {"token": text, "finish_reason": None}
+        for key, value in chunk.items():
+            if key == "reasoning" and isinstance(value, str):
+                out[key] = self._reasoning.feed(value)
+            elif key not in ("token", "finish_reason", "usage", "tool_calls"):
+                out[key] = value
+        return out
+
+    def _liveness_call(self) -> dict[str, Any] | None:
+        """The tool call that keeps an agent client going, if this stream is to end with one."""
+        if not self._liveness or self.tool_calls_seen or not self._may_inject():
+            return None
+        if not self._liveness_wanted and self.full_response_text.strip():
+            return None
+        name = self._liveness.get("toolName") if isinstance(self._liveness, Mapping) else None
+        if not isinstance(name, str) or not name.strip():
+            logger.warning("livenessToolCall needs a non-blank toolName; it is ignored (request %s).", self._request_id)
+            return None
+        arguments = self._liveness.get("arguments")
+        encoded = json.dumps(dict(arguments) if isinstance(arguments, Mapping) else {}, ensure_ascii=False)
+        return {"index": 0, "id": f"wilmer_liveness_{uuid.uuid4().hex[:8]}", "type": "function",
+                "function": {"name": name.strip(), "arguments": encoded}}
+
+    @staticmethod
+    def _may_inject() -> bool:
+        request = current_request()
+        return request is None or not (
+            request.cancel_scope.cancelled or request.api_type in (OPENAI_COMPLETION, OLLAMA_GENERATE))

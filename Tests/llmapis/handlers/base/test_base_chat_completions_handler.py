@@ -1,0 +1,148 @@
+"""Payloads of chat back-ends: order of keys, text injection, sentinels, schema."""
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from Middleware.llmapis.api_types import backend_url, canonical_type
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import attach_schema, inject_texts
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
+from Middleware.llmapis.transport import Transport
+
+
+def payload(prompt: Prompt, endpoint: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    settings = {"model": "m", "api_type": {}, **settings}
+    return OpenAiApiHandler(BackendSettings("E", "http://h", endpoint=endpoint or {}, **settings), Transport()).payload(
+        prompt)
+
+
+def messages(*conversation: dict[str, Any], **endpoint: Any) -> list[dict[str, Any]]:
+    return payload(Prompt(list(conversation)), endpoint)["messages"]
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+def system(content: Any) -> dict[str, Any]:
+    return {"role": "system", "content": content}
+
+
+def completion(text: str, ensure: bool = False) -> dict[str, Any]:
+    return {"addTextToStartOfCompletion": True, "textToAddToStartOfCompletion": text,
+            "ensureTextAddedToAssistantWhenChatCompletion": ensure}
+
+
+def test_order_of_the_payload() -> None:
+    body = payload(Prompt([user("hi")], tools=[{"type": "function"}], tool_choice="auto"), samplers={"top_p": 1})
+    assert list(body) == ["model", "messages", "top_p", "tools", "tool_choice"]
+    assert list(payload(Prompt([user("hi")]), model=None)) == ["messages"]
+
+
+def test_samplers_may_override_earlier_keys() -> None:
+    assert payload(Prompt([user("hi")]), samplers={"model": "other"})["model"] == "other"
+
+
+def test_bare_strings_become_messages_and_are_injected_once() -> None:
+    endpoint = {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "S ",
+                "addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P "}
+    body = payload(Prompt(None, "sys", "hi"), endpoint)
+    assert body["messages"] == [system("S sys"), user("P hi")]
+    assert payload(Prompt(None, "", "hi"))["messages"] == [user("hi")]
+
+
+def test_mid_conversation_system_messages_are_sent_as_system() -> None:
+    assert messages({"role": "systemMes", "content": "x"}, user("y")) == [system("x"), user("y")]
+
+
+def test_sentinels_become_braces_everywhere() -> None:
+    text = "__WILMER_L_CURLY__a__WILMER_R_CURLY__"
+    assert messages(system(text), user([{"type": "text", "text": text}])) == [
+        system("{a}"), user([{"type": "text", "text": "{a}"}])]
+
+
+def test_the_callers_messages_stay_unchanged() -> None:
+    conversation = [{"role": "systemMes", "content": "__WILMER_L_CURLY__"}, user("hi"), assistant("")]
+    before = copy.deepcopy(conversation)
+    endpoint = {"addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P ", **completion("X")}
+    assert messages(*conversation, **endpoint) == [system("{"), user("P hi"), assistant("X")]
+    assert conversation == before
+
+
+def test_trailing_empty_assistant_message_is_dropped_unless_it_calls_tools() -> None:
+    assert messages(user("a"), assistant("")) == [user("a")]
+    assert messages(user("a"), assistant(None)) == [user("a")]
+    kept = assistant("", tool_calls=[{"id": "1"}])
+    assert messages(user("a"), kept) == [user("a"), kept]
+
+
+def test_completion_text_goes_to_the_last_message() -> None:
+    assert messages(user("hi"), **completion("X")) == [user("hiX")]
+    assert messages(user("hi"), **completion("X", ensure=True)) == [user("hi"), assistant("X")]
+    assert messages(user("hi"), assistant("yo "), **completion("X", ensure=True)) == [user("hi"), assistant("yo X")]
+    assert messages(**completion("X")) == [assistant("X")]
+
+
+def test_system_text() -> None:
+    endpoint = {"addTextToStartOfSystem": True, "textToAddToStartOfSystem": "S"}
+    assert messages(user("a"), **endpoint) == [system("S"), user("a")]
+    assert messages(user("a"), system("b"), system("c"), **endpoint) == [user("a"), system("Sb"), system("c")]
+
+
+def test_prompt_text_goes_to_the_last_user_message() -> None:
+    endpoint = {"addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P"}
+    assert messages(user("a"), user("b"), assistant("c"), **endpoint) == [user("a"), user("Pb"), assistant("c")]
+    assert messages(system("a"), **endpoint) == [system("a"), user("P")]
+
+
+@pytest.mark.parametrize("flag", [False, None, "false"])
+def test_injection_needs_its_flag(flag: Any) -> None:
+    assert messages(user("a"), addTextToStartOfPrompt=flag, textToAddToStartOfPrompt="P") == [user("a")]
+    assert messages(user("a"), addTextToStartOfPrompt=True, textToAddToStartOfPrompt="") == [user("a")]
+
+
+def test_null_and_block_contents_are_tolerated() -> None:
+    conversation = [system(None), user([{"type": "text", "text": "a"}])]
+    inject_texts(conversation, {"addTextToStartOfSystem": "true", "textToAddToStartOfSystem": "S",
+                                "addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P", **completion("X")})
+    text = [{"type": "text", "text": part} for part in ("P", "a", "X")]
+    assert conversation == [system("S"), user(text)]
+
+
+def test_schema_styles(caplog: pytest.LogCaptureFixture) -> None:
+    schema = {"type": "object"}
+    body: dict[str, Any] = {"a": 1}
+    attach_schema(body, schema, {"field": "a.b", "style": "raw"}, "E")
+    assert body == {"a": {"b": schema}}
+    body = {}
+    attach_schema(body, schema, {"field": "response_format", "style": "openaiJsonSchema", "strict": False}, "E")
+    assert body["response_format"] == {"type": "json_schema", "json_schema": {
+        "name": "wilmer_structured_output", "strict": False, "schema": schema}}
+    body = {}
+    attach_schema(body, schema, {"field": "", "style": "raw"}, "E")
+    assert body == {} and "not constrained" in caplog.text
+
+
+@pytest.mark.parametrize(("base", "expected"), [
+    ("http://h:1", "http://h:1/v1/chat/completions"), ("http://h:1/", "http://h:1/v1/chat/completions"),
+    ("http://h:1//", "http://h:1/v1/chat/completions"), ("http://h:1/v1", "http://h:1/v1/chat/completions"),
+    ("http://h:1/v1/ ", "http://h:1/v1/chat/completions"), ("http://h/x", "http://h/x/v1/chat/completions")])
+def test_url(base: str, expected: str) -> None:
+    assert backend_url(base, "/v1/chat/completions") == expected
+    assert backend_url("http://h/api", "/api/chat") == "http://h/api/chat"
+
+
+def test_type_names() -> None:
+    assert canonical_type({"type": "openAIApiChatImageSpecific"}) == "openAIChatCompletion"
+    with pytest.raises(ValueError, match="openAIChatCompletion") as caught:
+        canonical_type({"type": "openAIChatCompletions"}, "ApiTypes/X.json")
+    assert "ApiTypes/X.json" in str(caught.value) and "Did you mean 'openAIChatCompletion'" in str(caught.value)
+    with pytest.raises(ValueError, match="no 'type'"):
+        canonical_type({})

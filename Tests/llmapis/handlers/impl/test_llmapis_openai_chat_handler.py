@@ -1,0 +1,296 @@
+"""The OpenAI chat dialect over real sockets."""
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import BackendResponseError, BackendStatusError
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
+from Middleware.llmapis.transport import Transport
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.stream_parsers import SSEParser
+from Tests.stub_backend import (
+    Reply,
+    StubBackend,
+    chat_chunk,
+    chat_reply,
+    chat_stream_reply,
+    json_reply,
+    sse_event,
+    sse_reply,
+    status_reply,
+)
+
+HI = Prompt([{"role": "user", "content": "hi"}])
+SILENCE = {"token": "", "finish_reason": None}
+USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+
+
+@pytest.fixture
+def backend() -> Iterator[StubBackend]:
+    with StubBackend() as stub:
+        yield stub
+
+
+def handler(backend: StubBackend | None = None, scope: CancelScope | None = None, **settings: Any) -> OpenAiApiHandler:
+    values = {"endpoint": {}, "api_type": {}, **settings}
+    url = backend.url if backend else "http://127.0.0.1:1"
+    return OpenAiApiHandler(BackendSettings("E", url, **values), Transport(), scope)
+
+
+def read(*events: Any) -> list[dict[str, Any]]:
+    return handler().read_events(SSEParser().feed(b"".join(map(sse_event, events))))
+
+
+def text(chunks: list[dict[str, Any]]) -> str:
+    return "".join(chunk["token"] for chunk in chunks)
+
+
+# -- events -------------------------------------------------------------------------------------------------------
+
+def test_tokens_and_finish() -> None:
+    assert read(chat_chunk({"content": "Hel"}), chat_chunk({}, "stop")) == [
+        {"token": "Hel", "finish_reason": None}, {"token": "", "finish_reason": "stop"}]
+
+
+def test_finish_reason_beside_text() -> None:
+    assert read(chat_chunk({"content": "x"}, "length")) == [{"token": "x", "finish_reason": "length"}]
+
+
+def test_empty_tool_calls_are_no_tool_calls() -> None:
+    assert read(chat_chunk({"content": "hi", "tool_calls": []})) == [{"token": "hi", "finish_reason": None}]
+
+
+def test_tool_call_deltas_pass_through() -> None:
+    calls = [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]
+    assert read(chat_chunk({"content": None, "tool_calls": calls})) == [
+        {"token": "", "finish_reason": None, "tool_calls": calls}]
+
+
+@pytest.mark.parametrize("noise", [123, "{broken", [], None, {"choices": []}, {"choices": None}, {}, "[DONE]",
+                                   {"choices": [5]}])
+def test_noise_is_skipped(noise: Any) -> None:
+    assert text(read(noise, chat_chunk({"content": "a"}))) == "a"
+
+
+@pytest.mark.parametrize("delta", [{"content": None}, {"role": "assistant", "content": ""}, {}])
+def test_contentless_delta_is_a_sign_of_life(delta: dict[str, Any]) -> None:
+    assert read(chat_chunk(delta)) == [SILENCE]
+    assert read({"choices": [{"delta": None}]}) == [SILENCE]
+
+
+def test_usage_after_the_finish_reason_is_kept_and_text_is_not() -> None:
+    chunks = read(chat_chunk({}, "stop"), chat_chunk({"content": "late"}), {"choices": [], "usage": USAGE})
+    assert chunks == [{"token": "", "finish_reason": "stop"}, {**SILENCE, "usage": USAGE}]
+
+
+def test_usage_on_a_token() -> None:
+    assert read(chat_chunk({"content": "a"}, usage=USAGE)) == [{"token": "a", "finish_reason": None, "usage": USAGE}]
+    assert read(chat_chunk({"content": "a"}, usage=None)) == [{"token": "a", "finish_reason": None}]
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])
+def test_reasoning_is_carried_beside_the_text(key: str) -> None:
+    assert read(chat_chunk({key: "hm"})) == [{**SILENCE, "reasoning": "hm"}]
+
+
+def test_content_as_blocks() -> None:
+    assert text(read(chat_chunk({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}))) == "ab"
+
+
+@pytest.mark.parametrize("error", [{"error": {"message": "too  long"}}, {"error": "too long"},
+                                   {"error": {"message": "too long"}, "choices": [{"delta": {"content": ""},
+                                                                                   "finish_reason": "error"}]}])
+def test_error_object_raises(error: dict[str, Any]) -> None:
+    with pytest.raises(BackendResponseError, match="'E' answered with an error: too long"):
+        read(error)
+
+
+def test_error_event_raises() -> None:
+    with pytest.raises(BackendResponseError, match="bad"):
+        handler().read_events(SSEParser().feed(b'event: error\ndata: {"message": "bad"}\n\n'))
+
+
+# -- streams ------------------------------------------------------------------------------------------------------
+
+def test_stream(backend: StubBackend) -> None:
+    backend.script(chat_stream_reply(["Hel", "lo"], usage=USAGE))
+    call = handler(backend, samplers={"stream": True}, model="m", api_key="k")
+    chunks = list(call.stream(HI))
+    assert text(chunks) == "Hello"
+    assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
+    assert call.outcome.finish_reason == "stop" and call.outcome.usage == USAGE
+    request = backend.requests[0]
+    assert request.path == "/v1/chat/completions"
+    assert request.json == {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    assert request.headers["authorization"] == "Bearer k"
+
+
+def test_no_key_no_authorization(backend: StubBackend) -> None:
+    backend.script(chat_reply("x"))
+    handler(backend).generate(HI)
+    assert "authorization" not in backend.requests[0].headers
+
+
+def test_nothing_is_sent_before_the_first_pull(backend: StubBackend) -> None:
+    stream = handler(backend).stream(HI)
+    time.sleep(0.05)
+    stream.close()
+    assert backend.requests == []
+
+
+def test_events_of_one_block_say_that_more_follows(backend: StubBackend) -> None:
+    events = b"".join(sse_event(chat_chunk({"content": token})) for token in "abc")
+    backend.script(Reply(pieces=[events, sse_event(chat_chunk({}, "stop"))], delay=0.2))
+    chunks = list(handler(backend).stream(HI))
+    assert [(chunk["token"], chunk.get("more", False)) for chunk in chunks] == [
+        ("a", True), ("b", True), ("c", False), ("", False)]
+
+
+def test_events_may_be_split_anywhere(backend: StubBackend) -> None:
+    data = b"".join(map(sse_event, [chat_chunk({"content": "zwölf 🌍"}), chat_chunk({}, "stop"), "[DONE]"]))
+    backend.script(Reply(pieces=[data[index:index + 7] for index in range(0, len(data), 7)]))
+    assert text(list(handler(backend).stream(HI))) == "zwölf 🌍"
+
+
+def test_stream_that_simply_ends(backend: StubBackend) -> None:
+    backend.script(sse_reply([chat_chunk({"content": "a"})]))
+    call = handler(backend)
+    assert text(list(call.stream(HI))) == "a" and call.outcome.finish_reason is None
+
+
+def test_usage_that_comes_later_is_waited_for(backend: StubBackend) -> None:
+    backend.script(sse_reply([chat_chunk({}, "stop"), {"choices": [], "usage": USAGE}, "[DONE]"], delay=0.1))
+    assert list(handler(backend).stream(HI))[-1] == {**SILENCE, "usage": USAGE}
+
+
+@pytest.mark.parametrize(("last", "most"), [(chat_chunk({}, "stop"), 1.7), ("[DONE]", 0.7)])
+def test_a_connection_that_stays_open_delays_the_end_only_a_little(backend: StubBackend, last: Any, most: float) -> None:
+    backend.script(sse_reply([chat_chunk({"content": "a"}), last], hang=True))
+    started = time.monotonic()
+    assert text(list(handler(backend).stream(HI))) == "a"
+    assert time.monotonic() - started < most
+
+
+def test_comments_are_signs_of_life(backend: StubBackend) -> None:
+    backend.script(Reply(pieces=[b": working\n\n", sse_event(chat_chunk({"content": "a"}, "stop"))], delay=0.1))
+    assert list(handler(backend).stream(HI)) == [SILENCE, {"token": "a", "finish_reason": "stop"}, *[]]
+
+
+def test_second_call_of_a_handler_starts_afresh(backend: StubBackend) -> None:
+    backend.script(chat_stream_reply(["a"]), chat_stream_reply(["b"]))
+    call = handler(backend)
+    assert [text(list(call.stream(HI))) for _ in range(2)] == ["a", "b"]
+
+
+def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
+    backend.script(chat_reply("whole", usage=USAGE), json_reply({"error": {"message": "no such model"}}),
+                   Reply(body=b"<html>"))
+    call = handler(backend)
+    chunks = [chunk for chunk in call.stream(HI) if chunk != SILENCE]
+    assert chunks == [{"token": "whole", "finish_reason": "stop", "usage": USAGE}]
+    with pytest.raises(BackendResponseError, match="no such model"):
+        list(call.stream(HI))
+    assert text(list(call.stream(HI))) == ""
+
+
+def test_status_error_is_raised(backend: StubBackend) -> None:
+    backend.script(status_reply(404, "no model"))
+    with pytest.raises(BackendStatusError):
+        list(handler(backend).stream(HI))
+
+
+def test_cancelled_stream_ends_and_lets_the_connection_go(backend: StubBackend) -> None:
+    backend.script(sse_reply([chat_chunk({"content": "a"})], hang=True))
+    scope = CancelScope()
+    stream = handler(backend, scope).stream(HI)
+    assert next(stream)["token"] == "a"
+    threading.Timer(0.05, scope.cancel).start()
+    assert text(list(stream)) == ""
+    assert backend.requests[0].wait_ended(1.0)
+
+
+def test_cancelled_before_the_start_sends_nothing(backend: StubBackend) -> None:
+    scope = CancelScope()
+    scope.cancel()
+    call = handler(backend, scope)
+    assert list(call.stream(HI)) == [] and call.generate(HI) == ""
+    assert backend.requests == []
+
+
+def test_cancelled_while_waiting_for_the_answer(backend: StubBackend) -> None:
+    backend.script(Reply(never=True))
+    scope = CancelScope()
+    threading.Timer(0.1, scope.cancel).start()
+    started = time.monotonic()
+    assert handler(backend, scope).generate(HI) == ""
+    assert time.monotonic() - started < 1.0
+
+
+# -- complete answers ---------------------------------------------------------------------------------------------
+
+def test_complete_answer(backend: StubBackend) -> None:
+    backend.script(chat_reply("Hello", finish_reason="length", usage=USAGE))
+    call = handler(backend)
+    assert call.generate(HI) == "Hello"
+    assert (call.outcome.finish_reason, call.outcome.usage) == ("length", USAGE)
+
+
+@pytest.mark.parametrize("body", [{"choices": [{"message": {"content": None}}]}, {"choices": []}, {}, [], 5,
+                                  {"choices": [{"message": None}]}])
+def test_empty_or_malformed_answer_is_an_empty_text(body: Any) -> None:
+    assert handler().read_response(body) == ""
+
+
+def test_error_body_with_a_good_status_raises() -> None:
+    with pytest.raises(BackendResponseError, match="overloaded"):
+        handler().read_response({"error": {"message": "overloaded"}})
+
+
+def test_tool_calls_of_a_complete_answer() -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    body: dict[str, Any] = {"choices": [{"message": {"content": None, "tool_calls": calls}}]}
+    assert handler().read_response(body) == {"content": "", "tool_calls": calls, "finish_reason": "tool_calls"}
+    body["choices"][0]["finish_reason"] = "stop"
+    assert handler().read_response(body)["finish_reason"] == "stop"  # type: ignore[index]
+
+
+# -- requests -----------------------------------------------------------------------------------------------------
+
+def sent(*conversation: dict[str, Any]) -> list[dict[str, Any]]:
+    return handler().payload(Prompt(list(conversation)))["messages"]
+
+
+@pytest.mark.parametrize("calls", [[], None, "x"])
+def test_tool_calls_that_are_none_are_removed(calls: Any) -> None:
+    assert sent({"role": "assistant", "content": "a", "tool_calls": calls}) == [{"role": "assistant", "content": "a"}]
+
+
+def test_images_become_blocks() -> None:
+    png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(100)).decode()
+    images = ["data:image/gif;base64,R0lG", png, "https://h/x.png", "file:///etc/passwd", "AAAA" * 30]
+    message = {"role": "user", "content": "look", "images": images}
+    [out] = sent(message)
+    assert out["content"][0] == {"type": "text", "text": "look"}
+    assert [block["image_url"]["url"] for block in out["content"][1:]] == [
+        images[0], f"data:image/png;base64,{png}", images[2]]
+    assert "images" not in out and message["images"] == images
+
+
+def test_unusable_images_leave_the_text_alone() -> None:
+    assert sent({"role": "user", "content": "a", "images": ["nonsense"]}, {"role": "tool", "content": "b",
+                                                                           "images": ["https://h/x"]}) == [
+        {"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]
+
+
+def test_payload_is_json(backend: StubBackend) -> None:
+    backend.script(chat_reply("x"))
+    handler(backend).generate(Prompt([{"role": "user", "content": "\ud83d ü"}]))
+    assert json.loads(backend.requests[0].body)["messages"][0]["content"].endswith("ü")

@@ -1,0 +1,333 @@
+"""The demo back-end over real sockets, and what it says."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Scripts import demo_backend
+from Scripts.demo_backend import MARK, MODEL, DemoServer, answer, is_running, start
+
+CHOICE = "Choose one category:\n- CODING: programming, Python functions\n- STORY: tales of dragons\n- GENERAL: the rest"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[DemoServer]:
+    running = start(delay=0.001)
+    yield running
+    running.shutdown()
+    running.server_close()
+
+
+def post(server: DemoServer, path: str, body: Any) -> tuple[http.client.HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    connection.request("POST", path, data, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response, content
+
+
+def chat(text: str, system: str = "") -> list[dict[str, Any]]:
+    first = [{"role": "system", "content": system}] if system else []
+    return [*first, {"role": "user", "content": text}]
+
+
+def sse(content: bytes) -> list[Any]:
+    events = [event for event in content.decode().split("\n\n") if event]
+    assert all(event.startswith("data: ") for event in events)
+    assert events[-1] == "data: [DONE]"
+    return [json.loads(event[6:]) for event in events[:-1]]
+
+
+# --- what it says
+
+
+@pytest.mark.parametrize(
+    ("question", "category"),
+    [
+        ("Write a python function", "CODING"),
+        ("Tell me a story about a dragon", "STORY"),
+        ("<conversation>\nUser: a python function\nAssistant: done\nUser: now a tale\n</conversation>\nSo?", "STORY"),
+        ("<conversation>\nUser: tell me a tale\nAssistant: Once\nUser: longer, please\n</conversation>", "STORY"),
+        ("What is the weather like?", "GENERAL"),
+    ],
+)
+def test_picks_the_option_that_shares_words_with_the_newest_line(question: str, category: str) -> None:
+    assert answer(chat(question, CHOICE)) == category
+
+
+@pytest.mark.parametrize(
+    ("prompt", "choice"),
+    [
+        (CHOICE + "\n\nWhere are the dragons?", "STORY"),
+        ("Pick one. TOOL: hammer, saw; FRUIT: apple, plum\nMy plums are ripe", "FRUIT"),
+        ("Classify as FRUIT or TOOL.\nThis is a tool", "TOOL"),
+        ("Decide, with a number:\n1. Tea: leaves\n2. Coffee: beans\nI have beans", "Coffee"),
+        ("Select:\n* red\n* green\nGreen, I think", "green"),
+    ],
+)
+def test_options_are_found_in_several_notations(prompt: str, choice: str) -> None:
+    assert answer(chat(prompt)) == choice
+
+
+def test_a_list_without_a_request_to_choose_is_an_ordinary_question() -> None:
+    assert answer(chat("Here is my day:\n- work: long\n- sleep: short")).startswith(MARK)
+
+
+def test_summaries_are_shorter_and_made_of_the_text() -> None:
+    sentences = [f"Sentence number {number} talks about bees and honey." for number in range(30)]
+    reply = answer(chat("Please summarise this:\n" + " ".join(sentences)))
+    assert reply.startswith(MARK)
+    assert "bees" in reply
+    assert len(reply.split()) < 60
+
+
+def test_summarise_that_means_what_was_said_before() -> None:
+    messages = [*chat("Bees live in hives. They make honey there."), {"role": "assistant", "content": "Indeed."}]
+    assert "Bees live in hives." in answer([*messages, *chat("Summarise that.")])
+
+
+def test_an_ordinary_answer_names_itself_the_instruction_and_earlier_steps() -> None:
+    system = "You are an editor. This is it:\n<draft>\nOnce upon a time\n</draft>\nGo on."
+    reply = answer(chat("A story, please", system))
+    assert reply.startswith(MARK)
+    for part in ("A story, please", "You are an editor", "draft", "Once upon a time"):
+        assert part in reply
+
+
+def test_the_same_request_gets_the_same_answer() -> None:
+    assert answer(chat("Hello")) == answer(chat("Hello"))
+
+
+def test_a_requested_json_object_is_json() -> None:
+    text = '### Task:\nGive a title.\nJSON format: { "title": "your title" }\n<chat>\nUSER: bees\n</chat>'
+    assert json.loads(answer(chat(text))) == {"title": "Demo: bees"}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [{"role": "user"}],
+        [{"role": "user", "content": None}],
+        [{"role": "assistant", "content": "x"}],
+        [{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image_url"}]}],
+        [{"role": "user", "content": "\ud800 {x} %s \\"}],
+        [{"content": 5}],
+    ],
+)
+def test_odd_messages_are_answered(messages: list[dict[str, Any]]) -> None:
+    assert answer(messages).startswith(MARK)
+
+
+def test_a_hostile_text_costs_little_time() -> None:
+    started = time.monotonic()
+    for piece in ("<a>\n", "- ", "AB or ", '{ "', "summarise ", "x"):
+        text = piece * 100_000
+        answer(chat(text, text))
+    assert time.monotonic() - started < 5
+
+
+# --- OpenAI
+
+
+def test_openai_chat(server: DemoServer) -> None:
+    response, content = post(server, "/v1/chat/completions", {"model": "any", "messages": chat("Hello there")})
+    body = json.loads(content)
+    assert response.status == 200
+    assert (body["object"], body["model"]) == ("chat.completion", MODEL)
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": answer(chat("Hello there"))}
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"]["prompt_tokens"] == 2
+    assert body["usage"]["total_tokens"] == 2 + body["usage"]["completion_tokens"]
+
+
+def test_openai_chat_stream(server: DemoServer) -> None:
+    request = {"messages": chat("Grüße"), "stream": True, "stream_options": {"include_usage": True}}
+    response, content = post(server, "/v1/chat/completions", request)
+    assert response.getheader("Content-Type", "").startswith("text/event-stream")
+    *chunks, last, usage = sse(content)
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == answer(chat("Grüße"))
+    assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
+    assert (last["choices"][0]["delta"], last["choices"][0]["finish_reason"]) == ({}, "stop")
+    assert usage["choices"] == [] and usage["usage"]["completion_tokens"] > 0
+    assert len({chunk["id"] for chunk in [*chunks, last, usage]}) == 1
+
+
+def test_usage_only_if_asked(server: DemoServer) -> None:
+    _, content = post(server, "/v1/chat/completions", {"messages": chat("Hi"), "stream": True})
+    assert all("usage" not in chunk for chunk in sse(content))
+
+
+@pytest.mark.parametrize("key", ["max_tokens", "max_completion_tokens", "n_predict"])
+def test_a_token_limit_is_kept(server: DemoServer, key: str) -> None:
+    _, content = post(server, "/v1/chat/completions", {"messages": chat("Hi"), key: 3})
+    choice = json.loads(content)["choices"][0]
+    assert len(choice["message"]["content"].split()) == 3
+    assert choice["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("prompt", ["Hi", ["Hi"], "<|im_start|>\nHi\n<|im_end|>"])
+def test_openai_completion(server: DemoServer, prompt: Any) -> None:
+    _, content = post(server, "/v1/completions", {"prompt": prompt})
+    body = json.loads(content)
+    assert body["object"] == "text_completion"
+    assert body["choices"][0]["text"] == answer(chat("Hi"))
+    _, content = post(server, "/v1/completions", {"prompt": prompt, "stream": True})
+    chunks = sse(content)
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == answer(chat("Hi"))
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+def test_listings(server: DemoServer) -> None:
+    with_paths = {"/v1/models": lambda body: body["data"][0]["id"], "/api/tags": lambda body: body["models"][0]["name"]}
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)
+    for path, name in with_paths.items():  # one kept-alive connection
+        connection.request("GET", path)
+        assert name(json.loads(connection.getresponse().read())) == MODEL
+    connection.close()
+
+
+# --- Ollama
+
+
+@pytest.mark.parametrize(
+    ("path", "request_body", "text_of"),
+    [
+        ("/api/chat", {"messages": chat("Hi")}, lambda body: body["message"]["content"]),
+        ("/api/generate", {"prompt": "Hi"}, lambda body: body["response"]),
+    ],
+)
+def test_ollama(server: DemoServer, path: str, request_body: dict[str, Any], text_of: Any) -> None:
+    _, content = post(server, path, {"model": "m", **request_body, "stream": False})
+    body = json.loads(content)
+    assert (text_of(body), body["done"], body["done_reason"]) == (answer(chat("Hi")), True, "stop")
+
+    response, content = post(server, path, {"model": "m", **request_body})  # streams unless told otherwise
+    assert response.getheader("Content-Type") == "application/x-ndjson"
+    chunks = [json.loads(line) for line in content.splitlines()]
+    assert "".join(text_of(chunk) for chunk in chunks) == answer(chat("Hi"))
+    assert [chunk["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert chunks[-1]["eval_count"] == len(chunks) - 1
+
+    _, content = post(server, path, {"model": "m", **request_body, "stream": False, "options": {"num_predict": 2}})
+    assert json.loads(content)["done_reason"] == "length"
+
+
+# --- HTTP
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/chat/completions", b"{", 400),
+        ("/v1/chat/completions", b"\xff\xfe\x00", 400),
+        ("/v1/chat/completions", [], 400),
+        ("/v1/chat/completions", {}, 400),
+        ("/v1/chat/completions", {"messages": ["x"]}, 400),
+        ("/nowhere", {}, 404),
+    ],
+)
+def test_bad_requests_get_json_errors(server: DemoServer, path: str, body: Any, status: int) -> None:
+    response, content = post(server, path, body)
+    assert response.status == status
+    assert json.loads(content)["error"]["message"]
+
+
+def test_streams_at_the_given_pace() -> None:
+    slow = start(delay=0.05)
+    try:
+        started = time.monotonic()
+        post(slow, "/v1/chat/completions", {"messages": chat("Hi"), "stream": True, "max_tokens": 6})
+        assert 0.25 < time.monotonic() - started < 2
+    finally:
+        slow.shutdown()
+        slow.server_close()
+
+
+def test_a_closed_client_ends_the_stream() -> None:
+    slow = start(delay=5)
+    before = threading.active_count()
+    try:
+        client = socket.create_connection(("127.0.0.1", slow.server_port), timeout=5)
+        body = json.dumps({"messages": chat("Hi"), "stream": True}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        client.sendall(head + body)
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+        assert threading.active_count() == before + 1
+        client.close()
+        deadline = time.monotonic() + 2  # the next word would come after 5 s
+        while threading.active_count() > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert threading.active_count() == before
+    finally:
+        slow.shutdown()
+        slow.server_close()
+
+
+def test_an_early_next_request_does_not_end_the_stream(server: DemoServer) -> None:
+    body = json.dumps({"messages": chat("Hi"), "stream": True, "max_tokens": 2}).encode()
+    request = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as client:
+        client.sendall(request)
+        client.sendall(request)
+        received = b""
+        while received.count(b"[DONE]") < 2:
+            block = client.recv(65536)
+            assert block, received
+            received += block
+
+
+def test_many_streams_at_once(server: DemoServer) -> None:
+    results: list[int] = []
+
+    def one() -> None:
+        _, content = post(server, "/v1/chat/completions", {"messages": chat("Hi"), "stream": True})
+        results.append(len(sse(content)))
+
+    threads = [threading.Thread(target=one) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(results) == 50 and len(set(results)) == 1
+
+
+def test_start_reports_a_taken_port_and_is_running_knows_its_own(server: DemoServer) -> None:
+    assert is_running(server.server_port)
+    with pytest.raises(OSError):
+        start(server.server_port)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert not is_running(port)
+
+
+def test_command_line(server: DemoServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo_backend.main(["--port", str(server.server_port)]) == 1
+    assert "--port" in capsys.readouterr().err
+
+
+def test_runs_as_a_script_from_anywhere(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(demo_backend.__file__).resolve()), "--port", "0", "--delay", "0"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        port = int(line.split("http://127.0.0.1:")[1].split(";")[0])
+        assert is_running(port)
+    finally:
+        process.terminate()
+        process.wait(10)

@@ -1,0 +1,59 @@
+"""Brace sentinels, the token estimate and flags."""
+import pytest
+
+from Middleware.utilities import text_utils as t
+
+
+@pytest.mark.parametrize("text, estimate", [("hello world", 3), ("x" * 35, 11), ("", 0), ("a b c d e f g h i j", 14)])
+def test_estimate(text, estimate):
+    assert t.rough_estimate_token_length(text) == estimate
+
+
+def test_estimate_margin():
+    assert t.rough_estimate_token_length("x" * 35, safety_margin=1.0) == 10
+
+
+def test_braces_round_trip():
+    text = '{"a": {}} } {'
+    escaped = t.escape_braces(text)
+    assert "{" not in escaped and "}" not in escaped
+    assert t.restore_braces(escaped) == text
+    assert t.escape_brackets_in_string(text) == escaped
+    assert t.return_brackets_in_string(escaped) == text
+
+
+def test_sentinels_are_the_ones_of_stored_data():
+    assert t.escape_braces("{}") == "__WILMER_L_CURLY____WILMER_R_CURLY__"
+
+
+def test_message_lists_change_in_place_and_survive_missing_content():
+    messages = [{"role": "user", "content": "{a}"}, {"role": "assistant", "content": None}, {"role": "tool"}]
+    assert t.replace_brackets_in_list(messages) is messages
+    assert messages[0]["content"] == "__WILMER_L_CURLY__a__WILMER_R_CURLY__"
+    assert t.return_brackets(messages)[0]["content"] == "{a}"
+    assert messages[1]["content"] is None
+
+
+def test_restored_data_is_a_copy():
+    data = {"a__WILMER_L_CURLY__": ["__WILMER_R_CURLY__", 1, None]}
+    assert t.restore_braces_in_data(data) == {"a{": ["}", 1, None]}
+    assert data == {"a__WILMER_L_CURLY__": ["__WILMER_R_CURLY__", 1, None]}
+
+
+@pytest.mark.parametrize("level, factor", [
+    (None, 1.0), (" Balanced ", 1.25), ("aggressive", 1.5), ("XAGGRESSIVE", 1.85), ("conservative", 1.0)])
+def test_levels(level, factor):
+    assert t.estimation_level_multiplier(level) == factor
+
+
+@pytest.mark.parametrize("level", ["wild", 3, ""])
+def test_unknown_level_warns(level, caplog):
+    assert t.estimation_level_multiplier(level) == 1.0
+    assert "wilmerContextEstimationLevel" in caplog.text
+
+
+def test_flags():
+    assert [t.as_flag(v) for v in (True, 1, "true", "no")] == [True] * 4
+    assert [t.as_flag(v) for v in (False, 0, None, "", "False ")] == [False] * 5
+    assert [t.is_switched_on(v) for v in (True, 1, "TRUE", "1", "yes", " On ")] == [True] * 6
+    assert [t.is_switched_on(v) for v in (False, 0, None, "", "no", "maybe")] == [False] * 6

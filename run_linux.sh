@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Makes the Python environment on the first start, installs what requirements.txt names when that file has changed,
+# and starts WilmerAI. All arguments go to run_waitress.py.
+set -u
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")" || exit 1
+
+fail() { echo "ERROR: $*" >&2; exit 1; }
+
+find_python() {
+    local name
+    for name in python3 python3.14 python3.13 python3.12 python3.11 python; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+}
+
+if ! venv/bin/python -c '' 2>/dev/null; then
+    python=$(find_python)
+    [ -n "$python" ] || fail "WilmerAI needs Python 3.11 or later, and none was found."
+    echo "Making the Python environment (only on the first start) ..."
+    "$python" -m venv --clear venv \
+        || fail "The environment could not be made. On Debian and Ubuntu: sudo apt install python3-venv"
+fi
+if ! cmp -s requirements.txt venv/installed-requirements.txt; then
+    echo "Installing what requirements.txt names (only when it has changed) ..."
+    venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt \
+        || fail "The installation failed; the lines above say why."
+    cp requirements.txt venv/installed-requirements.txt
+fi
+exec venv/bin/python run_waitress.py "$@"

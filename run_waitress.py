@@ -1,0 +1,16 @@
+"""Starts WilmerAI on Waitress, the recommended server on every operating system."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from Middleware.cli.serve_waitress import WORKER_THREADS, serve
+from Middleware.cli.startup import run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run(serve, argv, "run_waitress.py", WORKER_THREADS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

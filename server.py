@@ -1,0 +1,35 @@
+"""Starts WilmerAI with a thread per connection, and is the module that other WSGI servers import.
+
+Importing it builds the app: ``server:application`` works under any WSGI server. No command line is read then; the
+user is the one in ``Public/Configs/Users/_current-user.json``.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.startup import configure, run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    from Middleware.cli.serve_threaded import serve  # a WSGI host brings its own server
+    return run(serve, argv, "server.py")
+
+
+def get_application() -> Callable[..., Any]:
+    """The WSGI callable: the app behind the concurrency gate."""
+    return application
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+configure(LaunchArguments())
+
+from Middleware.api.api_server import ApiServer  # noqa: E402  - after the settings are in place
+from Middleware.api.app import build_wsgi_application  # noqa: E402
+
+server = ApiServer()
+application: Callable[..., Any] = build_wsgi_application(server.app)
