@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from Middleware.cli.console import say
 from Middleware.cli.json_errors import JsonErrorsMixin
 from Middleware.cli.listening import start_listening
+from Middleware.cli.serve_threaded import FLUSH_SECONDS
 from Middleware.cli.serve_threaded import serve as serve_threaded
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests, run
 from Middleware.cli.stop_signals import StopSignals
@@ -63,6 +64,7 @@ def serve(launch: Launch) -> None:
         launch.sock.close()
         while not helper.dead and not signals.impatient:
             eventlet.sleep(0.05)
+        eventlet.sleep(FLUSH_SECONDS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

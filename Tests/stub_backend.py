@@ -165,7 +165,7 @@ class StubBackend:
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.scheme = "https" if tls is not None else "http"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.004,), daemon=True)
 
     @property
     def port(self) -> int:
@@ -275,8 +275,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
-        request = RecordedRequest(self.command, self.path, {name.lower(): value for name, value in self.headers.items()},
-                                  self.rfile.read(length), self._number, time.monotonic())
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = RecordedRequest(self.command, self.path, headers, self.rfile.read(length), self._number,
+                                  time.monotonic())
         self._served.append(request)
         reply = self.server.backend._next(request)
         try:

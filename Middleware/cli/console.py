@@ -22,10 +22,9 @@ def make_output_safe() -> None:
 
 def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
     """Raise the soft limit of open files to ``wanted``, as far as the hard limit lets us. Never lowers it."""
-    try:
-        import resource  # does not exist on Windows, where nothing needs to be raised
-    except ImportError:
-        return
+    if sys.platform == "win32":
+        return  # no such limit, and no such module
+    import resource
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= goal:

@@ -41,7 +41,7 @@ def instructions(base: str) -> list[str]:
     body = '{\\"messages\\":[{\\"role\\":\\"user\\",\\"content\\":\\"Write a poem about rain\\"}],\\"stream\\":true}'
     return ["",
             "Demo mode: the answers come from a small built-in stand-in, not from a real LLM.",
-            f"  For your front-end, base URL:  {base}/v1  (any API key; Ollama clients: {base})",
+            f"  For your front-end, base URL:  {base}/v1  (any API key)",
             f'  Or try:  curl -N {base}/v1/chat/completions -H "Content-Type: application/json" -d "{body}"',
             "  To connect a real LLM:  see README.md, \"Connect your own LLM\" (three steps)"]
 

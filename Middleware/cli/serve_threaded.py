@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from typing import Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
@@ -14,6 +15,8 @@ from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests
 from Middleware.cli.stop_signals import StopSignals
 
 logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.2  # for the last bytes of answers that have just ended
 
 
 class RequestHandler(JsonErrorsMixin, WSGIRequestHandler):
@@ -51,3 +54,4 @@ def serve(launch: Launch) -> None:
         helper.start()
         while helper.is_alive() and not signals.impatient:
             helper.join(0.05)
+        time.sleep(FLUSH_SECONDS)

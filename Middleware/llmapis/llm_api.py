@@ -65,6 +65,10 @@ class LlmApiService:
         self._busy = False
 
     @property
+    def settings(self) -> BackendSettings:
+        return self._handler.settings
+
+    @property
     def outcome(self) -> LlmOutcome:
         return self._handler.outcome
 

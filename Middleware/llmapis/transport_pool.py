@@ -13,9 +13,9 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.request import (
+from urllib.request import (  # type: ignore[attr-defined]
     getproxies_environment,
-    proxy_bypass_environment,  # type: ignore[attr-defined]
+    proxy_bypass_environment,
 )
 
 import certifi

@@ -61,7 +61,8 @@ class Lab:
         config_utils.reset_config_store()
 
     def user(self, **settings: Any) -> None:
-        self.write("Users/tester", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml", **settings})
+        self.write("Users/tester", {
+            "endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml", **settings})
 
     def endpoint(self, name: str, changes: dict[str, Any], url: str = "http://127.0.0.1:1") -> None:
         self.write(f"Endpoints/lab/{name}", {

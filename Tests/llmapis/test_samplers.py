@@ -103,7 +103,8 @@ def test_context_size_needs_both_sides() -> None:
 
 
 def test_normalise() -> None:
-    before = {"a": None, "b": "__wilmer_null__", "c": {"d": None}, "s": ["__wilmer_null__"], "z": 0, "e": "", "f": False}
+    before = {"a": None, "b": "__wilmer_null__", "c": {"d": None}, "s": ["__wilmer_null__"], "z": 0, "e": "",
+              "f": False}
     assert normalise(before) == {"b": None, "s": ["__wilmer_null__"], "z": 0, "e": "", "f": False}
     assert before["c"] == {"d": None}
 

@@ -44,7 +44,7 @@ class BackendSettings:
 
     endpoint_name: str
     base_url: str
-    endpoint: Mapping[str, Any]
+    endpoint: Mapping[str, Any] = field(repr=False)  # holds the key
     api_type: Mapping[str, Any]
     samplers: Mapping[str, Any] = field(default_factory=dict)
     model: str | None = None
@@ -64,7 +64,7 @@ class LlmOutcome:
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
     reasoning: str = ""
-    endpoint_config: Mapping[str, Any] = field(default_factory=dict)
+    endpoint_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     endpoint_name: str = ""
 
 

@@ -1,0 +1,111 @@
+"""The command line."""
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from Middleware.cli.arguments import apply_arguments, parse_arguments
+from Middleware.common import instance_global_variables as instance
+
+DIRECTORY_FLAGS = {"--ConfigDirectory": "config_directory", "--PublicDirectory": "public_directory",
+                   "--DiscussionDirectory": "discussion_directory", "--UserLevelSqlLiteDirectory": "sqlite_directory"}
+
+
+@pytest.mark.parametrize("flag", DIRECTORY_FLAGS)
+@pytest.mark.parametrize(("typed", "kept"), [
+    ("/srv/cfg///", "/srv/cfg"), ("/srv/cfg\\", "/srv/cfg"), ("  /srv/cfg ", "/srv/cfg"), ("   ", None), ("", None),
+    ("///", None), ("/srv/cfg\"", "/srv/cfg"), ("~/cfg", os.path.join(os.path.expanduser("~"), "cfg"))])
+def test_directories_are_cleaned(flag, typed, kept):
+    assert getattr(parse_arguments([flag, typed]), DIRECTORY_FLAGS[flag]) == kept
+
+
+def test_logging_directory_keeps_its_trailing_separator():
+    assert parse_arguments(["--LoggingDirectory", " logs/ "]).logging_directory == "logs/"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there it is an ordinary path")
+def test_windows_path_elsewhere_is_ignored_with_a_warning(capsys):
+    assert parse_arguments(["--DiscussionDirectory", "D:\\chats"]).discussion_directory is None
+    assert "Windows path" in capsys.readouterr().err
+
+
+def test_flags_beat_positionals():
+    arguments = parse_arguments(["cfg/", "bob", "ignored", "--User", "eve"])
+    assert (arguments.config_directory, arguments.users) == ("cfg", ["eve"])
+    assert parse_arguments(["cfg/", "bob"]).users == ["bob"]
+    assert parse_arguments(["--ConfigDirectory", "a", "cfg"]).config_directory == "a"
+    assert parse_arguments(["cfg", "--port", "1", "bob"]).users == ["bob"]
+
+
+@pytest.mark.parametrize(("typed", "users"), [
+    (["  "], []), (["a", "b"], ["a", "b"]), (["a", " a ", ""], ["a"]), (["ALICE"], ["ALICE"])])
+def test_users(typed, users):
+    assert parse_arguments([word for name in typed for word in ("--User", name)]).users == users
+
+
+@pytest.mark.parametrize(("words", "address"), [
+    ([], None), (["--listen"], "0.0.0.0"), (["--listen", " 10.0.0.4 "], "10.0.0.4"), (["--listen", "::"], "::"),
+    (["--listen", "[::1]"], "::1"), (["--listen", ""], None)])
+def test_listen(words, address):
+    assert parse_arguments(words).listen == address
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--concurrency", "-1"], "--concurrency must be >= 0"),
+    (["--concurrency", "x"], "--concurrency"),
+    (["--concurrency-timeout", "0"], "--concurrency-timeout must be > 0"),
+    (["--concurrency-timeout", "-2"], "--concurrency-timeout must be > 0"),
+    (["--concurrency-timeout", "nan"], "--concurrency-timeout must be > 0"),
+    (["--concurrency-level", "x"], "--concurrency-level"),
+    (["--port", "70000"], "--port"),
+    (["--listen", "cfg/"], "--ConfigDirectory"),
+    (["--log-level", "chatty"], "--log-level"),
+    (["--unknown"], "--unknown")])
+def test_bad_values_exit_with_2_and_usage(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse_arguments(words)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and message in error and "usage:" in error
+
+
+def test_listen_that_swallowed_a_directory_is_explained(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cfg").mkdir()
+    with pytest.raises(SystemExit):
+        parse_arguments(["--listen", "cfg"])
+    assert "directory" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse_arguments(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out.startswith("WilmerAI ")
+
+
+def test_what_is_not_given_stays_as_it_was(monkeypatch):
+    for name, value in (("CONFIG_DIRECTORY", "kept"), ("USERS", ["kept"]), ("PORT", 7), ("FILE_LOGGING", True),
+                        ("LISTEN_ADDRESS", "10.1.1.1"), ("CONCURRENCY_LIMIT", 9), ("CONCURRENCY_TIMEOUT", 9),
+                        ("CONCURRENCY_LEVEL", "endpoint"), ("PUBLIC_DIRECTORY", None)):
+        monkeypatch.setattr(instance, name, value)
+    apply_arguments(parse_arguments(["--PublicDirectory", "pub"]))
+    assert (instance.CONFIG_DIRECTORY, instance.USERS, instance.PORT, instance.FILE_LOGGING, instance.LISTEN_ADDRESS,
+            instance.PUBLIC_DIRECTORY) == ("kept", ["kept"], 7, True, "10.1.1.1", "pub")
+    assert (instance.CONCURRENCY_LIMIT, instance.CONCURRENCY_TIMEOUT, instance.CONCURRENCY_LEVEL) == (1, 900, "wilmer")
+
+
+def test_everything_given_is_stored(monkeypatch):
+    for name in ("CONFIG_DIRECTORY", "USERS", "PORT", "FILE_LOGGING", "LISTEN_ADDRESS", "CONCURRENCY_LIMIT",
+                 "CONCURRENCY_TIMEOUT", "CONCURRENCY_LEVEL", "PUBLIC_DIRECTORY", "DISCUSSION_DIRECTORY",
+                 "USER_LEVEL_SQLITE_DIRECTORY"):
+        monkeypatch.setattr(instance, name, None)
+    apply_arguments(parse_arguments(
+        "--ConfigDirectory A --PublicDirectory B --DiscussionDirectory C --UserLevelSqlLiteDirectory D "
+        "--User u --User v --file-logging --port 81 --listen 10.0.0.4 --concurrency 0 --concurrency-timeout 2.5 "
+        "--concurrency-level endpoint".split()))
+    assert (instance.CONFIG_DIRECTORY, instance.PUBLIC_DIRECTORY, instance.DISCUSSION_DIRECTORY,
+            instance.USER_LEVEL_SQLITE_DIRECTORY) == ("A", "B", "C", "D")
+    assert (instance.USERS, instance.FILE_LOGGING, instance.PORT, instance.LISTEN_ADDRESS) == (
+        ["u", "v"], True, 81, "10.0.0.4")
+    assert (instance.CONCURRENCY_LIMIT, instance.CONCURRENCY_TIMEOUT, instance.CONCURRENCY_LEVEL) == (
+        0, 2.5, "endpoint")

@@ -1,0 +1,85 @@
+"""Log lines and log files."""
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+from Middleware.api import logging_setup
+from Middleware.api.logging_setup import log_level, set_up_logging
+from Middleware.models.request_context import RequestContext, request_scope
+
+LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO \[(.+?)\] \[some\.module\.\w+:\d+\] (.*)")
+
+
+@pytest.fixture(autouse=True)
+def restore_logging():
+    root = logging.getLogger()
+    before = list(root.handlers), root.level
+    yield
+    for handler in [handler for handler in root.handlers if handler not in before[0]]:
+        root.removeHandler(handler)
+        handler.close()
+    root.setLevel(before[1])
+
+
+def lines(path):
+    return path.read_text("utf-8").splitlines()
+
+
+def test_format_and_user_on_stderr(capsys):
+    set_up_logging()
+    logging.getLogger("some.module").info("grüß %s", "Gott")
+    with request_scope(RequestContext(user="ann")):
+        logging.getLogger("some.module").info("mine")
+    first, second = (LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines())
+    assert first and first.groups() == ("system", "grüß Gott")
+    assert second and second.groups() == ("ann", "mine")
+
+
+def test_one_file_in_single_user_mode(tmp_path):
+    set_up_logging(str(tmp_path / "a" / "b"), ["ann"])
+    with request_scope(RequestContext(user="ann")):
+        logging.getLogger("some.module").info("über")
+    assert lines(tmp_path / "a" / "b" / "wilmerai.log")[0].endswith("über")
+    assert not (tmp_path / "a" / "b" / "ann").exists()
+
+
+def test_a_file_per_user_with_several_users(tmp_path):
+    set_up_logging(str(tmp_path), ["ann", "bob"])
+    log = logging.getLogger("some.module")
+    log.info("for all")
+    with request_scope(RequestContext(user="ann")):
+        log.info("for ann")
+    with request_scope(RequestContext(user="../evil")):
+        log.info("of nobody")
+    assert [LINE.fullmatch(line).group(2) for line in lines(tmp_path / "wilmerai.log")] == ["for all", "of nobody"]
+    assert [LINE.fullmatch(line).group(2) for line in lines(tmp_path / "ann" / "wilmerai.log")] == ["for ann"]
+    assert not (tmp_path / "bob").exists()
+
+
+def test_rotation(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging_setup, "MAX_BYTES", 500)
+    set_up_logging(str(tmp_path), [])
+    for number in range(100):
+        logging.getLogger("some.module").info("line %d", number)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["wilmerai.log", *(f"wilmerai.log.{n}" for n in range(1, 8))]
+    assert (logging_setup.BACKUP_COUNT, 3 * 1024 * 1024) == (7, 3_145_728)
+
+
+def test_level(monkeypatch):
+    monkeypatch.delenv("WILMER_LOG_LEVEL", raising=False)
+    assert log_level() == logging.INFO
+    monkeypatch.setenv("WILMER_LOG_LEVEL", "debug")
+    assert log_level() == logging.DEBUG
+    assert log_level("ERROR") == logging.ERROR
+    assert log_level("nonsense") == logging.INFO
+
+
+def test_setting_up_twice_does_not_double_lines(capsys):
+    set_up_logging()
+    set_up_logging()
+    logging.getLogger("some.module").info("once")
+    assert len(capsys.readouterr().err.splitlines()) == 1

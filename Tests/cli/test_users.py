@@ -1,0 +1,125 @@
+"""What the user files say about the launch."""
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from Middleware.cli import demo, users
+from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.errors import StartError
+from Middleware.common import instance_global_variables as instance
+
+
+def test_a_configured_user_without_a_file_is_named_with_the_path(config):
+    instance.USERS = ["Zed"]
+    with pytest.raises(StartError) as error:
+        users.check_users()
+    path = os.path.join(str(config.path), "Users", "zed.json")
+    assert str(error.value) == f"Config file not found for user 'Zed': {path}"
+
+
+def test_case_of_a_user_file_does_not_matter(config):
+    config.user("alice")
+    instance.USERS = ["ALICE"]
+    users.check_users()
+
+
+def test_a_user_name_that_is_a_path_is_refused(config):
+    instance.USERS = ["../../etc/passwd"]
+    with pytest.raises(StartError):
+        users.check_users()
+
+
+def test_a_broken_user_file_does_not_keep_the_server_down(config, capsys):
+    config.user("alice", text="{oops")
+    instance.USERS = ["alice"]
+    users.check_users()
+    assert users.resolve_port() == 5000
+    error = capsys.readouterr().err
+    assert "Users/alice.json" in error and "line 1" in error and "5000" in error
+
+
+def test_without_any_user_there_is_a_reason(config):
+    with pytest.raises(StartError, match="_current-user"):
+        users.check_users()
+
+
+def test_a_current_user_without_a_file_is_only_a_warning(config, capsys):
+    config.current("ghost")
+    users.check_users()
+    assert "ghost" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("settings", "port"), [
+    ({"port": 5123}, 5123), ({"port": "5124"}, 5124), ({}, 5000), ({"port": None}, 5000), ({"port": "x"}, 5000),
+    ({"port": 99999}, 5000), ({"port": True}, 5000)])
+def test_port_of_a_single_user(config, settings, port):
+    config.user("ann", **settings)
+    instance.USERS = ["ann"]
+    assert users.resolve_port() == port
+
+
+def test_port_of_the_current_user(config):
+    config.user("ann", port=5999)
+    config.current("ann")
+    assert users.resolve_port() == 5999
+
+
+def test_port_with_several_users_and_the_flag(config, capsys):
+    config.user("ann", port=1)
+    config.user("bob", port=2)
+    instance.USERS = ["ann", "bob"]
+    assert users.resolve_port() == 5050
+    assert "5050" in capsys.readouterr().err
+    instance.PORT = 6001
+    assert users.resolve_port() == 6001
+
+
+@pytest.mark.parametrize(("given", "chosen"), [
+    ("logs/<user>", "logs/bob"), ("logs/", "logs/"), ("<user>/logs", "bob/logs")])
+def test_log_directory_of_one_user(config, given, chosen):
+    config.user("bob")
+    instance.USERS = ["bob"]
+    assert users.resolve_logging_directory(given) == chosen
+
+
+def test_log_directory_of_the_current_user(config):
+    config.current("kim")
+    assert users.resolve_logging_directory("logs/<user>") == "logs/kim"
+
+
+def test_log_directory_of_several_users_warns(config, capsys):
+    instance.USERS = ["ann", "bob"]
+    assert users.resolve_logging_directory("logs/<user>") == "logs"
+    assert "WARNING" in capsys.readouterr().err
+
+
+def test_default_log_directory_lies_in_the_public_directory(config, tmp_path):
+    instance.USERS, instance.PUBLIC_DIRECTORY = ["ann"], str(tmp_path / "B")
+    assert users.resolve_logging_directory(None) == os.path.join(str(tmp_path / "B"), "logs")
+
+
+def test_file_logging(config):
+    config.user("ann", useFileLogging=True)
+    config.user("bob", useFileLogging="false")
+    for chosen, result in ((["ann"], True), (["bob"], False), (["ann", "ann2"], False)):
+        instance.USERS = chosen
+        assert users.resolve_file_logging() is result
+    instance.USERS, instance.FILE_LOGGING = ["bob"], True
+    assert users.resolve_file_logging() is True
+
+
+def test_demo_mode_needs_the_shipped_choice_and_nothing_else(config):
+    config.user("demo")
+    config.current("demo")
+    assert demo.is_wanted(LaunchArguments())
+    assert not demo.is_wanted(LaunchArguments(config_directory="x"))
+    assert not demo.is_wanted(LaunchArguments(public_directory="x"))
+    assert not demo.is_wanted(LaunchArguments(users=["demo"]))
+
+
+def test_another_current_user_ends_demo_mode(config):
+    config.user("me")
+    config.current("me")
+    assert not demo.is_wanted(LaunchArguments())

@@ -1,0 +1,164 @@
+"""The registry of cancellations."""
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.services.cancellation_service import CancellationService, cancellation_service
+
+
+@pytest.fixture
+def service() -> CancellationService:
+    return CancellationService()
+
+
+def test_cancelling_registers_and_runs_callbacks_once(service: CancellationService) -> None:
+    calls: list[str] = []
+    service.register_abort_callback("r", lambda: calls.append("a"))
+    service.register_abort_callback("r", lambda: calls.append("b"))
+    service.register_abort_callback("other", lambda: calls.append("other"))
+    assert not service.is_cancelled("r")
+    service.request_cancellation("r")
+    service.request_cancellation("r")
+    assert calls == ["a", "b"]
+    assert service.is_cancelled("r") and not service.is_cancelled("other")
+
+
+def test_callbacks_run_outside_the_lock_and_their_errors_are_logged(
+        service: CancellationService, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[object] = []
+
+    def ask_from_another_thread() -> None:
+        thread = threading.Thread(target=lambda: seen.append(service.is_cancelled("r")))
+        thread.start()
+        thread.join(2)
+
+    service.register_abort_callback("r", lambda: 1 / 0)
+    service.register_abort_callback("r", ask_from_another_thread)
+    service.request_cancellation("r")
+    assert seen == [True]
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_late_callback_is_called_at_once(service: CancellationService, caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[int] = []
+    service.request_cancellation("r")
+    service.register_abort_callback("r", lambda: calls.append(1))
+    service.register_abort_callback("r", lambda: 1 / 0)
+    assert calls == [1]
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_empty_ids(service: CancellationService, empty: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    service.request_cancellation(empty)
+    service.register_abort_callback(empty, lambda: None)
+    service.adopt(empty, CancelScope())
+    assert len(caplog.records) == 3
+    service.acknowledge_cancellation(empty)
+    service.unregister_abort_callbacks(empty)
+    assert not service.is_cancelled(empty)
+    assert service.get_all_cancelled_requests() == set()
+    assert service.scope_for(empty) is not service.scope_for(empty)
+
+
+def test_acknowledging_forgets_id_and_callbacks(service: CancellationService) -> None:
+    calls: list[int] = []
+    service.register_abort_callback("r", lambda: calls.append(1))
+    service.acknowledge_cancellation("r")
+    service.request_cancellation("r")
+    assert calls == []
+    service.acknowledge_cancellation("r")
+    service.acknowledge_cancellation("unknown")
+    assert not service.is_cancelled("r")
+
+
+def test_all_cancelled_requests_is_a_copy(service: CancellationService) -> None:
+    service.request_cancellation("a")
+    service.scope_for("b")
+    found = service.get_all_cancelled_requests()
+    assert found == {"a"}
+    found.clear()
+    assert service.get_all_cancelled_requests() == {"a"}
+
+
+def test_unregistering_one_or_all_callbacks(service: CancellationService) -> None:
+    calls: list[str] = []
+    mine, theirs = (lambda: calls.append("mine")), (lambda: calls.append("theirs"))
+    service.register_abort_callback("r", mine)
+    service.register_abort_callback("r", theirs)
+    service.unregister_abort_callbacks("r", mine)
+    service.unregister_abort_callbacks("unknown", mine)
+    service.request_cancellation("r")
+    assert calls == ["theirs"]
+    service.register_abort_callback("s", mine)
+    service.unregister_abort_callbacks("s")
+    service.request_cancellation("s")
+    assert calls == ["theirs"]
+
+
+def test_scope_of_a_request(service: CancellationService) -> None:
+    scope = service.scope_for("r")
+    assert service.scope_for("r") is scope
+    service.request_cancellation("r", "stopped by test")
+    assert scope.cancelled and scope.reason == "stopped by test"
+    other = service.scope_for("other")
+    other.cancel()
+    assert service.is_cancelled("other")
+
+
+def test_adopting_a_scope(service: CancellationService) -> None:
+    calls: list[int] = []
+    service.register_abort_callback("r", lambda: calls.append(1))
+    scope = CancelScope()
+    service.adopt("r", scope)
+    service.adopt("r", scope)
+    assert service.scope_for("r") is scope
+    service.request_cancellation("r")
+    assert scope.cancelled and calls == [1]
+
+
+def test_adopting_after_the_cancellation(service: CancellationService) -> None:
+    service.request_cancellation("r", "early")
+    scope = CancelScope()
+    service.adopt("r", scope)
+    assert scope.cancelled and scope.reason == "early"
+
+
+def test_old_cancellations_are_dropped_at_the_next_registration() -> None:
+    now = [1000.0]
+    service = CancellationService(clock=lambda: now[0])
+    running = service.scope_for("running")
+    service.request_cancellation("old")
+    now[0] += 3500
+    service.request_cancellation("younger")
+    now[0] += 200
+    assert service.get_all_cancelled_requests() == {"old", "younger"}
+    service.request_cancellation("new")
+    assert service.get_all_cancelled_requests() == {"younger", "new"}
+    assert service.scope_for("running") is running
+
+
+def test_concurrent_cancellations_run_a_callback_once(service: CancellationService) -> None:
+    calls: list[int] = []
+    service.register_abort_callback("r", lambda: calls.append(1))
+    start = threading.Barrier(8)
+
+    def cancel() -> None:
+        start.wait()
+        service.request_cancellation("r")
+
+    threads = [threading.Thread(target=cancel) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert calls == [1]
+
+
+def test_process_wide_service() -> None:
+    assert isinstance(cancellation_service, CancellationService)

@@ -1,0 +1,233 @@
+"""From a node to the arguments of its LLM call."""
+from __future__ import annotations
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import ConfigValueError, EarlyTerminationException
+from Middleware.models.llm_handler import LlmHandler
+from Middleware.services.llm_dispatch_service import LLMDispatchService
+from Middleware.utilities.text_utils import rough_estimate_token_length
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Tests.llmapis.lab import Lab
+
+CALLS = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    return Lab(tmp_path, monkeypatch)
+
+
+class FakeLlm:
+    """Notes what it is asked."""
+
+    def get_response_from_llm(self, **arguments: Any) -> dict[str, Any]:
+        return arguments
+
+
+class Variables:
+    """Knows ``{count}``, the number of messages that variables may see."""
+
+    def apply_variables(self, text: str, context: ExecutionContext) -> str:
+        return text.replace("{count}", str(len(context.messages))).replace("{nothing}", "")
+
+
+def m(role: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def dispatch(messages: list[dict[str, Any]] | None, node: dict[str, Any] | None = None, chat: bool = True,
+             endpoint: dict[str, Any] | None = None, generation_prompt: bool = False, max_tokens: int | None = 400,
+             options: dict[str, Any] | None = None, **context: Any) -> dict[str, Any]:
+    handler = LlmHandler(FakeLlm(), "chatml", generation_prompt, chat, "Main", endpoint or {}, max_tokens)
+    before = copy.deepcopy(messages)
+    result = LLMDispatchService.dispatch(ExecutionContext(
+        request_id="r", workflow_id="w", discussion_id=None, config=node or {}, messages=messages,  # type: ignore[arg-type]
+        stream=False, llm_handler=handler, workflow_variable_service=Variables(), **context), **(options or {}))
+    assert messages == before
+    return result
+
+
+def conversation(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    return dispatch(*args, **kwargs)["conversation"]
+
+
+def last(count: int, **more: Any) -> dict[str, Any]:
+    return {"lastMessagesToSendInsteadOfPrompt": count, **more}
+
+
+# -- chat back-ends -----------------------------------------------------------------------------------------------
+
+def test_authored_prompt() -> None:
+    out = dispatch([m("user", "a")], {"systemPrompt": "S {count}", "prompt": "P {count}"})
+    assert out["conversation"] == [m("system", "S 1"), m("user", "P 1")]
+    assert (out["system_prompt"], out["prompt"], out["request_id"]) == (None, None, "r")
+
+
+def test_authored_prompt_that_becomes_empty_stays_authored() -> None:
+    assert conversation([m("user", "a")], {"prompt": "{nothing}"}) == [m("user", "")]
+
+
+def test_conversation_sends_the_last_messages() -> None:
+    messages = [m("user", str(index)) for index in range(8)]
+    assert conversation(messages, last(2)) == messages[-2:]
+    assert conversation(messages) == messages[-5:]
+    assert conversation(messages, {"systemPrompt": "S", **last(1)}) == [m("system", "S"), messages[-1]]
+
+
+def test_zero_messages_still_hold_the_question() -> None:
+    assert conversation([m("user", "a"), m("user", "b")], last(0)) == [m("user", "b")]
+
+
+def test_mid_conversation_system_message_stays_and_the_leading_one_goes() -> None:
+    messages = [m("system", "1"), m("user", "2"), m("system", "3"), m("assistant", "4")]
+    assert conversation(messages, last(2)) == [m("system", "3"), m("user", "2"), m("assistant", "4")]
+    assert conversation(messages, last(9)) == messages[1:]
+
+
+def test_window_without_a_user_message_gets_the_latest_one() -> None:
+    messages = [m("user", "old"), m("user", "q"), m("assistant", "", tool_calls=CALLS), m("tool", "r")]
+    assert conversation(messages, {"systemPrompt": "S", **last(2)}) == [m("system", "S"), m("user", "q"), *messages[2:]]
+
+
+def test_token_cap_keeps_the_newest_message_at_least() -> None:
+    messages = [m("user", "word " * 100), m("user", "two words"), m("user", "word " * 50)]
+    capped = {"lastMessagesToSendInsteadOfPromptMaxTokenSize": 10}
+    assert conversation(messages, last(3, **capped)) == messages[-1:]
+    capped = {"lastMessagesToSendInsteadOfPromptMaxTokenSize": "100"}
+    assert conversation(messages, last(3, **capped)) == messages[-2:]
+
+
+def test_merge_and_insert_between_assistant_messages() -> None:
+    messages = [m("user", "q"), m("assistant", "a"), m("assistant", None), m("tool", "t"), m("assistant", "b")]
+    merge = {"mergeConsecutiveAssistantMessages": True, "insertUserTurnBetweenAssistantMessages": True}
+    assert conversation(messages, merge) == [messages[0], m("assistant", "a\n"), *messages[3:]]
+    insert = {"insertUserTurnBetweenAssistantMessages": "true"}
+    assert conversation(messages, insert) == [*messages[:2], m("user", "Continue."), *messages[2:]]
+
+
+def test_images_of_the_conversation_are_limited_from_the_newest() -> None:
+    messages = [m("user", "1", images=["a", "b"]), m("user", "2", images=["c"]), m("user", "3")]
+    seeing = {"llm_takes_images": True, "max_images": 2}
+    assert conversation(messages, options=seeing) == [m("user", "1", images=["b"]), *messages[1:]]
+    seeing["max_images"] = 1
+    assert conversation(messages, options=seeing) == [m("user", "1"), *messages[1:]]
+    seeing["max_images"] = 0
+    assert conversation(messages, options=seeing) == messages
+
+
+def test_images_for_an_authored_prompt() -> None:
+    messages = [m("user", "0", images=["z"]), m("user", "1", images=["a", "b"]), m("user", "2", images=["c"])]
+    node = {"prompt": "P", **last(2)}
+    assert conversation(messages, node, options={"llm_takes_images": True}) == [m("user", "P", images=["a", "b", "c"])]
+    assert conversation(messages, node, options={"llm_takes_images": True, "max_images": 2}) == [
+        m("user", "P", images=["b", "c"])]
+    assert conversation(messages, {"prompt": "P", **last(0)}, options={"llm_takes_images": True}) == [m("user", "P")]
+    assert conversation(messages, node) == [m("user", "P")]
+
+
+def test_tools_need_permission() -> None:
+    tools = [{"type": "function"}]
+    denied = dispatch([m("user", "a")], tools=tools, tool_choice="auto")
+    allowed = dispatch([m("user", "a")], {"allowTools": True}, tools=tools, tool_choice="auto")
+    assert (denied["tools"], denied["tool_choice"]) == (None, None)
+    assert (allowed["tools"], allowed["tool_choice"]) == (tools, "auto")
+
+
+def test_native_tool_exchange_is_hidden_from_variables_and_appended() -> None:
+    exchange = [m("assistant", "", tool_calls=CALLS), m("tool", "r1"), m("tool", "r2")]
+    messages = [m("user", "q"), *exchange, m("assistant", "Assistant:")]
+    node = {"prompt": "{count}", "appendNativeToolExchange": True}
+    assert conversation(messages, node) == [m("user", "1"), *exchange]
+    assert conversation(messages, node, endpoint={"backendSupportsToolTurns": False}) == [m("user", "5")]
+    assert conversation(messages[:1] + [m("tool", "r")], node) == [m("user", "2")]
+
+
+# -- completion back-ends -----------------------------------------------------------------------------------------
+
+def test_completion_conversation_sends_one_message_more_and_no_system() -> None:
+    messages = [m("user", "0"), m("system", "s"), m("user", "1"), m("assistant", "2"), m("user", "3")]
+    out = dispatch(messages, {"systemPrompt": "S", **last(2)}, chat=False)
+    assert out["conversation"] is None
+    assert out["system_prompt"] == "<|im_start|>system\nS<|im_end|>\n"
+    assert out["prompt"] == "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n2<|im_start|>user\n3<|im_end|>\n"
+
+
+def test_completion_turns_around_an_authored_prompt() -> None:
+    node = {"prompt": "P", "addUserTurnTemplate": True}
+    assert dispatch([], node, chat=False, generation_prompt=True)["prompt"] == (
+        "<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n")
+    node = {"prompt": "P", "addOpenEndedAssistantTurnTemplate": True}
+    assert dispatch([], node, chat=False)["prompt"] == "<|im_start|>assistant\nP"
+
+
+def test_completion_images_travel_in_a_message_without_text() -> None:
+    out = dispatch([m("user", "a", images=["x"])], {"prompt": "P"}, chat=False, options={"llm_takes_images": True})
+    assert out["conversation"] == [m("user", "", images=["x"])]
+
+
+# -- the context window -------------------------------------------------------------------------------------------
+
+def test_clamp_drops_the_oldest(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    messages = [m("user", "x" * 350) for _ in range(10)]  # 110 estimated tokens and 8 more each
+    endpoint = {"maxContextTokenSize": 512 + 400 + 3 * 118, "clampPromptToContextWindow": True}
+    assert rough_estimate_token_length("x" * 350) == 110
+    assert conversation(messages, last(10), endpoint=endpoint) == messages[-3:]
+    assert "dropped 7 of 10 messages" in caplog.text
+    assert conversation(messages, last(10, clampPromptToContextWindow=False), endpoint=endpoint) == messages
+    assert len(conversation(messages, last(10, systemPrompt="s"), endpoint=endpoint)) == 1 + 2
+
+
+def test_budget_of_the_window() -> None:
+    endpoint = {"maxContextTokenSize": 4096, "clampPromptToContextWindow": True,
+                "wilmerContextEstimationLevel": "balanced"}
+    messages = [m("user", "old"), m("user", "x" * 13035)]  # estimate 4096, cost 4104; "old" costs 9
+    assert rough_estimate_token_length("x" * 13035) == 4096
+    assert conversation(messages, endpoint=endpoint) == messages[-1:]  # the budget is 4108
+    messages[1] = m("user", "x" * 13000)
+    assert conversation(messages, endpoint=endpoint) == messages
+
+
+def test_newest_message_is_sent_whole_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    messages = [m("user", "old"), m("user", "x" * 9000)]
+    endpoint = {"maxContextTokenSize": 1024, "clampPromptToContextWindow": "yes"}
+    assert conversation(messages, endpoint=endpoint) == messages[-1:]
+    assert [record.levelno for record in caplog.records].count(logging.WARNING) == 1
+
+
+def test_authored_prompt_is_never_shortened(caplog: pytest.LogCaptureFixture) -> None:
+    endpoint = {"maxContextTokenSize": 1024, "clampPromptToContextWindow": True}
+    assert conversation([m("user", "a")], {"prompt": "x" * 9000}, endpoint=endpoint) == [m("user", "x" * 9000)]
+    assert "larger than the context window" in caplog.text
+
+
+def test_user_may_switch_the_clamp_on(lab: Lab) -> None:
+    lab.user(clampPromptToContextWindow=True)
+    messages = [m("user", "old"), m("user", "x" * 9000)]
+    assert conversation(messages, endpoint={"maxContextTokenSize": 1024}) == messages[-1:]
+    assert conversation(messages, endpoint={"maxContextTokenSize": True}) == messages
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------
+
+def test_messages_are_required() -> None:
+    with pytest.raises(ValueError):
+        dispatch(None)
+
+
+def test_an_endpoint_is_required() -> None:
+    with pytest.raises(ConfigValueError, match="'Lost'"):
+        LLMDispatchService.dispatch(ExecutionContext("r", "w", None, {"title": "Lost"}, [], False))
+
+
+def test_cancelled_request_prepares_nothing() -> None:
+    context = ExecutionContext("r", "w", None, {}, [], False, llm_handler=LlmHandler(FakeLlm()))
+    context.request.cancel_scope.cancel()
+    with pytest.raises(EarlyTerminationException):
+        LLMDispatchService.dispatch(context)
