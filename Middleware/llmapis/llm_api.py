@@ -6,8 +6,9 @@ import logging
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from Middleware.exceptions import ConfigValueError
+from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.llmapis import api_types
+from Middleware.llmapis.call_gate import CallSlot
 from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     BackendSettings,
     Chunk,
@@ -60,6 +61,7 @@ class LlmApiService:
         if scope is None:
             request = current_request()
             scope = request.cancel_scope if request is not None else None
+        self._scope = scope
         self._handler = handler(self._settings(), transport or get_transport(), scope)
         self._stream: Generator[Chunk, None, None] | None = None
         self._busy = False
@@ -99,9 +101,14 @@ class LlmApiService:
         if self.streaming:
             self._stream = self._run_stream(call)
             return self._stream
+        slot = CallSlot(self._scope)
         try:
+            slot.acquire()
             return self._handler.generate(call)
+        except EarlyTerminationException:
+            return ""
         finally:
+            slot.release()
             self._busy = False
 
     def is_busy(self) -> bool:
@@ -117,9 +124,15 @@ class LlmApiService:
             self._busy = False  # a generator that never started runs no cleanup of its own
 
     def _run_stream(self, call: Prompt) -> Generator[Chunk, None, None]:
+        slot = CallSlot(self._scope)
         try:
+            for _ in slot.waiting():
+                yield {"token": "", "finish_reason": None}
             yield from self._handler.stream(call)
+        except EarlyTerminationException:
+            return
         finally:
+            slot.release()
             self._busy = False
 
     # -- configuration -------------------------------------------------------------------------------------------

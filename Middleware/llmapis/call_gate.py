@@ -1,0 +1,50 @@
+"""The concurrency gate around single LLM calls (``--concurrency-level endpoint``, llm-backends section 10.5)."""
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
+from Middleware.models.cancel_scope import CancelScope
+
+SLICE_SECONDS = 0.1
+
+
+class CallSlot:
+    """One call's place at the gate; without a gate at this level it costs nothing."""
+
+    def __init__(self, scope: CancelScope | None) -> None:
+        self._scope = scope
+        gated = instance.CONCURRENCY_LEVEL == "endpoint"
+        self._semaphore = instance.get_request_semaphore() if gated else None
+        self._held = False
+
+    def acquire(self) -> None:
+        """Wait for a slot. Raises GateTimeoutError, or EarlyTerminationException when cancelled meanwhile."""
+        for _ in self.waiting():
+            pass
+
+    def waiting(self) -> Generator[None, None, None]:
+        """Like ``acquire``, but yields once per second of waiting, so that a stream can show signs of life."""
+        if self._semaphore is None or self._held:
+            return
+        started = shown = time.monotonic()
+        while not self._semaphore.acquire(timeout=SLICE_SECONDS):
+            now = time.monotonic()
+            if self._scope is not None and self._scope.cancelled:
+                raise EarlyTerminationException("cancelled while waiting for a slot")
+            if now - started >= instance.CONCURRENCY_TIMEOUT:
+                raise GateTimeoutError(
+                    f"no slot for an LLM call became free within {instance.CONCURRENCY_TIMEOUT:g} s "
+                    f"(--concurrency-level endpoint, limit {instance.CONCURRENCY_LIMIT})")
+            if now - shown >= 1.0:
+                shown = now
+                yield
+        self._held = True
+
+    def release(self) -> None:
+        """Give the slot back; again is a no-op."""
+        if self._held and self._semaphore is not None:
+            self._held = False
+            self._semaphore.release()

@@ -1,0 +1,66 @@
+"""The gate around single LLM calls."""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
+from Middleware.llmapis.call_gate import CallSlot
+from Middleware.models.cancel_scope import CancelScope
+
+
+@pytest.fixture(autouse=True)
+def one_slot(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "endpoint")
+    monkeypatch.setattr(instance, "CONCURRENCY_LIMIT", 1)
+    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.3)
+    instance.initialize_request_semaphore(1)
+    yield
+    instance.initialize_request_semaphore(0)
+
+
+def test_a_second_call_waits_for_the_slot_and_gets_it_when_it_is_released() -> None:
+    first, second = CallSlot(None), CallSlot(None)
+    first.acquire()
+    threading.Timer(0.1, first.release).start()
+    started = time.monotonic()
+    second.acquire()
+    assert 0.08 < time.monotonic() - started < 0.29
+    second.release()
+
+
+def test_a_wait_too_long_names_seconds_level_and_limit() -> None:
+    held = CallSlot(None)
+    held.acquire()
+    with pytest.raises(GateTimeoutError, match=r"0\.3 s .*endpoint, limit 1"):
+        CallSlot(None).acquire()
+    held.release()
+
+
+def test_cancellation_ends_the_wait() -> None:
+    held, scope = CallSlot(None), CancelScope()
+    held.acquire()
+    threading.Timer(0.05, scope.cancel).start()
+    started = time.monotonic()
+    with pytest.raises(EarlyTerminationException):
+        CallSlot(scope).acquire()
+    assert time.monotonic() - started < 0.25
+    held.release()
+
+
+def test_a_slot_is_given_back_once_only() -> None:
+    slot = CallSlot(None)
+    slot.acquire()
+    slot.release()
+    slot.release()  # a bounded semaphore would raise
+    CallSlot(None).acquire()
+
+
+def test_at_the_level_of_requests_calls_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "wilmer")
+    for _ in range(3):
+        CallSlot(None).acquire()
