@@ -129,8 +129,9 @@ class StreamingAnswer:
         return next(self._body)
 
     def _render(self) -> Iterator[bytes]:
-        while not self._ready.wait(HEARTBEAT_SECONDS):
+        while not self._ready.is_set():
             yield self._renderer.heartbeat
+            self._ready.wait(HEARTBEAT_SECONDS)
         try:
             if self._error is not None:
                 raise self._error
@@ -268,10 +269,11 @@ def _log_request(request: RequestContext) -> None:
     if not logger.isEnabledFor(logging.INFO):
         return
     now = time.monotonic()
-    first = request.first_token_at
+    first, answered = request.first_token_at, request.answered_at or now
     speed = ""
-    if first is not None and request.tokens > 1 and now > first:
-        speed = f", first token after {first - request.started:.2f} s, {request.tokens / (now - first):.1f} tokens/s"
-    logger.info("Request %s: route %s, endpoint %s%s, %.2f s%s", request.request_id, request.route or "-",
-                request.endpoint or "-", speed, now - request.started,
-                ", cancelled" if request.cancel_scope.cancelled else "")
+    if first is not None and answered > first:
+        rate = request.tokens / (answered - first)
+        speed = f", first token after {first - request.started:.2f} s, {rate:.1f} tokens/s"
+    logger.info("Request %s: route %s, endpoint %s%s, answered after %.2f s, done after %.2f s%s", request.request_id,
+                request.route or "-", request.endpoint or "-", speed, answered - request.started,
+                now - request.started, ", cancelled" if request.cancel_scope.cancelled else "")

@@ -83,8 +83,7 @@ class DisconnectWatcher:
                 if not request.answer_complete and self._gone(probe):
                     self.forget(request)
                     logger.info("Request %s: the client has gone, stopping its work", request.request_id)
-                    request.cancel_scope.reason = "client disconnected"
-                    cancellation_service.request_cancellation(request.request_id)
+                    cancellation_service.request_cancellation(request.request_id, "client disconnected")
             time.sleep(self._interval)
 
     @staticmethod

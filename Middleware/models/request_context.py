@@ -29,6 +29,9 @@ class RequestContext:
         answer_complete: the terminator or whole body was handed to the server; a disconnect no longer cancels.
         background_pending: nodes remain to be run after the answer.
         usage, finish_reason: outcome of the responder's LLM call, if it said.
+        route, endpoint: what was chosen, for the log.
+        started, first_token_at, answered_at: monotonic seconds.
+        tokens: chunks with text sent to the client.
     """
 
     request_id: str = field(default_factory=new_request_id)
@@ -48,8 +51,8 @@ class RequestContext:
     route: str = ""
     endpoint: str = ""
     first_token_at: float | None = None
+    answered_at: float | None = None
     tokens: int = 0
-    prompt_text_estimate: int = 0
 
 
 _current: ContextVar[RequestContext | None] = ContextVar("wilmer_request", default=None)

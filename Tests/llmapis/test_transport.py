@@ -409,6 +409,16 @@ def test_a_stop_after_the_end_leaves_the_kept_connection_alone(backend: StubBack
     assert backend.connections == 1
 
 
+def test_a_stop_that_comes_too_late_finds_no_socket(backend: StubBackend) -> None:
+    pool = transport_pool.ConnectionPool()
+    exchange = transport_exchange.Exchange(pool, ask(backend), b"{}", CancelScope())
+    assert list(exchange.blocks()) == [b'{"ok": true}']
+    exchange.abort()  # as if the cancelling thread had fetched the callback before it was removed
+    connection = pool.take(parse_target(ask(backend).url))
+    assert connection is not None
+    connection.close()
+
+
 def test_a_stop_touches_no_other_call(backend: StubBackend, transport: Transport) -> None:
     backend.script(Reply(never=True), sse_reply(["a", "b"], delay=0.3))
     scope = CancelScope()

@@ -9,7 +9,7 @@ from inspect import isgenerator
 from typing import Any, TypeGuard
 
 from Middleware.common.constants import VALID_NODE_TYPES
-from Middleware.exceptions import ConfigurationError, EarlyTerminationException, WilmerError
+from Middleware.exceptions import ConfigValueError, EarlyTerminationException, WilmerError
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_service import LlmHandlerService
@@ -187,17 +187,15 @@ class WorkflowProcessor:
     def _call(self, context: ExecutionContext, node_type: str) -> Any:
         handler = self.node_handlers.get(node_type)
         if handler is None:
-            raise ConfigurationError(f"node type '{node_type}' is known but not part of this version",
-                                     file=f"Workflows/{self.run.folder}/{self.run.workflow_name}.json",
-                                     json_path="type", expected=", ".join(sorted(self.node_handlers)))
+            raise ConfigValueError(f"node type '{node_type}' is known but not part of this version",
+                                   file=f"Workflows/{self.run.folder}/{self.run.workflow_name}.json",
+                                   json_path="type", expected=", ".join(sorted(self.node_handlers)))
         return handler.handle(context)
 
     def _clean(self, context: ExecutionContext, node_type: str, result: Any) -> Any:
         """The output of a node that does not answer the client, cleaned if an LLM of its own made it."""
         self._raise_if_cancelled()  # an answer that arrived in spite of a cancellation is not used
-        if isinstance(result, ChildRun):
-            result = result.finish()
-        elif is_stream(result):
+        if is_stream(result):
             result = "".join(chunk.get("token", "") for chunk in result)
         endpoint_config = _endpoint_config(context)
         if endpoint_config is None or node_type in SUB_WORKFLOW_TYPES:
@@ -322,7 +320,8 @@ def _summary_name(config: Mapping[str, Any], name: str) -> str:
     if config["type"] == "CustomWorkflow":
         return f"{name} -> {config.get('workflowName', 'N/A')}"
     if config["type"] == "ConditionalCustomWorkflow":
-        targets = [str(target) for target in (config.get("conditionalWorkflows") or {}).values()]
+        table = config.get("conditionalWorkflows")
+        targets = [str(target) for target in table.values()] if isinstance(table, Mapping) else []
         shown = targets if len(targets) <= 3 else [*targets[:2], f"+{len(targets) - 2} more"]
         return f"{name} -> [{', '.join(shown)}]"
     return name
