@@ -98,6 +98,7 @@ class StreamingAnswer:
         self._body = self._render()
         self._texts: list[str] = []
         self._finished = False
+        self._waiting: list[bytes] = []  # rendered, and held back for the rest of its batch
 
     # -- until the first chunk -----------------------------------------------------------------------------------
     def begin(self, patience: float = HEARTBEAT_SECONDS) -> StreamingAnswer:
@@ -137,13 +138,13 @@ class StreamingAnswer:
                 raise self._error
             yield from self._render_chunks()
         except Exception as error:
-            yield self._last_words(error)
+            yield b"".join(self._waiting) + self._last_words(error)
 
     def _render_chunks(self) -> Iterator[bytes]:
         renderer, run, items = self._renderer, self._context.run, self._items
         assert items is not None
         chunk = self._first
-        waiting: list[bytes] = []
+        waiting = self._waiting
         written = time.monotonic()
         while True:
             token, calls = chunk["token"], chunk.get("tool_calls")
@@ -159,7 +160,9 @@ class StreamingAnswer:
                     waiting.append(renderer.final(chunk["finish_reason"]))
             if "end" in chunk:
                 waiting.append(self._ending())
-                yield b"".join(waiting)
+                last = b"".join(waiting)
+                waiting.clear()
+                yield last
                 return
             if "more" not in chunk:
                 if waiting:

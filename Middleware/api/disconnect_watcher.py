@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from Middleware.models.request_context import RequestContext
-from Middleware.services.cancellation_service import cancellation_service
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +79,11 @@ class DisconnectWatcher:
                     self._changed.wait()
                 running = list(self._watched.values())
             for request, probe in running:
-                if not request.answer_complete and self._gone(probe):
+                # in this order: a client leaves a complete answer as it likes
+                if self._gone(probe) and not request.answer_complete:
                     self.forget(request)
                     logger.info("Request %s: the client has gone, stopping its work", request.request_id)
-                    cancellation_service.request_cancellation(request.request_id, "client disconnected")
+                    request.cancel_scope.cancel("client disconnected")  # leaves no trace if the request has just ended
             time.sleep(self._interval)
 
     @staticmethod

@@ -30,7 +30,7 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
         message = f"Internal error ({type(error).__name__}); the server's log has the details"
     location = getattr(error, "location", "")
     if location:
-        message = f"{message.rstrip('.')}. In {location}."
+        message = f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} In {location}."
     if request is not None:
         message = f"{message} [request {request.request_id}]"
     return PublicError(status, _one_line(message))

@@ -170,4 +170,6 @@ class LlmApiService:
             connect_timeout=config_utils.get_connect_timeout())
 
     def _mistake(self, message: str, key: str, expected: str) -> ConfigValueError:
-        return ConfigValueError(f"endpoint '{self.endpoint_name}': {message}", json_path=key, expected=expected)
+        folder = config_utils.user_name_setting("endpointConfigsSubDirectory")
+        file = "/".join(part for part in ("Endpoints", folder, f"{self.endpoint_name}.json") if part)
+        return ConfigValueError(message, file=file, json_path=key, expected=expected)

@@ -6,7 +6,6 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from Middleware.exceptions import ConfigValueError
 from Middleware.utilities import config_utils
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,6 @@ class PromptCategorizationService:
         if not name.strip():
             return "", DEFAULT_WORKFLOW
         routing = config_utils.load_routing(name)
-        _check(routing, name)
         category = self._categorize(routing)
         if category in routing:
             return category, routing[category]["workflow"]
@@ -74,7 +72,7 @@ def match_category(answer: str, categories: list[str]) -> str | None:
 
     A word equal to a category (or an equal run of words, for one with spaces) wins over a word that contains one.
     """
-    words = [_plain(word) for word in answer.strip().split()]
+    words = [word for word in map(_plain, answer.split()) if word]
     plain = {category: _plain(category).split() for category in categories}
     for start in range(len(words)):
         for category, parts in plain.items():
@@ -89,15 +87,3 @@ def match_category(answer: str, categories: list[str]) -> str | None:
 
 def _plain(text: str) -> str:
     return text.translate(_DELETE_PUNCTUATION).upper()
-
-
-def _check(routing: Any, name: str) -> None:
-    file = f"Routing/{name}.json"
-    if not isinstance(routing, Mapping):
-        raise ConfigValueError("a routing file is an object", file=file,
-                               expected='{"CATEGORY": {"description": "...", "workflow": "..."}}')
-    for category, entry in routing.items():
-        for key in ("description", "workflow"):
-            if not isinstance(entry, Mapping) or not isinstance(entry.get(key), str):
-                raise ConfigValueError(f"category '{category}' lacks the text '{key}'", file=file,
-                                       json_path=f"{category}.{key}")

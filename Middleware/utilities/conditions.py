@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.utilities.sensitive_logging_utils import sensitive_log
+
 logger = logging.getLogger(__name__)
 
 Value = bool | float | str
@@ -45,7 +47,7 @@ def evaluate_condition(expression: str) -> bool:
         return parse_condition(expression)
     except ConditionSyntaxError as error:
         logger.warning("Condition counts as FALSE: %s", error)
-        logger.debug("The condition was: %s", expression)
+        sensitive_log(logger, logging.DEBUG, "The condition was: %s", expression)
         return False
 
 

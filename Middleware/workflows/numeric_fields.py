@@ -39,13 +39,11 @@ def _coerce(value: Any, key: str, default: Any, convert: Callable[[Any], Any], s
             node_name: str) -> Any:
     if value is None or isinstance(value, int):
         return value
-    if isinstance(value, float):
-        return convert(value)
-    if isinstance(value, str):
-        text = substitute(value) if "{" in value else value
+    if isinstance(value, (str, float)):
+        text = substitute(value) if isinstance(value, str) and "{" in value else value
         try:
             return convert(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # no number, or an infinite one
             pass
     if default is KEEP:
         logger.error("Node '%s': '%s' is not a number: %r", node_name, key, value)

@@ -139,7 +139,7 @@ def test_mistakes_are_explained(lab: Lab, changes: dict[str, Any], text: str) ->
 def test_embeddings_endpoint_is_refused_before_its_preset_is_looked_up(lab: Lab) -> None:
     lab.write("ApiTypes/Embed", {"type": "openAIEmbeddings"})
     lab.endpoint("Main", {"apiTypeConfigFileName": "Embed"})
-    with pytest.raises(ConfigValueError, match="'Main'.*embeddings"):
+    with pytest.raises(ConfigValueError, match="Endpoints/lab/Main.json: .*embeddings"):
         LlmApiService("Main", "does-not-exist")
 
 

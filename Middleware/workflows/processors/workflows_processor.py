@@ -264,12 +264,17 @@ class WorkflowProcessor:
 
     def _pass_child_on(self, child: ChildRun) -> Generator[Any, None, Any]:
         parts: list[str] = []
+        ended = False
         for chunk in child:
             if chunk["token"]:
                 parts.append(chunk["token"])
             if chunk is END:
+                ended = True
                 self._note_background()
             yield chunk
+        if not ended:  # a child without nodes
+            self._note_background()
+            yield END
         return "".join(parts)
 
     def _liveness(self) -> Mapping[str, Any] | None:

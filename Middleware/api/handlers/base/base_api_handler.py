@@ -79,6 +79,7 @@ class BaseApiHandler(ABC):
         answer = WholeAnswer(context, start)
         value = answer.value()
         response = json_response(build(value))
+        running_requests.answered(context)  # a client that has read it all may leave before the server closes it
         response.call_on_close(answer.close)
         return response
 

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from Middleware.exceptions import BackendResponseError, EarlyTerminationException
+from Middleware.exceptions import BackendError, BackendResponseError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
@@ -99,6 +99,7 @@ class LlmApiHandler(ABC):
     def _start_afresh(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = False
+        self.failure: BackendError | None = None
 
     # -- the dialect ---------------------------------------------------------------------------------------------
     def path(self, stream: bool) -> str:
@@ -124,7 +125,8 @@ class LlmApiHandler(ABC):
         """The chunks that already delivered events stand for, in order.
 
         Sets ``self.ended`` at a finish reason and ``self.closed`` at the last event. After ``ended`` only usage
-        counts. Unreadable events are logged and skipped. Raises BackendResponseError for an error object.
+        counts. Unreadable events are logged and skipped. An error object raises BackendResponseError; behind events
+        that say something it is put into ``self.failure`` instead, so that those are not lost.
         """
 
     @abstractmethod
@@ -182,6 +184,8 @@ class LlmApiHandler(ABC):
                 yield chunks[0]
             else:
                 yield from self._batch(chunks)
+            if self.failure is not None:
+                raise self.failure
             if self.ended or self.closed:
                 break
             if self._cancelled():
@@ -195,6 +199,8 @@ class LlmApiHandler(ABC):
         if not events and unframed:
             yield from self._unframed(bytes(unframed))
         yield from self._batch(self.read_events(events))
+        if self.failure is not None:
+            raise self.failure
 
     def _batch(self, chunks: list[Chunk]) -> Iterator[Chunk]:
         """Hand over chunks that arrived together: each but the last says that more follows at once."""

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from Middleware.exceptions import BackendResponseError
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message
 from Middleware.llmapis.handlers.base.image_sources import image_url
@@ -72,7 +73,13 @@ class OpenAiApiHandler(BaseChatCompletionsHandler):
                 continue
             except (KeyError, IndexError, TypeError, AttributeError):
                 pass  # looked at more closely below
-            chunk = self._read_unusual(body, event.event)
+            try:
+                chunk = self._read_unusual(body, event.event)
+            except BackendResponseError as error:
+                if not chunks:
+                    raise
+                self.failure = error  # raised when what came before it has been handed on
+                break
             if chunk is not None:
                 chunks.append(chunk)
         return chunks

@@ -1,0 +1,85 @@
+"""A Flask application over a config tree and a scripted LLM server."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from Middleware.api.app import create_app
+from Middleware.api.running_requests import running_requests
+from Middleware.common import instance_global_variables as instance
+from Tests.stub_backend import StubBackend
+from Tests.workflows.engine_lab import EngineLab, until, user
+
+CHAT = "/v1/chat/completions"
+
+
+class Answer:
+    """A response, read to its end and closed."""
+
+    def __init__(self, response: Any) -> None:
+        self.status: int = response.status_code
+        self.headers = response.headers
+        self.data: bytes = response.get_data()
+        response.close()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+    @property
+    def text(self) -> str:
+        return str(self.json["choices"][0]["message"]["content"])
+
+    @property
+    def events(self) -> list[Any]:
+        """The objects of a stream of server-sent events; ``[DONE]`` as text, comments left out."""
+        blocks = [block for block in self.data.decode().split("\n\n") if block and not block.startswith(":")]
+        assert all(block.startswith("data: ") for block in blocks)
+        return [block[6:] if block == "data: [DONE]" else json.loads(block[6:]) for block in blocks]
+
+    @property
+    def streamed_text(self) -> str:
+        return "".join(event["choices"][0]["delta"].get("content", "") for event in self.events
+                       if isinstance(event, dict) and event.get("choices"))
+
+
+class ApiLab(EngineLab):
+    """``_DefaultWorkflow`` is one LLM node in conversation mode until a test writes another."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, backend: StubBackend) -> None:
+        super().__init__(root, monkeypatch, backend)
+        self._monkeypatch = monkeypatch
+        self.workflow("_DefaultWorkflow", [{"type": "Standard", "endpointName": "Main", "prompt": ""}])
+        self.client: FlaskClient = create_app().test_client()
+
+    def users(self, *names: str) -> None:
+        self._monkeypatch.setattr(instance, "USERS", list(names))
+
+    def user_file(self, name: str, **settings: Any) -> None:
+        self.write(f"Users/{name}", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml",
+                                     **settings})
+
+    def default(self, nodes: list[dict[str, Any]], **variables: Any) -> None:
+        self.workflow("_DefaultWorkflow", nodes, **variables)
+
+    def shared(self, name: str, text: str) -> None:
+        self.workflow("_DefaultWorkflow", [{"type": "StaticResponse", "content": text}], folder=f"_shared/{name}")
+
+    def post(self, body: Any, path: str = CHAT, **options: Any) -> Answer:
+        data = body if isinstance(body, (bytes, str)) else json.dumps(body)
+        return Answer(self.client.post(path, data=data, **options))
+
+    def chat(self, *messages: Any, path: str = CHAT, headers: dict[str, str] | None = None, **fields: Any) -> Answer:
+        return self.post({"messages": list(messages) or [user("hi")], **fields}, path, headers=headers)
+
+    def get(self, path: str) -> Answer:
+        return Answer(self.client.get(path))
+
+
+def settled(seconds: float = 3.0) -> bool:
+    """Whether no request is at work any more, background nodes included."""
+    return until(lambda: running_requests.count() == 0, seconds)

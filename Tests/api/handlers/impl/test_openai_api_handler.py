@@ -1,0 +1,418 @@
+"""OpenAI chat completions and the model list, from HTTP to HTTP."""
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Tests.api.api_lab import CHAT, ApiLab, settled
+from Tests.stub_backend import Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
+from Tests.workflows.engine_lab import llm, reply_to, static, until, user
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
+    with StubBackend() as backend:
+        yield ApiLab(tmp_path, monkeypatch, backend)
+    assert settled()
+
+
+# -- whole answers -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("path", [CHAT, "/chat/completions", "/v1/chat/completions/"])
+def test_whole_answer(lab: ApiLab, path: str) -> None:
+    answer = lab.chat(user("Grüße 😀"), path=path)
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "application/json"
+    assert len(answer.headers["X-Request-Id"]) == 36
+    assert answer.text == "<Grüße 😀>"
+    assert "Grüße 😀".encode() in answer.data
+    assert answer.json["model"] == "tester"
+    assert answer.json["choices"][0]["finish_reason"] == "stop"
+
+
+def test_content_type_does_not_matter(lab: ApiLab) -> None:
+    body = b'{"messages":[{"role":"user","content":"a"}]}'
+    assert lab.post(body, content_type="text/plain").status == 200
+    assert lab.post(body, content_type="application/x-www-form-urlencoded").status == 200
+
+
+@pytest.mark.parametrize(("stream", "streams"), [
+    (None, False), (False, False), ("false", False), ("False", False), ("yes", False), (0, False), (True, True),
+    ("True", True), (1, True)])
+def test_stream_values(lab: ApiLab, stream: Any, streams: bool) -> None:
+    answer = lab.chat(stream=stream)
+    assert answer.headers["Content-Type"].startswith("text/event-stream") is streams
+
+
+def test_stream_defaults_to_false(lab: ApiLab) -> None:
+    assert lab.chat().json["object"] == "chat.completion"
+
+
+def test_braces_come_back(lab: ApiLab) -> None:
+    assert lab.chat(user("{a}")).text == "<{a}>"
+    assert lab.prompts == ["{a}"]
+
+
+def test_empty_conversation_and_empty_workflow(lab: ApiLab) -> None:
+    lab.default([])
+    assert lab.chat().text == ""
+    assert lab.chat(stream=True).streamed_text == ""
+    lab.default([static("x")])
+    assert lab.post({"messages": []}).text == "x"
+
+
+def test_usage(lab: ApiLab) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    lab.backend.responder = lambda request: reply_to(request, "x", usage=usage)
+    assert lab.chat().json["usage"] == usage
+    lab.backend.responder = lambda request: reply_to(request, "hello world")
+    assert lab.chat(user("hello world")).json["usage"] == {
+        "prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_finish_reason_length(lab: ApiLab, stream: bool) -> None:
+    lab.backend.responder = lambda request: reply_to(request, "x", finish_reason="length")
+    answer = lab.chat(stream=stream)
+    if stream:
+        assert [event["choices"][0]["finish_reason"] for event in answer.events[:-1]][-1] == "length"
+    else:
+        assert answer.json["choices"][0]["finish_reason"] == "length"
+
+
+def test_tools_go_through(lab: ApiLab) -> None:
+    lab.default([llm("", allowTools=True)])
+    lab.backend.responder = lambda request: json_reply({"choices": [{
+        "message": {"content": None, "tool_calls": [CALL]}, "finish_reason": "tool_calls"}]})
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    answer = lab.chat(tools=tools, tool_choice="auto")
+    assert answer.json["choices"][0]["message"] == {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    assert answer.json["choices"][0]["finish_reason"] == "tool_calls"
+    assert lab.backend.requests[0].json["tools"] == tools
+    assert lab.backend.requests[0].json["tool_choice"] == "auto"
+
+
+def test_tool_result_turns_are_kept(lab: ApiLab) -> None:
+    lab.chat(user("q"), {"role": "assistant", "content": None, "tool_calls": [CALL]},
+             {"role": "tool", "tool_call_id": "c1", "content": "42"})
+    sent = lab.backend.requests[0].json["messages"]
+    assert sent[1]["tool_calls"] == [CALL]
+    assert sent[2]["tool_call_id"] == "c1" and sent[2]["content"] == "42"
+
+
+def test_other_fields_are_ignored(lab: ApiLab) -> None:
+    lab.chat(temperature=1.9, max_tokens=3, stop=["x"], n=4, response_format={"type": "json_object"})
+    assert lab.backend.requests[0].json.keys() == {"model", "messages", "max_tokens", "stream"}
+    assert lab.backend.requests[0].json["max_tokens"] == 400
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+def test_stream(lab: ApiLab) -> None:
+    answer = lab.chat(user("one two"), stream=True)
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    assert answer.headers["Cache-Control"] == "no-cache" and answer.headers["X-Accel-Buffering"] == "no"
+    assert len(answer.headers["X-Request-Id"]) == 36
+    *chunks, final, done = answer.events
+    assert done == "[DONE]" and answer.data.endswith(b"data: [DONE]\n\n")
+    assert final["choices"][0]["delta"] == {} and final["choices"][0]["finish_reason"] == "stop"
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "<on"}
+    assert answer.streamed_text == "<one two>"
+    assert len({chunk["id"] for chunk in [*chunks, final]}) == 1
+    assert all(chunk["model"] == "tester" and "usage" not in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("told", [None, {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}])
+def test_include_usage(lab: ApiLab, told: dict[str, int] | None) -> None:
+    lab.backend.responder = lambda request: reply_to(request, "hello world", usage=told)
+    *chunks, closing, done = lab.chat(user("hello world"), stream=True, stream_options={"include_usage": True}).events
+    assert done == "[DONE]"
+    assert closing["choices"] == []
+    assert closing["usage"] == (told or {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6})
+    assert all(chunk["usage"] is None for chunk in chunks)
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, "x", []])
+def test_no_usage_unless_asked(lab: ApiLab, options: Any) -> None:
+    assert b"usage" not in lab.chat(stream=True, stream_options=options).data
+
+
+def test_a_token_that_says_done_does_not_end_the_stream(lab: ApiLab) -> None:
+    lab.backend.responder = lambda request: sse_reply([
+        chat_chunk({"content": "[DONE]"}), chat_chunk({"content": " on"}), chat_chunk({}, "stop"), "[DONE]"])
+    answer = lab.chat(stream=True)
+    assert answer.streamed_text == "[DONE] on"
+    assert answer.events[-1] == "[DONE]"
+
+
+def test_tool_fragment_with_finish_reason(lab: ApiLab) -> None:
+    fragment = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
+    lab.backend.responder = lambda request: sse_reply([
+        chat_chunk({"content": "so "}), chat_chunk({"tool_calls": [fragment]}, "tool_calls"), "[DONE]"])
+    *_, last, done = lab.chat(stream=True).events
+    assert done == "[DONE]"
+    assert last["choices"][0]["delta"]["tool_calls"] == [fragment]
+    assert last["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("nodes", [
+    [{"type": "Conditional", "condition": "1 == 1"}],
+    [static("TRUE")],
+    [static("no"), {"type": "StringConcatenator", "strings": ["TR", "UE"]}],
+])
+def test_any_node_streams(lab: ApiLab, nodes: list[dict[str, Any]]) -> None:
+    lab.default(nodes)
+    answer = lab.chat(stream=True)
+    assert answer.streamed_text == "TRUE"
+    assert [event["choices"][0]["finish_reason"] for event in answer.events[:-1]].count("stop") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_later_nodes_run_after_the_answer(lab: ApiLab, stream: bool) -> None:
+    lab.backend.responder = lambda request: reply_to(request, "x", header_delay=0.3)
+    lab.default([static("now", returnToUser=True), llm("later"), llm("even later {agent2Output}")])
+    started = time.monotonic()
+    answer = lab.chat(stream=stream)
+    assert time.monotonic() - started < 0.25
+    assert (answer.streamed_text if stream else answer.text) == "now"
+    assert until(lambda: len(lab.backend.requests) == 2)
+    assert settled()
+    assert lab.prompts == ["later", "even later x"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failing_later_node_leaves_the_answer(lab: ApiLab, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    lab.backend.responder = lambda request: status_reply(400)
+    lab.default([static("now", returnToUser=True), llm("later")])
+    answer = lab.chat(stream=stream)
+    assert answer.status == 200
+    assert (answer.streamed_text if stream else answer.text) == "now"
+    assert settled()
+    assert "failed after the answer" in caplog.text
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("body", "text"), [
+    ("{not json", "Invalid JSON data"), ("null", "Invalid JSON data"), ("", "Invalid JSON data"),
+    ("[1]", "The request body must be a JSON object."), ({}, "The 'messages' field is required."),
+    ({"messages": "x"}, "The 'messages' field must be a list of objects."),
+    ({"messages": ["x"]}, "The 'messages' field must be a list of objects."),
+    ({"messages": None}, "The 'messages' field must be a list of objects."),
+    ({"messages": [{"content": "x"}]}, "Each message must have a 'role' field."),
+    ({"messages": [{"role": "user"}]}, "Each message must have 'content' or 'tool_calls'."),
+    ({"messages": [user("x")], "model": 5}, "The 'model' field must be a text."),
+    ({"messages": [user("x")], "model": ["a"]}, "The 'model' field must be a text."),
+    ({"messages": [{"role": "user", "content": {"a": 1}}]},
+     "The 'content' of a message must be a text or a list of parts."),
+])
+def test_bad_requests(lab: ApiLab, body: Any, text: str) -> None:
+    answer = lab.post(body)
+    assert (answer.status, answer.json) == (400, {"error": text})
+    assert answer.headers["Content-Type"] == "application/json"
+    assert len(answer.headers["X-Request-Id"]) == 36
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_backend_refuses(lab: ApiLab, stream: bool) -> None:
+    lab.backend.responder = lambda request: status_reply(401, "bad key")
+    answer = lab.chat(stream=stream)
+    assert answer.status == 502
+    assert answer.headers["Content-Type"] == "application/json"
+    error = answer.json["error"]
+    assert (error["type"], error["code"]) == ("server_error", 502)
+    assert "Main" in error["message"] and "_DefaultWorkflow" in error["message"] and "node 1" in error["message"]
+    assert answer.headers["X-Request-Id"] in error["message"]
+    assert "\n" not in error["message"] and str(lab.root) not in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("write", "words"), [
+    (("Workflows/tester/_DefaultWorkflow", [{"type": "Standard", "endpointName": "Mein", "prompt": "x"}]),
+     ["Endpoints/lab/Mein.json", "'Main'"]),
+    (("Workflows/tester/_DefaultWorkflow", [llm("x", preset="Gone")]), ["Gone", "Presets/OpenAiCompatibleApis"]),
+    (("Workflows/tester/_DefaultWorkflow", {"nodes": "x"}), ["Workflows/tester/_DefaultWorkflow.json", "nodes"]),
+    (("Endpoints/lab/Main", {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "Opneai"}),
+     ["Opneai", "'OpenAI'"]),
+    (("Users/tester", {"routingConfig": "gone"}), ["Routing/gone.json"]),
+    (("Users/tester", {"customWorkflowOverride": True}), ["customWorkflow", "Users/tester.json"]),
+])
+def test_broken_configuration(lab: ApiLab, stream: bool, write: tuple[str, Any], words: list[str]) -> None:
+    lab.write(*write)
+    answer = lab.chat(stream=stream)
+    assert answer.status == 500
+    message = answer.json["error"]["message"]
+    assert answer.json["error"]["code"] == 500
+    assert all(word in message for word in words), message
+    assert str(lab.root) not in message
+
+
+def test_missing_user_file(lab: ApiLab) -> None:
+    lab.users("nobody")
+    answer = lab.chat()
+    assert answer.status == 500
+    assert "Users/nobody.json" in answer.json["error"]["message"]
+
+
+def test_error_in_mid_stream(lab: ApiLab) -> None:
+    lab.backend.responder = lambda request: sse_reply(
+        [chat_chunk({"content": "so far"}), {"error": {"message": "out of memory"}}], delay=0.05)
+    answer = lab.chat(stream=True)
+    assert answer.status == 200
+    assert answer.streamed_text == "so far"
+    *_, error, done = answer.events
+    assert done == "[DONE]"
+    assert "out of memory" in error["error"]["message"] and error["error"]["code"] == 502
+
+
+def test_error_in_the_same_block_as_tokens(lab: ApiLab) -> None:
+    events = sse_reply([chat_chunk({"content": "so "}), chat_chunk({"content": "far"}), {"error": {"message": "oom"}}])
+    assert events.pieces is not None
+    lab.backend.responder = lambda request: Reply(pieces=[b"".join(events.pieces or ())], headers=events.headers)
+    answer = lab.chat(stream=True)
+    assert (answer.status, answer.streamed_text) == (200, "so far")
+    assert answer.events[-2]["error"]["code"] == 502
+
+
+def test_failure_after_a_heartbeat_is_an_event(lab: ApiLab) -> None:
+    lab.backend.responder = lambda request: status_reply(400, header_delay=1.3)
+    answer = lab.chat(stream=True)
+    assert answer.status == 200
+    assert answer.data.startswith(b":\n\n")
+    error, done = answer.events
+    assert done == "[DONE]" and error["error"]["code"] == 502
+
+
+def test_heartbeats_while_the_backend_is_silent(lab: ApiLab) -> None:
+    lab.backend.responder = lambda request: reply_to(request, "x", header_delay=1.2)
+    answer = lab.chat(stream=True)
+    assert answer.data.startswith(b":\n\n")
+    assert answer.streamed_text == "x"
+
+
+# -- users, models, shared workflows -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("model", "text", "name"), [
+    ("greet", "shared", "tester:greet"), ("x:greet", "shared", "tester:greet"),
+    ("bob:greet:latest", "shared", "tester:greet"), ("greet:latest", "shared", "tester:greet"),
+    ("tester:_hidden", "hidden", "tester:_hidden"), ("single", "file", "tester:single"),
+    ("gpt-4", "default", "tester"), ("", "default", "tester"), (None, "default", "tester"),
+    ("x:../../y", "default", "tester"), ("bob:../greet", "default", "tester"), ("Greet", "default", "tester"),
+])
+def test_model_of_a_single_user(lab: ApiLab, model: Any, text: str, name: str) -> None:
+    lab.default([static("default")])
+    lab.shared("greet", "shared")
+    lab.shared("_hidden", "hidden")
+    lab.workflow("single", [static("file")], folder="_shared")
+    for stream in (False, True):
+        answer = lab.chat(model=model, stream=stream)
+        assert (answer.streamed_text if stream else answer.text) == text
+        assert (answer.events[0] if stream else answer.json)["model"] == name
+
+
+@pytest.fixture
+def two_users(lab: ApiLab) -> ApiLab:
+    lab.users("alice", "bob")
+    lab.user_file("alice", sharedWorkflowsSubDirectoryOverride="_alice", allowSharedWorkflows=True)
+    lab.user_file("bob")
+    lab.workflow("_DefaultWorkflow", [static("greeting")], folder="_alice/greet")
+    for name in ("alice", "bob"):
+        lab.workflow("_DefaultWorkflow", [static(f"{name}'s default")], folder=name)
+    return lab
+
+
+@pytest.mark.parametrize(("model", "text", "name"), [
+    ("alice:greet", "greeting", "alice:greet"), ("alice:greet:latest", "greeting", "alice:greet"),
+    ("bob:nope", "bob's default", "bob"), ("bob:", "bob's default", "bob"), ("bob:greet", "bob's default", "bob"),
+    ("bob", "bob's default", "bob"), ("alice:latest", "alice's default", "alice"),
+])
+def test_model_of_two_users(two_users: ApiLab, model: str, text: str, name: str) -> None:
+    answer = two_users.chat(model=model)
+    assert (answer.text, answer.json["model"]) == (text, name)
+
+
+@pytest.mark.parametrize("model", ["greet", "gpt-4", "Alice", None, "", "carol:greet"])
+def test_unknown_user(two_users: ApiLab, model: Any) -> None:
+    answer = two_users.chat(model=model)
+    assert answer.status == 400
+    assert "Multi-user mode is active" in answer.json["error"] and "alice, bob" in answer.json["error"]
+
+
+def test_user_names_are_not_told_to_the_network(two_users: ApiLab) -> None:
+    answer = two_users.post({"messages": [user("x")]}, environ_overrides={"REMOTE_ADDR": "10.0.0.9"})
+    assert answer.status == 400
+    assert "Multi-user mode is active" in answer.json["error"] and "alice" not in answer.json["error"]
+
+
+def test_no_user_sticks_to_the_thread(two_users: ApiLab) -> None:
+    assert two_users.chat(model="alice:greet").status == 200
+    assert two_users.chat(model="bob").text == "bob's default"
+    assert two_users.chat().status == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/models", "/v1/models/"])
+def test_models(lab: ApiLab, path: str) -> None:
+    assert [entry["id"] for entry in lab.get(path).json["data"]] == ["tester"]
+    lab.user(allowSharedWorkflows=True)
+    assert [entry["id"] for entry in lab.get(path).json["data"]] == ["tester"]
+    for name in ("b", "a", "_x"):
+        lab.shared(name, "t")
+    assert [entry["id"] for entry in lab.get(path).json["data"]] == ["tester:a", "tester:b"]
+    lab.user(allowSharedWorkflows=False)
+    assert [entry["id"] for entry in lab.get(path).json["data"]] == ["tester"]
+
+
+def test_models_of_two_users(two_users: ApiLab) -> None:
+    assert [entry["id"] for entry in two_users.get("/v1/models").json["data"]] == ["alice:greet", "bob"]
+    (two_users.root / "Users" / "bob.json").write_text("{", encoding="utf-8")
+    two_users.user_file("alice", sharedWorkflowsSubDirectoryOverride="_alice", allowSharedWorkflows=True)
+    assert [entry["id"] for entry in two_users.get("/v1/models").json["data"]] == ["alice:greet", "bob"]
+
+
+def test_discussion_tag_is_removed(lab: ApiLab) -> None:
+    lab.default([llm("{chat_user_prompt_last_one}|{Discussion_Id}")])
+    for tag, seen in (("d1", "xy|d1"), ("../evil", "xy|"), ("C:x", "xy|"), ("", "xy|")):
+        assert lab.chat(user(f"x[DiscussionId]{tag}[/DiscussionId]y")).text == f"<{seen}>"
+
+
+# -- privacy -----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("settings", "headers"), [
+    ({"redactLogOutput": True}, {}), ({"encryptUsingApiKey": True}, {"Authorization": "Bearer secretkey"})])
+@pytest.mark.parametrize("stream", [False, True])
+def test_redacted_requests_leave_no_words_in_the_log(lab: ApiLab, caplog: pytest.LogCaptureFixture, stream: bool,
+                                                     settings: dict[str, Any], headers: dict[str, str]) -> None:
+    lab.user(**settings)
+    lab.default([llm("{chat_user_prompt_last_one} {nope"), llm("", returnToUser=True)])
+    with caplog.at_level(logging.DEBUG):
+        assert lab.chat(user("walrus words"), stream=stream, headers=headers).status == 200
+        lab.backend.responder = lambda request: Reply(status=400, body={"error": "no"})
+        lab.chat(user("walrus words"), stream=stream, headers=headers)
+        assert settled()
+    assert caplog.records
+    assert "walrus" not in caplog.text
+    assert "secretkey" not in caplog.text
+
+
+def test_redacted_conditions(lab: ApiLab, caplog: pytest.LogCaptureFixture) -> None:
+    lab.user(redactLogOutput=True)
+    lab.default([{"type": "Conditional", "condition": "{chat_user_prompt_last_one} =="}])
+    with caplog.at_level(logging.DEBUG):
+        assert lab.chat(user("walrus words")).text == "FALSE"
+    assert "walrus" not in caplog.text
+
+
+def test_conversations_are_not_logged_at_info(lab: ApiLab, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        lab.chat(user("walrus words"), headers={"Authorization": "Bearer secretkey"})
+        assert settled()
+    assert "walrus" not in caplog.text and "secretkey" not in caplog.text
+    assert "route _DefaultWorkflow, endpoint Main" in caplog.text

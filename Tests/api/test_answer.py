@@ -1,0 +1,330 @@
+"""From a run of the engine to an HTTP answer: heartbeats, batches, errors, and what happens after the answer."""
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.api import answer as answer_module
+from Middleware.api.answer import StreamingAnswer, WholeAnswer, estimated_usage
+from Middleware.api.running_requests import running_requests
+from Middleware.exceptions import BackendStatusError, EarlyTerminationException
+from Middleware.models.request_context import RequestContext, current_request, request_scope
+from Middleware.services.cancellation_service import cancellation_service
+from Middleware.services.response_builder_service import OpenAIChatStream, ResponseBuilderService
+from Middleware.workflows.processors.workflows_processor import END
+from Tests.api.api_lab import settled
+from Tests.llmapis.lab import Lab
+from Tests.workflows.engine_lab import until
+
+BEAT = b":\n\n"
+Chunk = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.setattr(answer_module, "HEARTBEAT_SECONDS", 0.05)
+    yield Lab(tmp_path, monkeypatch)
+    assert settled()
+
+
+@pytest.fixture
+def request_() -> Iterator[RequestContext]:
+    context = RequestContext()
+    with request_scope(context):
+        running_requests.begin(context, None)
+        yield context
+
+
+def text(token: str, more: bool = False) -> Chunk:
+    return {"token": token, "finish_reason": None, **({"more": True} if more else {})}
+
+
+FINAL: Chunk = {"token": "", "finish_reason": "stop"}
+SILENCE: Chunk = {"token": "", "finish_reason": None}
+
+
+class Run:
+    """An engine's run made of chunks, pauses in seconds, exceptions and functions to call."""
+
+    def __init__(self, *steps: Chunk | float | Exception | Callable[[], Any]) -> None:
+        self.steps = steps
+        self.done: list[Any] = []
+        self.closed = False
+
+    def __call__(self) -> Iterator[Any]:
+        try:
+            for step in self.steps:
+                if isinstance(step, Exception):
+                    raise step
+                if isinstance(step, float):
+                    time.sleep(step)
+                elif callable(step):
+                    step()
+                else:
+                    yield step
+                self.done.append(step)
+        finally:
+            self.closed = True
+
+
+def stream(request: RequestContext, run: Run, include_usage: bool = False, patience: float = 1.0) -> StreamingAnswer:
+    renderer = OpenAIChatStream(ResponseBuilderService(), "m", include_usage)
+    return StreamingAnswer(request, run, renderer, lambda answer: {"answer": answer}).begin(patience)
+
+
+def summary(writes: list[bytes]) -> list[str]:
+    """Per write: its texts joined, ``~`` for a heartbeat, ``!reason`` for a finish, ``.`` for the terminator."""
+    return ["".join(_block(block) for block in write.decode().split("\n\n") if block) for write in writes]
+
+
+def _block(block: str) -> str:
+    if block in (":", "data: [DONE]"):
+        return "~" if block == ":" else "."
+    event = json.loads(block[6:])
+    if "error" in event:
+        return f"#{event['error']['code']}"
+    if not event["choices"]:
+        return f"${event['usage']['answer']}"
+    choice = event["choices"][0]
+    calls = f"@{len(choice['delta']['tool_calls'])}" if "tool_calls" in choice["delta"] else ""
+    finish = f"!{choice['finish_reason']}" if choice["finish_reason"] else ""
+    return choice["delta"].get("content", "") + calls + finish
+
+
+def read(body: StreamingAnswer) -> list[str]:
+    writes = list(body)
+    body.close()
+    return summary(writes)
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+def test_one_write_per_batch(request_: RequestContext) -> None:
+    run = Run(text("a"), text("b", more=True), text("c"), {**text(""), "more": True}, FINAL, END)
+    assert read(stream(request_, run)) == ["a", "bc", "!stop", "."]
+
+
+def test_empty_last_chunk_of_a_batch_flushes(request_: RequestContext) -> None:
+    assert read(stream(request_, Run(text("a", more=True), SILENCE, FINAL, END)))[0] == "a"
+
+
+@pytest.mark.parametrize("steps", [(), (END,), (SILENCE,), (text(""), END)])
+def test_no_output_is_a_well_formed_empty_answer(request_: RequestContext, steps: tuple[Chunk, ...]) -> None:
+    assert "".join(read(stream(request_, Run(*steps)))).replace("~", "") == "!stop."
+
+
+def test_a_run_that_just_stops_is_closed_properly(request_: RequestContext) -> None:
+    assert read(stream(request_, Run(text("a")))) == ["a", "!stop."]
+
+
+def test_tool_calls_with_finish_reason_have_no_second_final_chunk(request_: RequestContext) -> None:
+    calls = {"token": "", "finish_reason": "tool_calls", "tool_calls": [{"index": 0}]}
+    assert "".join(read(stream(request_, Run(text("a"), calls, END)))) == "a@1!tool_calls."
+
+
+def test_only_one_final_chunk(request_: RequestContext) -> None:
+    late_usage = {**SILENCE, "usage": {"total_tokens": 1}}
+    assert "".join(read(stream(request_, Run(text("a"), FINAL, late_usage, FINAL, END)))) == "a!stop."
+
+
+def test_usage_follows_the_final_chunk(request_: RequestContext) -> None:
+    run = Run(text("ab"), text("c"), FINAL, END)
+    assert "".join(read(stream(request_, run, include_usage=True))) == "abc!stop$abc."
+
+
+def test_heartbeats_before_the_first_chunk(request_: RequestContext) -> None:
+    got = read(stream(request_, Run(0.3, text("a"), FINAL, END), patience=0.01))
+    assert got[:2] == ["~", "~"]
+    assert "".join(got).lstrip("~") == "a!stop."
+
+
+def test_signs_of_life_become_heartbeats(request_: RequestContext) -> None:
+    got = read(stream(request_, Run(text("a"), 0.08, SILENCE, 0.08, SILENCE, SILENCE, text("b"), FINAL, END)))
+    assert "".join(got) == "a~~b!stop."
+
+
+def test_no_heartbeat_after_the_terminator(request_: RequestContext) -> None:
+    assert read(stream(request_, Run(text("a"), FINAL, END, 0.2, SILENCE)))[-1].endswith(".")
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+def test_an_early_error_is_raised_with_its_own_type(request_: RequestContext) -> None:
+    run = Run(BackendStatusError("no"))
+    with pytest.raises(BackendStatusError):
+        stream(request_, run)
+    assert settled()
+
+
+def test_an_error_before_the_run_exists_is_raised(request_: RequestContext) -> None:
+    def start() -> Iterator[Any]:
+        raise ValueError("no workflow")
+
+    with pytest.raises(ValueError, match="no workflow"):
+        stream(request_, start)  # type: ignore[arg-type]
+    assert settled()
+
+
+def test_an_error_after_a_heartbeat_is_an_event(request_: RequestContext) -> None:
+    assert "".join(read(stream(request_, Run(0.1, BackendStatusError("no")), patience=0.01))).strip("~") == "#502."
+
+
+def test_an_error_in_mid_stream_is_an_event(request_: RequestContext) -> None:
+    assert read(stream(request_, Run(text("a"), ValueError("bug")))) == ["a", "#500."]
+    assert not request_.cancel_scope.cancelled
+
+
+def test_text_held_back_for_its_batch_goes_before_the_error(request_: RequestContext) -> None:
+    assert "".join(read(stream(request_, Run(text("a", more=True), ValueError("bug"))))) == "a#500."
+
+
+def test_an_early_end_in_mid_stream_ends_properly(request_: RequestContext) -> None:
+    assert "".join(read(stream(request_, Run(text("a"), EarlyTerminationException("stop"))))) == "a!stop."
+
+
+@pytest.mark.parametrize("patience", [0.01, 1.0])
+def test_an_early_end_before_any_output_is_an_empty_answer(request_: RequestContext, patience: float) -> None:
+    run = Run(0.1, EarlyTerminationException("stop"))
+    assert "".join(read(stream(request_, run, patience=patience))).strip("~") == "!stop."
+
+
+# -- the client leaves -------------------------------------------------------------------------------------------------
+
+def test_closing_in_mid_stream_cancels_and_closes(request_: RequestContext) -> None:
+    run = Run(text("a"), text("b"), text("c"), END)
+    body = stream(request_, run)
+    next(body)
+    body.close()
+    body.close()
+    assert request_.cancel_scope.cancelled
+    assert run.closed and len(run.done) < 3
+
+
+def test_closing_before_the_first_chunk_cancels_at_once(request_: RequestContext) -> None:
+    run = Run(lambda: request_.cancel_scope.wait(5), text("a"), text("b"), END)
+    body = stream(request_, run, patience=0.01)
+    started = time.monotonic()
+    body.close()
+    assert time.monotonic() - started < 0.2
+    assert until(lambda: run.closed, 1)
+    assert settled()
+    assert len(run.done) <= 2
+
+
+def test_a_body_that_was_never_read_is_cleaned_up(request_: RequestContext) -> None:
+    run = Run(text("a"), END)
+    stream(request_, run).close()
+    assert run.closed and request_.cancel_scope.cancelled
+    assert settled()
+
+
+def test_no_flag_is_left_behind(request_: RequestContext) -> None:
+    body = stream(request_, Run(text("a"), END))
+    next(body)
+    cancellation_service.request_cancellation(request_.request_id)
+    body.close()
+    assert request_.request_id not in cancellation_service.get_all_cancelled_requests()
+
+
+# -- after the answer --------------------------------------------------------------------------------------------------
+
+def after(request: RequestContext, *steps: Any) -> Run:
+    """An answer followed by nodes."""
+    def announce() -> None:
+        request.background_pending = True
+
+    return Run(text("a"), FINAL, announce, END, *steps)
+
+
+def test_later_nodes_run_in_the_background(request_: RequestContext) -> None:
+    gate, threads = threading.Event(), []
+    run = after(request_, lambda: threads.append(threading.current_thread()), lambda: gate.wait(3),
+                lambda: threads.append(current_request()))
+    assert "".join(read(stream(request_, run))) == "a!stop."
+    assert request_.answer_complete and not request_.cancel_scope.cancelled
+    assert running_requests.count() == 1
+    gate.set()
+    assert settled()
+    assert threads[0] is not threading.current_thread()
+    assert threads[1] is request_
+
+
+def test_leaving_after_the_terminator_cancels_nothing(request_: RequestContext) -> None:
+    ran: list[bool] = []
+    body = stream(request_, after(request_, lambda: ran.append(True)))
+    while not next(body).endswith(b"data: [DONE]\n\n"):
+        pass
+    body.close()
+    assert settled() and ran == [True]
+    assert not request_.cancel_scope.cancelled
+
+
+def test_cancelling_later_nodes(request_: RequestContext) -> None:
+    ran: list[bool] = []
+
+    def node() -> None:
+        if request_.cancel_scope.wait(3):
+            raise EarlyTerminationException("cancelled")
+
+    read(stream(request_, after(request_, node, lambda: ran.append(True))))
+    cancellation_service.request_cancellation(request_.request_id)
+    assert settled() and ran == []
+    assert request_.request_id not in cancellation_service.get_all_cancelled_requests()
+
+
+def test_failing_later_nodes_are_logged(request_: RequestContext, caplog: pytest.LogCaptureFixture) -> None:
+    read(stream(request_, after(request_, ValueError("memory is full"))))
+    assert settled()
+    assert "memory is full" in caplog.text
+
+
+def test_later_nodes_have_a_deadline(lab: Lab, request_: RequestContext) -> None:
+    lab.user(backgroundNodesTimeoutInSeconds=1)
+    ended: list[bool] = []
+    read(stream(request_, after(request_, lambda: ended.append(request_.cancel_scope.wait(5)))))
+    started = time.monotonic()
+    assert settled(3)
+    assert ended == [True] and time.monotonic() - started < 2
+
+
+# -- whole answers -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("steps", "value"), [
+    (("text",), "text"), ((None,), ""), ((), ""), (({"tool_calls": [1]},), {"tool_calls": [1]}),
+    ((EarlyTerminationException("stop"),), "")])
+def test_whole_answer(request_: RequestContext, steps: tuple[Any, ...], value: Any) -> None:
+    answer = WholeAnswer(request_, lambda: Run(*steps)())
+    assert answer.value() == value
+    answer.close()
+    assert request_.answer_complete
+
+
+def test_whole_answer_that_fails(request_: RequestContext) -> None:
+    with pytest.raises(BackendStatusError):
+        WholeAnswer(request_, Run(BackendStatusError("no"))).value()
+    assert settled()
+
+
+def test_whole_answer_goes_before_later_nodes(request_: RequestContext) -> None:
+    ran: list[bool] = []
+    run = Run(lambda: setattr(request_, "background_pending", True), {"a": 1}, lambda: ran.append(True))
+    answer = WholeAnswer(request_, run)
+    assert answer.value() == {"a": 1}
+    assert ran == [] and not request_.answer_complete
+    answer.close()
+    assert settled() and ran == [True]
+
+
+def test_usage_estimate() -> None:
+    request_ = RequestContext()
+    messages = [{"role": "user", "content": "hello world"}, {"role": "user", "content": None}]
+    assert estimated_usage(request_, messages, "hello world") == {
+        "prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
+    request_.usage = {"total_tokens": 1}
+    assert estimated_usage(request_, messages, "x") == {"total_tokens": 1}

@@ -1,0 +1,135 @@
+"""Keys, model names and the chunk of the current dialect."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.api import api_helpers
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import ClientError
+from Middleware.models.request_context import RequestContext, request_scope
+from Tests.llmapis.lab import Lab
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    lab = Lab(tmp_path, monkeypatch)
+    for folder in ("_shared/fast", "_shared/a b", "_ann/greet"):
+        lab.write(f"Workflows/{folder}/_DefaultWorkflow", [])
+    lab.write("Workflows/_shared/single", [])
+    lab.write("Users/ann", {"sharedWorkflowsSubDirectoryOverride": "_ann"})
+    lab.write("Users/bob", {})
+    with request_scope(RequestContext()):
+        yield lab
+
+
+@pytest.fixture
+def two_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "USERS", ["ann", "bob"])
+
+
+@pytest.mark.parametrize(("header", "key"), [
+    ("Bearer k", "k"), ("Bearer   k  ", "k"), ("Bearer a b", "a b"), ("Bearer ", None), ("Bearer    ", None),
+    ("bearer k", None), ("BEARER k", None), ("Basic x", None), ("Bearerk", None), ("", None), (None, None),
+    ("Bearer\tk", None)])
+def test_api_key(header: str | None, key: str | None) -> None:
+    assert api_helpers.extract_api_key(header) == key
+
+
+@pytest.mark.parametrize(("model", "workflow"), [
+    ("fast", "fast"), ("fast:latest", "fast"), ("bob:fast", "fast"), ("bob:fast:latest", "fast"), (":fast", "fast"),
+    ("single", "single"), ("a b", "a b"), ("fast:latest:latest", None), ("gpt-4", None), ("", None), (None, None),
+    ("bob:../fast", None), ("../fast", None), ("bob:", None), (":", None), ("bob:x:fast", None), ("bob:.", None),
+    ("FAST", None), ("_shared", None), ("fast/", None), ("fast\x00", None), ("latest", None), (":latest", None),
+    ("x" * 5000, None)])
+def test_model_of_a_single_user(model: Any, workflow: str | None) -> None:
+    assert api_helpers.parse_model_field(model) == (None, workflow)
+
+
+@pytest.mark.parametrize(("model", "result"), [
+    ("ann", ("ann", None)), ("ann:latest", ("ann", None)), ("ann:greet", ("ann", "greet")),
+    ("ann:greet:latest", ("ann", "greet")), ("ann:fast", ("ann", None)), ("bob:fast", ("bob", "fast")),
+    ("bob:greet", ("bob", None)), ("bob:nope", ("bob", None)), ("bob:", ("bob", None)), ("bob:../fast", ("bob", None)),
+    ("fast", (None, None)), ("Ann", (None, None)), ("Ann:greet", (None, None)), ("carol:fast", (None, None)),
+    ("", (None, None)), (None, (None, None))])
+@pytest.mark.usefixtures("two_users")
+def test_model_of_two_users(model: Any, result: tuple[str | None, str | None]) -> None:
+    assert api_helpers.parse_model_field(model) == result
+
+
+@pytest.mark.parametrize("model", [5, 1.5, True, False, ["fast"], {"id": "fast"}])
+def test_model_of_another_kind(model: Any) -> None:
+    with pytest.raises(ClientError, match="'model'") as caught:
+        api_helpers.parse_model_field(model)
+    assert caught.value.status == 400
+
+
+@pytest.mark.usefixtures("two_users")
+def test_setting_the_context_clears_what_was_there() -> None:
+    api_helpers.set_request_context_from_model("ann:greet")
+    assert (instance.get_request_user(), api_helpers.get_active_workflow_override()) == ("ann", "greet")
+    assert api_helpers.get_model_name() == "ann:greet"
+    api_helpers.set_request_context_from_model("bob")
+    assert (instance.get_request_user(), api_helpers.get_active_workflow_override()) == ("bob", None)
+    assert api_helpers.get_model_name() == "bob"
+    api_helpers.set_request_context_from_model(None)
+    assert instance.get_request_user() is None
+
+
+@pytest.mark.usefixtures("two_users")
+def test_several_users_need_a_name() -> None:
+    for peer in ("127.0.0.1", "::1"):
+        with pytest.raises(ClientError, match="Multi-user mode is active.*ann, bob"):
+            api_helpers.require_identified_user(peer)
+    with pytest.raises(ClientError, match="Multi-user mode is active") as caught:
+        api_helpers.require_identified_user("192.168.1.7")
+    assert "ann" not in str(caught.value)
+    instance.set_request_user("bob")
+    api_helpers.require_identified_user()
+
+
+def test_a_single_user_needs_no_name() -> None:
+    api_helpers.require_identified_user()
+    assert api_helpers.get_model_name() == "tester"
+    api_helpers.set_workflow_override("fast")
+    assert api_helpers.get_model_name() == "tester:fast"
+    api_helpers.clear_workflow_override()
+    assert api_helpers.get_active_workflow_override() is None
+
+
+def test_clear_request_context() -> None:
+    context = RequestContext(user="ann", workflow_override="x", redact=True)
+    with request_scope(context):
+        api_helpers.clear_request_context()
+    assert (context.user, context.workflow_override, context.redact) == (None, None, False)
+
+
+def test_legacy_mode_has_the_current_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "USERS", None)
+    assert api_helpers.configured_users() == []
+    assert api_helpers.get_model_name() == "tester"
+
+
+def test_build_response_json() -> None:
+    chunk = json.loads(api_helpers.build_response_json("ü", additional_fields={"model": "x", "extra": 1}))
+    assert chunk["choices"][0]["delta"] == {"content": "ü"}
+    assert (chunk["model"], chunk["extra"]) == ("x", 1)
+    assert "ü" in api_helpers.build_response_json("ü")
+    final = json.loads(api_helpers.build_response_json("", "stop"))
+    assert final["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+
+
+def test_build_response_json_of_an_unknown_type() -> None:
+    instance.set_api_type("carrierpigeon")
+    with pytest.raises(ValueError, match="carrierpigeon"):
+        api_helpers.build_response_json("x")
+
+
+def test_sse_format() -> None:
+    assert api_helpers.sse_format("{}", "openai") == "data: {}\n\n"
+    assert api_helpers.sse_format("{}", "openaichatcompletion") == "data: {}\n\n"
+    assert api_helpers.sse_format("{}", "ollamaapichat") == "{}\n"

@@ -1,0 +1,135 @@
+"""The application: discovery of handlers, unknown routes, wrong methods."""
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask import Flask
+
+from Middleware.api import app as app_module
+from Middleware.api import handlers
+from Middleware.api.api_server import ApiServer, discover_handlers
+from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
+from Middleware.common import instance_global_variables as instance
+from Tests.api.api_lab import CHAT, ApiLab
+from Tests.stub_backend import StubBackend
+from Tests.workflows.engine_lab import static
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
+    with StubBackend() as backend:
+        lab = ApiLab(tmp_path, monkeypatch, backend)
+        lab.default([static("x")])
+        yield lab
+
+
+@pytest.mark.parametrize("path", ["/", "/nope", "/static/x.js", "/v1", "/v1/chat", "/v2/models"])
+def test_unknown_path(lab: ApiLab, path: str) -> None:
+    answer = lab.get(path)
+    assert answer.status == 404
+    assert answer.headers["Content-Type"] == "application/json"
+    assert (answer.json["error"]["type"], answer.json["error"]["code"]) == ("server_error", 404)
+
+
+def test_unknown_ollama_path_has_its_own_error_shape(lab: ApiLab) -> None:
+    answer = lab.get("/api/nope")
+    assert answer.status == 404
+    assert isinstance(answer.json["error"], str)
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", CHAT), ("DELETE", CHAT), ("PUT", CHAT), ("POST", "/v1/models")])
+def test_wrong_method(lab: ApiLab, method: str, path: str) -> None:
+    with lab.client.open(path, method=method) as response:
+        assert response.status_code == 405
+        assert response.get_json()["error"]["code"] == 405
+        assert ("POST" if path == CHAT else "GET") in response.headers["Allow"]
+
+
+def test_options_and_head(lab: ApiLab) -> None:
+    with lab.client.options(CHAT) as response:
+        assert response.status_code == 200 and "POST" in response.headers["Allow"]
+    with lab.client.head("/v1/models") as response:
+        assert response.status_code == 200 and response.data == b""
+
+
+def test_discovery() -> None:
+    names = [type(handler).__name__ for handler in discover_handlers()]
+    assert "OpenAIApiHandler" in names
+    assert "BaseApiHandler" not in names
+    assert len(set(names)) == len(names)
+
+
+EXTRA = '''
+from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
+
+
+class ExtraHandler(BaseApiHandler):
+    def register_routes(self, app):
+        app.add_url_rule("/extra", "extra", lambda: json_response({"extra": True}))
+
+    def error_body(self, message, status):
+        return {}
+
+
+class Unfinished(BaseApiHandler):
+    pass
+'''
+
+
+def test_new_handlers_are_found_and_broken_ones_skipped(lab: ApiLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                        caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "handlers"
+    folder.mkdir()
+    (folder / "extra.py").write_text(EXTRA, encoding="utf-8")
+    (folder / "broken.py").write_text("import no_such_module_anywhere", encoding="utf-8")
+    (folder / "base_skipped.py").write_text("raise RuntimeError('must not be imported')", encoding="utf-8")
+    monkeypatch.setattr(handlers, "__path__", [*handlers.__path__, str(folder)])
+    try:
+        client = ApiServer().app.test_client()
+    finally:
+        sys.modules.pop("Middleware.api.handlers.extra", None)
+    assert client.get("/extra").get_json() == {"extra": True}
+    assert client.get("/v1/models").status_code == 200
+    assert "broken" in caplog.text and "no_such_module_anywhere" in caplog.text
+    assert "must not be imported" not in caplog.text
+
+
+def test_a_given_application_is_used() -> None:
+    flask = Flask("mine", static_folder=None)
+    assert ApiServer(flask).app is flask
+    assert CHAT in [rule.rule for rule in flask.url_map.iter_rules()]
+
+
+def test_an_unforeseen_error_is_json_without_details(lab: ApiLab) -> None:
+    def view() -> str:
+        raise RuntimeError("internal words")
+
+    flask = app_module.create_app()
+    flask.add_url_rule("/broken", "broken", view)
+    response = flask.test_client().get("/broken")
+    assert response.status_code == 500
+    assert response.get_json()["error"]["code"] == 500
+    assert "internal words" not in response.get_data(as_text=True)
+
+
+def test_factory_and_lazy_app() -> None:
+    assert app_module.create_app() is not app_module.create_app()
+    assert app_module.app is app_module.app
+    with pytest.raises(AttributeError):
+        _ = app_module.no_such_name
+
+
+def test_gate_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    flask = app_module.create_app()
+    monkeypatch.setattr(instance, "_request_semaphore", None)
+    assert app_module.build_wsgi_application(flask) is flask
+    instance.initialize_request_semaphore(2)
+    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 7)
+    gated = app_module.build_wsgi_application(flask, threads=100)
+    assert isinstance(gated, ConcurrencyLimitMiddleware)
+    assert (gated.acquire_timeout, gated.max_waiting) == (7, 36)
+    monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "endpoint")
+    assert app_module.build_wsgi_application(flask) is flask

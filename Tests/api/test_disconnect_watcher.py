@@ -1,0 +1,195 @@
+"""Noticing clients that have gone, on real sockets."""
+from __future__ import annotations
+
+import io
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from Middleware.api.disconnect_watcher import DisconnectWatcher, has_been_closed, probe_for
+from Middleware.models.request_context import RequestContext
+from Middleware.services.cancellation_service import cancellation_service
+from Tests.workflows.engine_lab import until
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Server's and client's end of a TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        server, _ = listener.accept()
+    with client, server:
+        yield server, client
+
+
+def test_an_open_connection(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    started = time.monotonic()
+    assert not has_been_closed(server)
+    client.sendall(b"POST")
+    assert until(lambda: server.recv(4, socket.MSG_PEEK) == b"POST")
+    assert not has_been_closed(server)
+    assert server.recv(10) == b"POST"  # nothing was read
+    assert time.monotonic() - started < 1
+
+
+def test_a_closed_connection(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    client.close()
+    assert until(lambda: has_been_closed(server), 1)
+
+
+def test_a_half_closed_connection_counts_as_gone(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    client.shutdown(socket.SHUT_WR)
+    assert until(lambda: has_been_closed(server), 1)
+
+
+def test_a_reset_connection(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    assert until(lambda: has_been_closed(server), 1)
+
+
+def test_a_connection_closed_on_our_side(pair: tuple[socket.socket, socket.socket]) -> None:
+    pair[0].close()
+    assert has_been_closed(pair[0])
+
+
+def test_probes(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    assert probe_for({}) is None
+    assert probe_for({"eventlet.input": io.BytesIO()}) is None
+
+    class EventletInput:
+        def get_socket(self) -> socket.socket:
+            return server
+
+    probes = [probe_for({"werkzeug.socket": server}), probe_for({"eventlet.input": EventletInput()})]
+    assert [probe() for probe in probes if probe] == [False, False]
+    client.close()
+    assert until(lambda: all(probe is not None and probe() for probe in probes), 1)
+    answers = iter([False, True])
+    waitress = probe_for({"waitress.client_disconnected": lambda: next(answers)})
+    assert waitress is not None and [waitress(), waitress()] == [False, True]
+
+
+class Watched:
+    def __init__(self, watcher: DisconnectWatcher, gone: bool = False, broken: bool = False) -> None:
+        self.request = RequestContext()
+        self.gone = threading.Event()
+        self.broken = broken
+        self.asked = 0
+        if gone:
+            self.gone.set()
+        cancellation_service.adopt(self.request.request_id, self.request.cancel_scope)
+        watcher.watch(self.request, self.probe)
+
+    def probe(self) -> bool:
+        self.asked += 1
+        if self.broken:
+            raise OSError("cannot tell")
+        return self.gone.is_set()
+
+    @property
+    def cancelled(self) -> bool:
+        return self.request.cancel_scope.cancelled
+
+
+@pytest.fixture
+def watcher() -> DisconnectWatcher:
+    return DisconnectWatcher(interval=0.01)
+
+
+def test_a_client_that_goes_cancels_its_request_only(watcher: DisconnectWatcher) -> None:
+    leaves, stays = Watched(watcher), Watched(watcher)
+    assert until(lambda: stays.asked > 2)
+    assert not leaves.cancelled
+    leaves.gone.set()
+    started = time.monotonic()
+    assert until(lambda: leaves.cancelled, 1)
+    assert time.monotonic() - started < 0.25
+    assert leaves.request.cancel_scope.reason == "client disconnected"
+    assert not stays.cancelled
+    asked = leaves.asked
+    time.sleep(0.05)
+    assert leaves.asked == asked
+    watcher.forget(stays.request)
+
+
+def test_default_interval_is_quick_enough() -> None:
+    watched = Watched(DisconnectWatcher(), gone=True)
+    assert until(lambda: watched.cancelled, 0.25)
+
+
+def test_forgotten_requests_are_left_alone(watcher: DisconnectWatcher) -> None:
+    watched = Watched(watcher)
+    assert until(lambda: watched.asked > 0)
+    watcher.forget(watched.request)
+    watcher.forget(watched.request)
+    watched.gone.set()
+    time.sleep(0.05)
+    assert not watched.cancelled
+
+
+def test_an_answered_request_is_not_cancelled(watcher: DisconnectWatcher) -> None:
+    watched = Watched(watcher)
+    watched.request.answer_complete = True
+    watched.gone.set()
+    time.sleep(0.05)
+    assert not watched.cancelled
+    watcher.forget(watched.request)
+
+
+def test_an_answer_that_became_complete_meanwhile_is_not_cancelled(watcher: DisconnectWatcher) -> None:
+    request = RequestContext()
+    asked = threading.Event()
+
+    def probe() -> bool:
+        request.answer_complete = True  # the client read the end of the answer and left
+        asked.set()
+        return True
+
+    watcher.watch(request, probe)
+    assert asked.wait(1)
+    time.sleep(0.03)
+    assert not request.cancel_scope.cancelled
+    watcher.forget(request)
+
+
+def test_a_request_that_ended_meanwhile_leaves_no_flag(watcher: DisconnectWatcher) -> None:
+    request = RequestContext()
+    cancellation_service.adopt(request.request_id, request.cancel_scope)
+
+    def probe() -> bool:
+        cancellation_service.acknowledge_cancellation(request.request_id)  # its end, in the middle of a round
+        return True
+
+    watcher.watch(request, probe)
+    assert until(lambda: request.cancel_scope.cancelled, 1)
+    assert request.request_id not in cancellation_service.get_all_cancelled_requests()
+
+
+def test_a_broken_probe_spares_the_others(watcher: DisconnectWatcher, caplog: pytest.LogCaptureFixture) -> None:
+    broken, leaves = Watched(watcher, broken=True), Watched(watcher, gone=True)
+    assert until(lambda: leaves.cancelled, 1)
+    assert not broken.cancelled
+    assert "cannot tell" in caplog.text
+    watcher.forget(broken.request)
+
+
+def test_requests_without_a_probe_are_not_watched(watcher: DisconnectWatcher) -> None:
+    watcher.watch(RequestContext(), None)
+    assert watcher._watched == {}
+
+
+def test_the_watch_resumes_after_a_pause(watcher: DisconnectWatcher) -> None:
+    for _ in range(2):
+        watched = Watched(watcher, gone=True)
+        assert until(lambda: watched.cancelled, 1)  # noqa: B023
+        time.sleep(0.03)

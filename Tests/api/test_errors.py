@@ -1,0 +1,73 @@
+"""What a client and what the log is told when something fails."""
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from Middleware.api.errors import PublicError, describe_error, log_error
+from Middleware.exceptions import (
+    BackendConnectionError,
+    BackendResponseError,
+    BackendStatusError,
+    BackendTimeoutError,
+    ClientError,
+    ConfigNotFoundError,
+    ConfigSyntaxError,
+    ConfigValueError,
+    GateTimeoutError,
+    WilmerError,
+)
+from Middleware.models.request_context import RequestContext
+
+
+@pytest.mark.parametrize(("error", "status"), [
+    (ConfigNotFoundError("gone"), 500), (ConfigValueError("bad"), 500), (ConfigSyntaxError("f.json", "bad"), 500),
+    (BackendConnectionError("refused"), 502), (BackendTimeoutError("late"), 502), (BackendStatusError("no"), 502),
+    (BackendResponseError("what"), 502), (GateTimeoutError("busy"), 503), (WilmerError("general"), 500),
+    (ValueError("internal"), 500), (KeyError("internal"), 500)])
+def test_status(error: Exception, status: int) -> None:
+    public = describe_error(error)
+    assert (public.status, public.is_client_error) == (status, False)
+    assert public.message
+
+
+@pytest.mark.parametrize("status", [400, 404, 413])
+def test_client_errors_are_told_as_they_are(status: int) -> None:
+    assert describe_error(ClientError("wrong", status), RequestContext()) == PublicError(status, "wrong", True)
+
+
+def test_our_own_errors_tell_place_and_request() -> None:
+    error = ConfigValueError("bad value", file="Users/ann.json", json_path="port")
+    error.location = "workflow 'Main', node 2 'Ask'"  # type: ignore[attr-defined]
+    message = describe_error(error, RequestContext(request_id="r-9")).message
+    assert message == "Users/ann.json: bad value (at port). In workflow 'Main', node 2 'Ask'. [request r-9]"
+
+
+@pytest.mark.parametrize("error", [ValueError("/secret/path key=abc"), FileNotFoundError(2, "No", "/secret/path"),
+                                   ConnectionError("/secret/path")])
+def test_foreign_errors_tell_no_details(error: Exception) -> None:
+    message = describe_error(error).message
+    assert "secret" not in message and type(error).__name__ in message
+
+
+def test_one_line() -> None:
+    assert describe_error(WilmerError("a\nb\r\n  c\t")).message == "a b c"
+    assert describe_error(ClientError("a\nb")).message == "a b"
+
+
+@pytest.mark.parametrize(("error", "level", "traceback"), [
+    (ClientError("wrong"), logging.WARNING, False), (ConfigValueError("bad"), logging.ERROR, False),
+    (BackendStatusError("no"), logging.ERROR, False), (GateTimeoutError("busy"), logging.ERROR, False),
+    (ValueError("internal"), logging.ERROR, True)])
+def test_log(error: Exception, level: int, traceback: bool, caplog: pytest.LogCaptureFixture) -> None:
+    log_error(error, RequestContext(request_id="r-9"), "in mid-stream")
+    record, = caplog.records
+    assert record.levelno == level
+    assert bool(record.exc_info) is traceback
+    assert "r-9" in caplog.text and str(error) in caplog.text
+
+
+def test_log_without_request(caplog: pytest.LogCaptureFixture) -> None:
+    log_error(ConfigValueError("bad"), None, "before the answer")
+    assert "bad" in caplog.text and "before the answer" in caplog.text

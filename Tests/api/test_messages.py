@@ -1,0 +1,123 @@
+"""Chat bodies to internal messages."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.api.messages import chat_messages
+from Middleware.exceptions import ClientError
+from Tests.llmapis.lab import Lab
+
+PREFIXES = {"chatCompleteAddUserAssistant": True}
+GENERATOR = {"chatCompletionAddMissingAssistantGenerator": True}
+CALLS = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+
+@pytest.fixture(autouse=True)
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    return Lab(tmp_path, monkeypatch)
+
+
+def image(url: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": url}
+
+
+def source(**fields: Any) -> dict[str, Any]:
+    return {"type": "image", "source": fields}
+
+
+def text(value: Any) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+@pytest.mark.parametrize(("content", "expected", "images"), [
+    ("plain", "plain", None), ("", "", None), (None, "", None), (5, "5", None),
+    (1.5, "1.5", None), (True, "True", None),
+    ([], "", None),
+    ([text("a"), image({"url": "http://h/x.png"}), text("b")], "a\nb", ["http://h/x.png"]),
+    ([image({"url": "data:image/png;base64,QUJD"}), image("http://h/y")], "",
+     ["data:image/png;base64,QUJD", "http://h/y"]),
+    ([source(type="base64", data="QUJD")], "", ["data:image/png;base64,QUJD"]),
+    ([source(type="base64", media_type="image/webp", data="QUJD")], "", ["data:image/webp;base64,QUJD"]),
+    ([source(type="base64", data="")], "", None),
+    ([source(type="url", url="http://h/z")], "", ["http://h/z"]),
+    ([source(type="file", id="x")], "", None),
+    ([image({"url": ""}), image(None), image({}), image(5), {"type": "image"}], "", None),
+    (["plain", text("b")], "plain\nb", None),
+    ([text(None), {"type": "audio", "data": "x"}, 5, None, {}], "", None),
+])
+def test_content(content: Any, expected: str, images: list[str] | None) -> None:
+    message, = chat_messages([{"role": "user", "content": content}])
+    assert message == {"role": "user", "content": expected, **({"images": images} if images else {})}
+
+
+def test_prefix_goes_before_the_joined_text(lab: Lab) -> None:
+    lab.user(**PREFIXES)
+    assert chat_messages([{"role": "user", "content": [text("a"), image("http://h/x.png"), text("b")]}]) == [
+        {"role": "user", "content": "User: a\nb", "images": ["http://h/x.png"]}]
+
+
+def test_prefixes_by_role(lab: Lab) -> None:
+    lab.user(**PREFIXES)
+    messages = chat_messages([{"role": role, "content": "x"} for role in
+                              ("system", "user", "assistant", "tool", "systemMes")] + [{"role": "user", "content": ""}])
+    assert [message["content"] for message in messages] == ["x", "User: x", "Assistant: x", "x", "x", "User: "]
+
+
+@pytest.mark.parametrize("images", [[], None, "x", {}])
+def test_images_key_must_be_a_list(images: Any) -> None:
+    assert chat_messages([{"role": "user", "content": "x", "images": images}]) == [{"role": "user", "content": "x"}]
+
+
+def test_part_images_come_before_the_images_key() -> None:
+    message, = chat_messages([{"role": "user", "content": [image("http://h/1")], "images": ["Zm9v", "", 5]}])
+    assert message["images"] == ["http://h/1", "Zm9v"]
+
+
+@pytest.mark.parametrize("content", [{"content": None}, {}])
+def test_tool_call_turn(content: dict[str, Any]) -> None:
+    assert chat_messages([{"role": "assistant", **content, "tool_calls": CALLS}]) == [
+        {"role": "assistant", "content": "", "tool_calls": CALLS}]
+
+
+def test_tool_keys_are_kept_and_others_dropped() -> None:
+    assert chat_messages([{"role": "tool", "content": "r", "tool_call_id": "c1", "name": "f", "refusal": None,
+                           "tool_calls": None, "cache_control": {}}]) == [
+        {"role": "tool", "content": "r", "tool_call_id": "c1", "name": "f"}]
+
+
+@pytest.mark.parametrize(("settings", "last", "appended"), [
+    ({**PREFIXES, **GENERATOR}, "user", "Assistant:"), (GENERATOR, "user", ""), (GENERATOR, "system", ""),
+    (GENERATOR, "assistant", None), (PREFIXES, "user", None), ({}, "user", None),
+    ({"chatCompletionAddMissingAssistantGenerator": "true"}, "user", ""),
+    ({"chatCompletionAddMissingAssistantGenerator": "false"}, "user", None)])
+def test_generator(lab: Lab, settings: dict[str, Any], last: str, appended: str | None) -> None:
+    lab.user(**settings)
+    messages = chat_messages([{"role": last, "content": "x"}])
+    assert messages[1:] == ([] if appended is None else [{"role": "assistant", "content": appended}])
+
+
+def test_no_generator_on_an_empty_list(lab: Lab) -> None:
+    lab.user(**PREFIXES, **GENERATOR)
+    assert chat_messages([]) == []
+
+
+@pytest.mark.parametrize(("raw", "words"), [
+    (None, "list of objects"), ("x", "list of objects"), ({"role": "user"}, "list of objects"),
+    ([["x"]], "list of objects"), ([{"role": "user", "content": "x"}, "y"], "list of objects"),
+    ([{"content": "x"}], "'role'"), ([{"role": "", "content": "x"}], "'role'"),
+    ([{"role": 5, "content": "x"}], "'role'"),
+    ([{"role": "user"}], "'content' or 'tool_calls'"), ([{"role": "user", "content": {"text": "x"}}], "'content'")])
+def test_bad_messages(raw: Any, words: str) -> None:
+    with pytest.raises(ClientError, match=words):
+        chat_messages(raw)
+
+
+def test_input_is_not_changed(lab: Lab) -> None:
+    lab.user(**PREFIXES, **GENERATOR)
+    raw = [{"role": "user", "content": [text("a"), image("http://h/x")], "images": ["Zm9v"]}]
+    before = repr(raw)
+    chat_messages(raw)
+    assert repr(raw) == before

@@ -1,0 +1,65 @@
+"""Shared servers: one process per launcher and setting for the whole directory, started when first wanted."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from Tests.integration.launcher import LAUNCHERS, USER, Backend, ConfigTree, Launcher, standard_tree
+
+
+class Servers:
+    """Running launchers by script and concurrency limit."""
+
+    def __init__(self, tree: ConfigTree, backend: Backend) -> None:
+        self._tree = tree
+        self._backend = backend
+        self._running: dict[tuple[str, int], Launcher] = {}
+        self._stack = ExitStack()
+
+    def get(self, script: str, concurrency: int = 0) -> Launcher:
+        """The launcher with that ``--concurrency`` (0: unlimited), running."""
+        key = script, concurrency
+        if key not in self._running:
+            self._running[key] = self._stack.enter_context(Launcher(
+                script, "--PublicDirectory", self._tree.public, "--User", USER, "--concurrency", str(concurrency),
+                backend=self._backend))
+        return self._running[key]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture(scope="session")
+def shared_backend() -> Iterator[Backend]:
+    with Backend() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="session")
+def servers(shared_backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    tree = standard_tree(tmp_path_factory.mktemp("standard") / "Public", shared_backend.url)
+    running = Servers(tree, shared_backend)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def backend(shared_backend: Backend) -> Iterator[Backend]:
+    """The back-end of the shared servers, with nothing scripted yet."""
+    shared_backend.reset()
+    yield shared_backend
+    shared_backend.reset()
+
+
+@pytest.fixture(params=LAUNCHERS)
+def server(request: pytest.FixtureRequest, servers: Servers, backend: Backend) -> Launcher:
+    """Each launcher in turn, without a concurrency limit."""
+    return servers.get(request.param)
+
+
+@pytest.fixture(params=LAUNCHERS)
+def gated_server(request: pytest.FixtureRequest, servers: Servers, backend: Backend) -> Launcher:
+    """Each launcher in turn, serving one request at a time."""
+    return servers.get(request.param, concurrency=1)

@@ -1,0 +1,382 @@
+"""What the integration tests stand on: a configuration on disk, a scripted LLM server, and launchers as processes.
+
+    with Backend() as backend:
+        tree = standard_tree(tmp_path / "Public", backend.url)
+        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", "ann") as server:
+            assert server.ask("Single").status == 200
+
+Every LLM node made by ``llm_node`` names itself in its system prompt, so that the back-end can be told what to say to
+which node, and tests can ask which nodes ran.
+"""
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from Tests.stub_backend import (
+    RecordedRequest,
+    Reply,
+    StubBackend,
+    chat_chunk,
+    chat_reply,
+    chat_stream_reply,
+    sse_reply,
+)
+
+PROJECT = Path(__file__).resolve().parents[2]
+LAUNCHERS = ("run_waitress.py", "server.py", "run_eventlet.py")
+USER = "ann"
+START_SECONDS = 30.0
+USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+_NODE = re.compile(r"node:([\w-]+)")
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+Answer = Reply | Callable[[RecordedRequest], Reply]
+
+
+class Backend(StubBackend):
+    """A scripted LLM server that knows which node calls it.
+
+    ``replies[name]`` is what the node ``name`` gets; without one it is told ``<name> says hello.`` in three tokens.
+    ``hello`` is a message that no other test sends: only calls with it are recorded, so that nodes which an earlier
+    test left running in the background do not count.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replies: dict[str, Answer] = {}
+        self.responder = self._reply
+        self.hello = "Hello 0."
+        self._tests = itertools.count(1)
+        self._calls: list[tuple[str, RecordedRequest]] = []
+        self._called = threading.Condition()
+
+    def __enter__(self) -> Backend:
+        self.start()
+        return self
+
+    def reset(self) -> None:
+        """Forget replies and calls, and begin a new conversation."""
+        with self._called:
+            self.hello = f"Hello {next(self._tests)}."
+            self.replies.clear()
+            self._calls.clear()
+
+    def calls(self, node: str | None = None) -> list[RecordedRequest]:
+        """The calls since ``reset``, of one node or of all."""
+        with self._called:
+            return [request for name, request in self._calls if node in (None, name)]
+
+    def nodes(self) -> list[str]:
+        """The names of the nodes that called, in order."""
+        with self._called:
+            return [name for name, _ in self._calls]
+
+    def wait_call(self, node: str, timeout: float = 10.0) -> RecordedRequest:
+        """The first call of a node. Raises AssertionError if there is none in ``timeout`` seconds."""
+        with self._called:
+            if not self._called.wait_for(lambda: any(name == node for name, _ in self._calls), timeout):
+                raise AssertionError(f"node {node} did not call; called: {[name for name, _ in self._calls]}")
+            return next(request for name, request in self._calls if name == node)
+
+    def _reply(self, request: RecordedRequest) -> Reply:
+        found = _NODE.search(json.dumps(request.json["messages"][:1]))
+        name = found[1] if found else "?"
+        with self._called:
+            if self.hello.encode() in request.body:
+                self._calls.append((name, request))
+                self._called.notify_all()
+            answer = self.replies.get(name)
+        if answer is None:
+            return says(request, name)
+        return answer(request) if callable(answer) else answer
+
+
+def says(request: RecordedRequest, name: str, **options: Any) -> Reply:
+    """``<name> says hello.``, streamed if the request wants that."""
+    if request.json.get("stream"):
+        return chat_stream_reply([f"{name} ", "says ", "hello."], usage=USAGE, **options)
+    return chat_reply(f"{name} says hello.", usage=USAGE, **options)
+
+
+def slow(name: str, seconds: float) -> Callable[[RecordedRequest], Reply]:
+    """The usual answer after a silence of some seconds, before the status line."""
+    return lambda request: says(request, name, header_delay=seconds)
+
+
+def stuck(*tokens: str) -> Reply:
+    """A stream that stops after some tokens without an end."""
+    return sse_reply([chat_chunk({"content": token}) for token in tokens], hang=True)
+
+
+class ConfigTree:
+    """A ``Public`` folder that tests write into."""
+
+    def __init__(self, public: Path) -> None:
+        self.public = public
+        self.configs = public / "Configs"
+
+    def write(self, path: str, value: Any) -> Path:
+        """Write a file below ``Configs``: text as it is, anything else as JSON."""
+        file = self.configs / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    def shared(self, name: str, *nodes: Mapping[str, Any]) -> Path:
+        """A workflow that clients select with ``model``."""
+        return self.write(f"Workflows/_shared/{name}.json", {"nodes": list(nodes)})
+
+    def private(self, name: str, *nodes: Mapping[str, Any]) -> Path:
+        """A workflow of the user."""
+        return self.write(f"Workflows/{USER}/{name}.json", {"nodes": list(nodes)})
+
+
+def llm_node(name: str, **keys: Any) -> dict[str, Any]:
+    """A Standard node that the back-end knows as ``name``."""
+    return {"title": name, "type": "Standard", "endpointName": "Stub", "preset": "Plain",
+            "systemPrompt": f"node:{name}", "prompt": "", "lastMessagesToSendInsteadOfPrompt": 5,
+            "maxResponseSizeInTokens": 100, "returnToUser": False, **keys}
+
+
+def child_node(workflow: str, **keys: Any) -> dict[str, Any]:
+    """A node that runs another workflow."""
+    return {"title": workflow, "type": "CustomWorkflow", "workflowName": workflow, "returnToUser": False, **keys}
+
+
+def endpoint(url: str, **keys: Any) -> dict[str, Any]:
+    """An endpoint file."""
+    return {"endpoint": url, "apiTypeConfigFileName": "Chat", "modelNameToSendToAPI": "stub", "apiKey": "",
+            "maxContextTokenSize": 8192, "trimBeginningAndEndLineBreaks": True, **keys}
+
+
+def api_type(**keys: Any) -> dict[str, Any]:
+    """An ApiTypes file of an OpenAI-compatible chat server."""
+    return {"nameForDisplayOnly": "Chat", "type": "openAIChatCompletion", "presetType": "Chat",
+            "maxNewTokensPropertyName": "max_tokens", "streamPropertyName": "stream", **keys}
+
+
+def standard_tree(public: Path, backend_url: str) -> ConfigTree:
+    """One user with prompt routing, a nested route, and shared workflows for everything the tests stop or delay."""
+    tree = ConfigTree(public)
+    tree.write("Users/_current-user.json", {"currentUser": USER})
+    tree.write(f"Users/{USER}.json", {
+        "routingConfig": "routes", "categorizationWorkflow": "Categorize", "maxCategorizationAttempts": 1,
+        "allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly"})
+    tree.write("PromptTemplates/_chatonly.json", {})
+    tree.write("Endpoints/Stub.json", endpoint(backend_url))
+    tree.write("ApiTypes/Chat.json", api_type())
+    tree.write("Presets/Chat/Plain.json", {"temperature": 0.5})
+    tree.write("Routing/routes.json", {"POEM": {"description": "poems", "workflow": "Poem"},
+                                       "OTHER": {"description": "the rest", "workflow": "Plain"}})
+    respond = {"returnToUser": True}
+    tree.private("Categorize", llm_node("categorize"))
+    tree.private("Plain", llm_node("plain", **respond))
+    tree.private("Poem", llm_node("outline"), child_node("Draft", scoped_variables=["{agent1Output}"], **respond))
+    tree.private("Draft", llm_node("draft", systemPrompt="node:draft {agent1Input}"),
+                 llm_node("final", systemPrompt="node:final {agent1Output}", **respond))
+    tree.private("Steps", llm_node("inner"), llm_node("inner-next"))
+    tree.private("Speaker", llm_node("speaker", **respond), llm_node("speaker-next"))
+    tree.shared("Single", llm_node("single", **respond))
+    tree.shared("Chain", llm_node("first"), llm_node("second", **respond), llm_node("third"))
+    tree.shared("Nested", child_node("Steps"), llm_node("outer-next", **respond))
+    tree.shared("NestedSpeaker", child_node("Speaker", **respond), llm_node("outer-next"))
+    tree.shared("Background", llm_node("answer", **respond), llm_node("slow"), llm_node("late"))
+    tree.shared("Remember", llm_node("answer", **respond),
+                llm_node("remember", systemPrompt="node:remember <{agent1Output}>"))
+    return tree
+
+
+@dataclass(frozen=True)
+class Response:
+    """A complete answer as it came over the wire."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        """The message of a chat completion."""
+        content: str = self.json["choices"][0]["message"]["content"]
+        return content
+
+    @property
+    def error(self) -> str:
+        """The message of an error; the body must be one."""
+        error = self.json["error"]
+        message: str = error if isinstance(error, str) else error["message"]
+        return message
+
+
+class Launcher:
+    """A launcher as a process of its own, on a free loopback port. Ended by its own process id.
+
+    ``backend``: whose ``hello`` the chat completions send.
+    """
+
+    def __init__(self, script: str, *arguments: str | os.PathLike[str], backend: Backend | None = None) -> None:
+        self.script = script
+        self._backend = backend
+        self._arguments = [os.fspath(argument) for argument in arguments]
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._log = Path(self._folder.name) / "output.txt"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    def __enter__(self) -> Launcher:
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(PROJECT / self.script), "--port", "0", *self._arguments],
+                cwd=tempfile.gettempdir(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env=clean_environment())
+        try:
+            self._wait_until_it_answers()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def output(self) -> str:
+        """What the process has printed so far."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def wait_output(self, text: str, timeout: float = 5.0) -> str:
+        """The output once it has ``text``. Raises AssertionError."""
+        deadline = time.monotonic() + timeout
+        while text not in (output := self.output()):
+            assert time.monotonic() < deadline, f"'{text}' was not printed:\n{output}"
+            time.sleep(0.02)
+        return output
+
+    def stop(self) -> None:
+        """End the process if it still runs."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(5)
+
+    def request(self, method: str, path: str, body: Any = None, timeout: float = 20.0) -> Response:
+        """One request on a connection of its own, answered completely."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            data = None if body is None else json.dumps(body).encode("utf-8")
+            connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+            response = connection.getresponse()
+            return Response(response.status, {name.lower(): value for name, value in response.getheaders()},
+                            response.read())
+        finally:
+            connection.close()
+
+    def ask(self, model: str | None = None, stream: bool = False, **fields: Any) -> Response:
+        """One chat completion; ``model`` names a shared workflow, None means routing."""
+        return self.request("POST", "/v1/chat/completions", self._chat(model, stream, **fields))
+
+    def open(self, model: str | None, stream: bool) -> socket.socket:
+        """Send a chat completion and leave the answer unread. The caller closes the socket when it wants."""
+        body = json.dumps(self._chat(model, stream)).encode("utf-8")
+        head = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n")
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        sock.sendall(head.encode("ascii") + body)
+        return sock
+
+    def _chat(self, model: str | None, stream: bool, **fields: Any) -> dict[str, Any]:
+        text = fields.pop("text", self._backend.hello if self._backend else "Hello")
+        named = {} if model is None else {"model": model}
+        return {**named, "messages": [{"role": "user", "content": text}], "stream": stream, **fields}
+
+    def _wait_until_it_answers(self) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            found = _ADDRESS.search(self.output())
+            if found:
+                self.port = int(found[1])
+                try:
+                    self.request("GET", "/v1/models")
+                    return
+                except OSError:
+                    pass
+            time.sleep(0.02)
+        raise AssertionError(f"{self.script} did not start (exit status {self.process.poll()}):\n{self.output()}")
+
+
+def run_launcher(script: str, *arguments: str | os.PathLike[str], timeout: float = 30.0) \
+        -> subprocess.CompletedProcess[str]:
+    """Run a launcher that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, str(PROJECT / script), *(os.fspath(argument) for argument in arguments)],
+        cwd=tempfile.gettempdir(), timeout=timeout, stdin=subprocess.DEVNULL, capture_output=True,
+        encoding="utf-8", errors="replace", env=clean_environment())
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment for a launcher: UTF-8 output, and nothing that changes its behaviour."""
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.upper().startswith("WILMER") and "PROXY" not in name.upper()}
+    return {**environment, "PYTHONUTF8": "1"}
+
+
+def read_until(sock: socket.socket, wanted: bytes, timeout: float = 10.0) -> bytes:
+    """Read until ``wanted`` has arrived. Raises AssertionError if the peer closes first or takes too long."""
+    data = b""
+    sock.settimeout(timeout)
+    while wanted not in data:
+        piece = sock.recv(65536)
+        assert piece, f"closed after {data!r}"
+        data += piece
+    return data
+
+
+def read_to_end(sock: socket.socket, timeout: float = 10.0) -> bytes:
+    """Read until the peer closes."""
+    data = b""
+    sock.settimeout(timeout)
+    while piece := sock.recv(65536):
+        data += piece
+    return data
+
+
+def sse_payloads(body: bytes) -> list[str]:
+    """The ``data:`` payloads of an event stream, comments left out."""
+    lines = body.decode("utf-8").split("\n")
+    return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+
+
+def streamed_text(body: bytes) -> str:
+    """The text of an event stream of chat completion chunks."""
+    chunks = [json.loads(payload) for payload in sse_payloads(body) if payload != "[DONE]"]
+    return "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk.get("choices", ()))

@@ -1,0 +1,145 @@
+"""Signs of life while nothing else can be sent, and what a failure looks like at each stage of a stream."""
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from Tests.integration.conftest import Servers
+from Tests.integration.launcher import (
+    LAUNCHERS,
+    Backend,
+    Launcher,
+    Response,
+    says,
+    slow,
+    sse_payloads,
+    streamed_text,
+)
+from Tests.stub_backend import (
+    AFTER_PIECES,
+    Reply,
+    chat_chunk,
+    chat_reply,
+    chat_stream_reply,
+    sse_reply,
+    status_reply,
+)
+
+DROPPED = sse_reply([chat_chunk({"content": "Once"}), chat_chunk({"content": " upon"})], drop=AFTER_PIECES)
+ERROR_EVENT = sse_reply([chat_chunk({"content": "Once"}), {"error": {"message": "out of memory"}}], delay=0.1)
+TOKENS = ["Once", " upon"]
+SILENCES = {
+    "prefill": chat_stream_reply(TOKENS, header_delay=2.5),
+    "between tokens": chat_stream_reply(TOKENS, delays=[0, 0, 2.5]),
+    "failure after a heartbeat": status_reply(400, "too late", header_delay=1.3),
+    "whole answer": chat_reply("Once upon", header_delay=1.3),
+}
+"""What the node of ``Single`` is told when the client's message is the key."""
+
+
+@pytest.fixture(scope="module")
+def silent_bodies(servers: Servers, shared_backend: Backend) -> dict[tuple[str, str], Response]:
+    """The answers to requests with long silences, of all launchers; made at the same time because they take long."""
+    shared_backend.reset()
+    shared_backend.replies["single"] = lambda request: SILENCES[request.json["messages"][-1]["content"]]
+    shared_backend.replies["speaker"] = slow("speaker", 2.5)
+    shared_backend.replies["first"] = slow("first", 1.3)
+    jobs: dict[tuple[str, str], Future[Response]] = {}
+    with ThreadPoolExecutor(20) as pool:
+        for script in LAUNCHERS:
+            server = servers.get(script)
+            for text in SILENCES:
+                jobs[script, text] = pool.submit(server.ask, "Single", text != "whole answer", text=text)
+            jobs[script, "nested prefill"] = pool.submit(server.ask, "NestedSpeaker", True)
+            jobs[script, "earlier node"] = pool.submit(server.ask, "Chain", True)
+    return {key: job.result() for key, job in jobs.items()}
+
+
+@pytest.fixture(params=LAUNCHERS)
+def silent(request: pytest.FixtureRequest, silent_bodies: dict[tuple[str, str], Response]) -> dict[str, Response]:
+    """The answers of each launcher in turn."""
+    return {name: response for (script, name), response in silent_bodies.items() if script == request.param}
+
+
+def comments(body: bytes) -> int:
+    """How many comments a piece of an event stream has."""
+    return body.split(b"\n\n").count(b":")
+
+
+@pytest.mark.parametrize("name, text", [("prefill", "Once upon"), ("nested prefill", "speaker says hello.")])
+def test_silent_prefill(silent: dict[str, Response], name: str, text: str) -> None:
+    body = silent[name].body
+    before, _, after = body.partition(b"data:")
+    assert before == b":\n\n" * 2
+    assert comments(after) == 0
+    assert streamed_text(body) == text
+    assert after.count(b"[DONE]") == 1
+
+
+def test_earlier_node_is_silent(silent: dict[str, Response]) -> None:
+    body = silent["earlier node"].body
+    assert body.startswith(b":\n\ndata:")
+    assert streamed_text(body) == "second says hello."
+
+
+def test_silence_between_tokens(silent: dict[str, Response]) -> None:
+    body = silent["between tokens"].body
+    once, upon = body.index(b"Once"), body.index(b" upon")
+    assert comments(body[once:upon]) == 2
+    assert comments(body[:once]) == comments(body[upon:]) == 0
+    assert streamed_text(body) == "Once upon"
+
+
+def test_no_comments_while_tokens_flow(server: Launcher) -> None:
+    assert comments(server.ask("Single", stream=True).body) == 0
+
+
+def test_whole_answer_has_no_heartbeats(silent: dict[str, Response]) -> None:
+    assert silent["whole answer"].text == "Once upon"
+
+
+def test_failure_after_a_heartbeat(silent: dict[str, Response]) -> None:
+    response = silent["failure after a heartbeat"]
+    assert response.status == 200
+    assert response.body.startswith(b":\n\ndata:")
+    error, done = sse_payloads(response.body)
+    assert "too late" in json.loads(error)["error"]["message"] and done == "[DONE]"
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("stream, reply", [
+    (False, status_reply(400, "no such model")), (True, status_reply(400, "no such model")),
+    (True, status_reply(503, "loading")), (False, Reply(body=b"<html>"))],
+    ids=["whole", "stream", "stream 503", "not JSON"])
+def test_early_failure_has_a_real_status(server: Launcher, backend: Backend, stream: bool, reply: Reply) -> None:
+    backend.replies["single"] = reply
+    response = server.ask("Single", stream)
+    assert response.status == 502
+    assert response.headers["content-type"].startswith("application/json")
+    error = response.json["error"]
+    assert (error["type"], error["code"]) == ("server_error", 502)
+    assert "Stub" in error["message"] and "single" in error["message"] and "\n" not in error["message"]
+
+
+@pytest.mark.parametrize("reply", [ERROR_EVENT, DROPPED], ids=["error event", "connection lost"])
+def test_failure_after_the_first_tokens(server: Launcher, backend: Backend, reply: Reply) -> None:
+    backend.replies["single"] = reply
+    response = server.ask("Single", stream=True)
+    assert response.status == 200
+    *chunks, error, done = sse_payloads(response.body)
+    assert done == "[DONE]"
+    failure = json.loads(error)["error"]
+    assert (failure["type"], failure["code"]) == ("server_error", 502)
+    assert "Stub" in failure["message"]
+    assert "Once" in "".join(chunks)
+    assert not any(json.loads(chunk)["choices"][0]["finish_reason"] for chunk in chunks)
+
+
+def test_next_request_is_not_disturbed(server: Launcher, backend: Backend) -> None:
+    backend.replies["single"] = DROPPED
+    server.ask("Single", stream=True)
+    backend.replies["single"] = lambda request: says(request, "single")
+    assert streamed_text(server.ask("Single", stream=True).body) == "single says hello."

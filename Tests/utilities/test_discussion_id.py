@@ -1,0 +1,67 @@
+"""The tag that names a conversation's stored data."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
+
+
+def tag(name: str) -> str:
+    return f"[DiscussionId]{name}[/DiscussionId]"
+
+
+def m(content: Any, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+@pytest.mark.parametrize(("contents", "expected"), [
+    ([f"x{tag('d1')}y"], "d1"),
+    (["none", f"{tag('first')}{tag('second')}", tag("third")], "first"),
+    ([tag("../z"), tag("ok")], None),
+    ([tag("a\nb")], None),
+    ([tag("a\nb"), tag("ok")], "ok"),
+    ([tag("")], None),
+    ([tag(""), tag("ok")], None),
+    ([tag("  ")], None),
+    ([tag(" d1 ")], " d1 "),
+    (["[discussionid]x[/discussionid]"], None),
+    (["[DiscussionId]open"], None),
+    ([f"[DiscussionId]a{tag('b')}"], "a[DiscussionId]b"),
+    ([tag("Größe 1.2")], "Größe 1.2"),
+    ([tag("{a}")], "{a}"),
+    ([None, 5, [tag("x")], tag("ok")], "ok"),
+    ([], None),
+])
+def test_first_complete_tag(contents: list[Any], expected: str | None) -> None:
+    assert extract_discussion_id([m(content) for content in contents]) == expected
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "C:x", "..", ".", "a\\b", "a\tb", "a\x00b", "x" * 256, "é" * 128])
+def test_unsafe_ids_are_none(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert extract_discussion_id([m(tag(name))]) is None
+    assert caplog.records
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "...a", "a b-c_d"])
+def test_unusual_but_safe(name: str) -> None:
+    assert extract_discussion_id([m(tag(name))]) == name
+
+
+@pytest.mark.parametrize("role", ["system", "assistant", "systemMes", "user"])
+def test_any_role_but_tool(role: str) -> None:
+    assert extract_discussion_id([m(tag("tool"), "tool"), m(tag("d"), role)]) == "d"
+
+
+def test_a_tool_message_never_selects() -> None:
+    assert extract_discussion_id([m(tag("t"), "tool")]) is None
+
+
+def test_all_tags_are_removed_everywhere() -> None:
+    messages = [m(f"x{tag('a')}y{tag('../z')}"), m(tag("t"), "tool"), m(None), m(tag(""), "system"),
+                m("[DiscussionId]")]
+    strip_discussion_tags(messages)
+    assert [message["content"] for message in messages] == ["xy", "", None, "", "[DiscussionId]"]

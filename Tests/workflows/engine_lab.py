@@ -1,0 +1,143 @@
+"""A config tree with workflows, a scripted LLM server behind it, and short ways to run the engine against both."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.workflows.events import EngineListener, RunRecord
+from Middleware.workflows.managers.workflow_manager import WorkflowManager
+from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo
+from Tests.llmapis.lab import Lab
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply
+
+Message = dict[str, Any]
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str | None, **more: Any) -> Message:
+    return {"role": "assistant", "content": text, **more}
+
+
+def static(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "StaticResponse", "content": text, **more}
+
+
+def llm(prompt: str = "", **more: Any) -> dict[str, Any]:
+    return {"type": "Standard", "endpointName": "Main", "prompt": prompt, **more}
+
+
+def reply_to(request: RecordedRequest, text: str, **options: Any) -> Reply:
+    """``text`` as the request wants it, streamed in pieces of three characters or whole."""
+    if request.json.get("stream"):
+        return chat_stream_reply([text[i:i + 3] for i in range(0, len(text), 3)], **options)
+    return chat_reply(text, **options)
+
+
+def last_text(request: RecordedRequest) -> str:
+    """What the last message sent to the LLM server said."""
+    return str(request.json["messages"][-1]["content"])
+
+
+def until(condition: Callable[[], bool], seconds: float = 3.0) -> bool:
+    """Wait for ``condition``; returns whether it came true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+class EngineLab(Lab):
+    """``backend`` answers ``<last message>`` unless told otherwise."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, backend: StubBackend) -> None:
+        super().__init__(root, monkeypatch)
+        self.backend = backend
+        backend.responder = lambda request: reply_to(request, f"<{last_text(request)}>")
+        self.endpoint("Main", {}, backend.url)
+        self.request = RequestContext(request_id="r-1")
+
+    def workflow(self, name: str, nodes: list[dict[str, Any]], folder: str = "tester", **variables: Any) -> None:
+        self.write(f"Workflows/{folder}/{name}", {**variables, "nodes": nodes})
+
+    def run(self, nodes: list[dict[str, Any]], *messages: Message, **options: Any) -> Any:
+        """The result of these nodes, not streamed."""
+        self.workflow("Main", nodes)
+        return self.run_named("Main", *messages, **options)
+
+    def run_named(self, name: str, *messages: Message, **options: Any) -> Any:
+        with request_scope(self.request):
+            return WorkflowManager.run_custom_workflow(
+                name, "r-1", None, list(messages) or [user("hi")], **options)
+
+    def chunks(self, nodes: list[dict[str, Any]], *messages: Message) -> list[dict[str, Any]]:
+        """All chunk dicts of these nodes, streamed."""
+        self.workflow("Main", nodes)
+        with request_scope(self.request):
+            return list(WorkflowManager.run_custom_workflow(
+                "Main", "r-1", None, list(messages) or [user("hi")], is_streaming=True))
+
+    def streamed(self, nodes: list[dict[str, Any]], *messages: Message) -> str:
+        return "".join(chunk["token"] for chunk in self.chunks(nodes, *messages))
+
+    @property
+    def prompts(self) -> list[str]:
+        """The last message of every request that reached the LLM server."""
+        return [last_text(request) for request in self.backend.requests]
+
+
+class Recorder(EngineListener):
+    """Keeps everything the engine tells."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.infos: list[NodeExecutionInfo] = []
+        self.workflow_ids: list[str] = []
+        self.finished: list[RunRecord] = []
+
+    def run_started(self, record: RunRecord) -> None:
+        self.events.append(("run_started", record.run.workflow_name))
+        self.workflow_ids.append(record.run.workflow_id)
+
+    def node_started(self, record: RunRecord, index: int, node_type: str, name: str) -> None:
+        self.events.append(("node_started", index, node_type, name))
+
+    def node_finished(self, record: RunRecord, info: NodeExecutionInfo) -> None:
+        self.events.append(("node_finished", info.node_index))
+        self.infos.append(info)
+
+    def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: Exception) -> None:
+        self.events.append(("node_failed", index, type(error).__name__))
+
+    def run_finished(self, record: RunRecord) -> None:
+        self.events.append(("run_finished", record.error))
+        self.finished.append(record)
+
+
+class Probe:
+    """Stands in for a node family: keeps the contexts it is given and answers with ``answer``."""
+
+    def __init__(self, answer: Any = "probe") -> None:
+        self.contexts: list[ExecutionContext] = []
+        self.answer = answer
+
+    def handle(self, context: ExecutionContext) -> Any:
+        self.contexts.append(context)
+        return self.answer(context) if callable(self.answer) else self.answer
+
+
+def start(lab: EngineLab, name: str = "Main", *messages: Message, listener: EngineListener | None = None,
+          probes: dict[str, Any] | None = None, **run_fields: Any) -> Iterator[Any]:
+    """Start a written workflow with listeners and stand-ins for node types."""
+    manager = WorkflowManager(name, listeners=[listener] if listener else None)
+    manager.node_handlers.update(probes or {})
+    return manager.start(lab.request, list(messages) or [user("hi")], **run_fields)

@@ -1,0 +1,352 @@
+"""The loop over the nodes: who answers, what the others see, how values become streams, what is cleaned."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import BackendStatusError, ConfigNotFoundError
+from Middleware.models.request_context import request_scope
+from Middleware.workflows.models.execution_context import NodeExecutionInfo
+from Tests.stub_backend import StubBackend, chat_chunk, json_reply, sse_reply, status_reply
+from Tests.workflows.engine_lab import EngineLab, Probe, Recorder, assistant, llm, reply_to, start, static, user
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "Find", "arguments": "{}"}}
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
+    with StubBackend() as backend:
+        yield EngineLab(tmp_path, monkeypatch, backend)
+
+
+# -- who answers -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("nodes", "answer"), [
+    ([static("A"), static("B")], "B"),
+    ([static("A", returnToUser=True), static("B"), static("C")], "A"),
+    ([static("A", is_responder=False, returnToUser=True), static("B")], "B"),
+    ([static("A", is_responder=True), static("B")], "A"),
+    ([static("A", isResponder=True), static("B")], "B"),
+    ([static("A"), static("B", returnToUser=True), static("C", returnToUser=True)], "B"),
+])
+def test_responder(lab: EngineLab, nodes: list[dict[str, Any]], answer: str) -> None:
+    assert lab.run(nodes) == answer
+    assert lab.streamed(nodes) == answer
+
+
+def test_nodes_after_the_responder_run_and_see_its_output(lab: EngineLab) -> None:
+    assert lab.run([llm("a", returnToUser=True), llm("b {agent1Output}"), llm("c {agent2Output}")]) == "<a>"
+    assert lab.prompts == ["a", "b <a>", "c <b <a>>"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_answer_is_there_before_later_nodes_run(lab: EngineLab, stream: bool) -> None:
+    lab.workflow("Main", [static("now", returnToUser=True), llm("later")])
+    with request_scope(lab.request):
+        items = start(lab, stream=stream)
+        got = next(items)
+        assert (got["token"] if stream else got) == "now"
+        assert lab.backend.requests == []
+        while stream and "end" not in got:
+            got = next(items)
+        assert lab.request.background_pending
+        assert lab.backend.requests == []
+        assert list(items) == []
+    assert lab.prompts == ["later"]
+
+
+def test_only_the_responder_streams(lab: EngineLab) -> None:
+    assert lab.streamed([llm("a"), llm("b {agent1Output}", returnToUser=True), llm("c {agent2Output}")]) == "<b <a>>"
+    assert [request.json["stream"] for request in lab.backend.requests] == [False, True, False]
+    assert lab.prompts[2] == "c <b <a>>"
+
+
+def test_no_nodes_no_output(lab: EngineLab) -> None:
+    assert lab.run([]) is None
+    assert lab.chunks([]) == []
+
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("node_type", ["Sandard", 5, ["Standard"], None])
+def test_unknown_type_runs_as_standard(lab: EngineLab, node_type: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert lab.run([llm("x", type=node_type)]) == "<x>"
+    assert any(record.levelno == logging.WARNING and "Standard" in record.getMessage() for record in caplog.records)
+
+
+def test_absent_type_is_standard(lab: EngineLab) -> None:
+    assert lab.run([{"endpointName": "Main", "prompt": "x"}]) == "<x>"
+
+
+def test_known_type_of_a_later_version(lab: EngineLab) -> None:
+    with pytest.raises(ValueError, match="MCPToolCall"):
+        lab.run([{"type": "MCPToolCall"}])
+
+
+# -- preparation -------------------------------------------------------------------------------------------------------
+
+def test_outputs_are_numbered_by_position(lab: EngineLab) -> None:
+    assert lab.run([static("one"), static("{agent1Output} two"), static("{agent1Output}|{agent2Output}")]) == \
+        "one|one two"
+
+
+def test_node_config_is_its_own(lab: EngineLab) -> None:
+    """A node that changes its config must not change the file for the next request."""
+    probe = Probe(lambda context: context.config.update(content="changed") or context.config["content"])
+    lab.workflow("Main", [static("fresh")])
+    for _ in range(2):
+        with request_scope(lab.request):
+            list(start(lab, probes={"StaticResponse": probe}))
+    assert lab.run_named("Main") == "fresh"
+
+
+def test_context_of_a_node(lab: EngineLab) -> None:
+    probe = Probe()
+    lab.workflow("Main", [static("x"), {"type": "Conditional", "title": "T"}], tone="dry")
+    with request_scope(lab.request):
+        list(start(lab, probes={"Conditional": probe}, discussion_id="d1", api_key="k-secret", scoped_inputs=("in",),
+                   tools=[{"type": "function"}], tool_choice="auto", stream=True))
+    context, = probe.contexts
+    assert (context.request_id, context.discussion_id) == ("r-1", "d1")
+    assert context.stream and context.is_responder
+    assert context.workflow_config == {"tone": "dry"}
+    assert context.agent_inputs == {"agent1Input": "in"}
+    assert context.agent_outputs == {"agent1Input": "in", "agent1Output": "x"}
+    assert (context.api_key, context.tools, context.tool_choice) == ("k-secret", [{"type": "function"}], "auto")
+    assert context.node_name == "T"
+    assert "k-secret" not in repr(context)
+
+
+@pytest.mark.parametrize(("node", "non_responder", "expected"), [
+    ({}, None, False),
+    ({}, True, True),
+    ({"blockGenerationPrompt": True}, True, False),
+    ({"forceGenerationPromptIfEndpointAllows": True}, None, True),
+    ({"addUserTurnTemplate": True}, None, True),
+    ({"addUserTurnTemplate": True, "blockGenerationPrompt": True}, None, False),
+])
+def test_generation_prompt_flag_of_the_responder(lab: EngineLab, node: dict[str, Any], non_responder: bool | None,
+                                                 expected: bool) -> None:
+    lab.endpoint("Main", {"addGenerationPrompt": True}, lab.backend.url)
+    probe = Probe()
+    lab.workflow("Main", [llm("x", **node)])
+    list(start(lab, probes={"Standard": probe}, non_responder=non_responder))
+    handler = probe.contexts[0].llm_handler
+    assert handler is not None and handler.add_generation_prompt is expected
+
+
+def test_generation_prompt_is_off_before_the_responder(lab: EngineLab) -> None:
+    lab.endpoint("Main", {"addGenerationPrompt": True}, lab.backend.url)
+    probe = Probe()
+    lab.workflow("Main", [llm("x"), llm("y")])
+    list(start(lab, probes={"Standard": probe}, non_responder=True))
+    assert [context.llm_handler.add_generation_prompt for context in probe.contexts  # type: ignore[union-attr]
+            ] == [False, True]
+
+
+def test_overrides_go_to_the_first_node_with_a_prompt_key(lab: EngineLab) -> None:
+    nodes = [static("x"), llm("old", systemPrompt="old"), llm("kept", systemPrompt="kept")]
+    lab.run(nodes, first_node_system_prompt_override="S", first_node_prompt_override="P")
+    first, second = (request.json["messages"] for request in lab.backend.requests)
+    assert first == [{"role": "system", "content": "S"}, user("P")]
+    assert second == [{"role": "system", "content": "kept"}, user("kept")]
+
+
+def test_override_of_one_prompt_leaves_the_other(lab: EngineLab) -> None:
+    lab.run([llm("P", systemPrompt="S")], first_node_prompt_override="new")
+    assert lab.backend.requests[0].json["messages"] == [{"role": "system", "content": "S"}, user("new")]
+
+
+def test_endpoint_and_preset_names_are_substituted_early(lab: EngineLab) -> None:
+    lab.endpoint("Fast", {"modelNameToSendToAPI": "fast-model"}, lab.backend.url)
+    lab.preset("OpenAiCompatibleApis", "warm", {"temperature": 0.9})
+    lab.workflow("Main", [llm("x", endpointName="{which}", preset="{agent1Input}", maxResponseSizeInTokens="{size}")],
+                 which="Fast", size=77)
+    assert lab.run_named("Main", scoped_inputs=["warm"]) == "<x>"
+    body = lab.backend.requests[0].json
+    assert (body["model"], body["temperature"], body["max_tokens"]) == ("fast-model", 0.9, 77)
+
+
+def test_unknown_endpoint_names_file_and_neighbour(lab: EngineLab) -> None:
+    with pytest.raises(ConfigNotFoundError, match="Main") as caught:
+        lab.run([llm("x", endpointName="Mian")])
+    assert "Mian" in str(caught.value)
+    assert caught.value.location == "workflow 'Main', node 1 'N/A'"  # type: ignore[attr-defined]
+
+
+# -- cleaning ----------------------------------------------------------------------------------------------------------
+
+THINKING = {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>",
+            "trimBeginningAndEndLineBreaks": True}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_are_cleaned_with_endpoint_and_node_rules(lab: EngineLab, stream: bool) -> None:
+    lab.endpoint("Main", THINKING, lab.backend.url)
+    lab.backend.responder = lambda request: reply_to(request, "<think>no</think>\nOut: fine \n")
+    nodes = [llm("a"), llm("{agent1Output}", removeCustomTextFromResponseStart=True, responseStartTextToRemove="Out:")]
+    assert (lab.streamed(nodes) if stream else lab.run(nodes)) == "fine"
+    assert lab.prompts == ["a", "Out: fine"]
+
+
+def test_nodes_without_endpoint_are_verbatim(lab: EngineLab) -> None:
+    text = "  <think>a</think> b \n"
+    assert lab.run([static(text)]) == text
+    assert lab.streamed([static(text)]) == text
+    assert lab.run([static(text), static("{agent1Output}")]) == text
+
+
+def test_group_chat_name(lab: EngineLab) -> None:
+    lab.backend.responder = lambda request: reply_to(request, "hello")
+    nodes = [llm("x", useGroupChatTimestampLogic=True)]
+    messages = user("hi"), assistant("Old Tom:")
+    assert lab.run(nodes, *messages) == lab.streamed(nodes, *messages) == "Old Tom: hello"
+    lab.backend.responder = lambda request: reply_to(request, "Old Tom: hello")
+    assert lab.run(nodes, *messages) == lab.streamed(nodes, *messages) == "Old Tom: hello"
+
+
+# -- values and tool calls ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("value", "text"), [("plain  text\n", "plain  text\n"), (None, ""), ("", ""), (7, "7")])
+def test_any_value_streams(lab: EngineLab, value: Any, text: str) -> None:
+    lab.workflow("Main", [static("x")])
+    chunks = list(start(lab, probes={"StaticResponse": Probe(value)}, stream=True))
+    assert "".join(chunk["token"] for chunk in chunks) == text
+    assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
+    assert "end" in chunks[-1]
+
+
+def test_streamed_static_text_tokens(lab: EngineLab) -> None:
+    chunks = lab.chunks([static("hi  there\n")])
+    assert [chunk["token"] for chunk in chunks if chunk["token"]] == ["hi", "  ", "there", "\n"]
+
+
+def test_streaming_conditional(lab: EngineLab) -> None:
+    chunks = lab.chunks([{"type": "Conditional", "condition": "1 == 1"}])
+    assert "".join(chunk["token"] for chunk in chunks) == "TRUE"
+    assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
+
+
+def tool_reply() -> Any:
+    return json_reply({"choices": [{"message": {"role": "assistant", "content": "", "tool_calls": [CALL]},
+                                    "finish_reason": "tool_calls"}]})
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_tool_calls_of_the_responder(lab: EngineLab, lower: bool) -> None:
+    lab.backend.responder = lambda request: tool_reply()
+    result = lab.run([llm("", allowTools=True, lowercaseToolCallFunctionNames=lower)],
+                     tools=[{"type": "function", "function": {"name": "Find"}}])
+    assert result["tool_calls"][0]["function"]["name"] == ("find" if lower else "Find")
+    assert result["finish_reason"] == "tool_calls"
+    assert lab.backend.requests[0].json["tools"][0]["function"]["name"] == "Find"
+
+
+def test_tool_call_dict_streams(lab: EngineLab) -> None:
+    lab.workflow("Main", [static("x")])
+    answer = {"content": "wait", "tool_calls": [CALL], "finish_reason": "tool_calls"}
+    chunks = list(start(lab, probes={"StaticResponse": Probe(answer)}, stream=True))
+    assert "".join(chunk["token"] for chunk in chunks) == "wait"
+    calls, = [chunk["tool_calls"] for chunk in chunks if "tool_calls" in chunk]
+    assert calls == [{"index": 0, **CALL}]
+    assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["tool_calls"]
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+def failing(request: Any) -> Any:
+    return status_reply(400) if "boom" in str(request.json["messages"]) else reply_to(request, "ok")
+
+
+def test_failure_before_the_answer_names_the_place(lab: EngineLab) -> None:
+    lab.backend.responder = failing
+    with pytest.raises(BackendStatusError) as caught:
+        lab.run([llm("fine"), llm("boom", title="Ask")])
+    assert caught.value.location == "workflow 'Main', node 2 'Ask'"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_failure_after_the_answer_ends_that_run_only(lab: EngineLab, stream: bool,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
+    lab.backend.responder = failing
+    nodes = [llm("fine", returnToUser=True), llm("boom"), llm("never")]
+    assert (lab.streamed(nodes) if stream else lab.run(nodes)) == "ok"
+    assert lab.prompts == ["fine", "boom"]
+    assert "failed after the answer" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_failure_after_a_childs_answer_spares_the_parent(lab: EngineLab, stream: bool) -> None:
+    lab.backend.responder = failing
+    lab.workflow("Child", [llm("fine", returnToUser=True), llm("boom"), llm("never")])
+    nodes = [{"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True}, llm("parent goes on")]
+    assert (lab.streamed(nodes) if stream else lab.run(nodes)) == "ok"
+    assert lab.prompts == ["fine", "boom", "parent goes on"]
+
+
+def test_error_in_mid_stream_reaches_the_caller(lab: EngineLab) -> None:
+    lab.backend.responder = lambda request: sse_reply([chat_chunk({"content": "so far"}),
+                                                       {"error": {"message": "out of memory"}}],
+                                                      delay=0.05)
+    lab.workflow("Main", [llm("x", returnToUser=True), llm("never")])
+    got = []
+    with request_scope(lab.request), pytest.raises(Exception, match="out of memory"):
+        for chunk in start(lab, stream=True):
+            got.append(chunk["token"])
+    assert "".join(got) == "so far"
+    assert len(lab.backend.requests) == 1
+
+
+# -- outcome and summary -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_usage_and_finish_reason_of_the_responder(lab: EngineLab, stream: bool) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    lab.backend.responder = lambda request: reply_to(request, "x", finish_reason="length", usage=usage)
+    nodes = [llm("before"), llm("x", returnToUser=True), llm("after")]
+    if stream:
+        chunks = lab.chunks(nodes)
+        assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["length"]
+    else:
+        lab.run(nodes)
+    assert lab.request.usage == usage
+    assert lab.request.finish_reason == "length"
+
+
+def test_execution_info(lab: EngineLab) -> None:
+    lab.endpoint("Main", {}, lab.backend.url.replace("://", "://user:secret@"))
+    lab.workflow("Child", [static("x")])
+    lab.workflow("Main", [
+        llm("x", title="Ask", agentName="not this"), static("y", agentName="Say"),
+        {"type": "CustomWorkflow", "workflowName": "Child", "title": "Sub"},
+        {"type": "ConditionalCustomWorkflow", "title": "Fork", "conditionalKey": "a",
+         "conditionalWorkflows": {"a": "Child", "b": "B", "c": "C"}},
+        {"type": "ConditionalCustomWorkflow", "title": "Fork", "conditionalKey": "a",
+         "conditionalWorkflows": {"a": "Child", "b": "B", "c": "C", "Default": "D"}}])
+    recorder = Recorder()
+    list(start(lab, listener=recorder))
+    infos = [info for record in recorder.finished if record.run.workflow_name == "Main" for info in record.nodes]
+    texts = [str(info).rpartition(" || ")[0] for info in infos]
+    assert texts == [
+        f"Node 1: Standard || 'Ask' || Main || {lab.backend.url}",
+        "Node 2: StaticResponse || 'Say' || N/A || N/A",
+        "Node 3: CustomWorkflow || 'Sub -> Child' || N/A || N/A",
+        "Node 4: ConditionalCustomWorkflow || 'Fork -> [Child, B, C]' || N/A || N/A",
+        "Node 5: ConditionalCustomWorkflow || 'Fork -> [Child, B, +2 more]' || N/A || N/A"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (1.0, "1 second"), (0.5, "0.50 seconds"), (182.44, "182.4 seconds"), (3.4, "3.4 seconds")])
+def test_format_time(seconds: float, text: str) -> None:
+    assert NodeExecutionInfo(1, "Standard", "n", "", "", seconds).format_time() == text
+    assert str(NodeExecutionInfo(2, "Standard", "Answer", "Desk-LLM", "http://10.1.1.5:8080", seconds)) == \
+        f"Node 2: Standard || 'Answer' || Desk-LLM || http://10.1.1.5:8080 || {text}"
+
+
+def test_odd_conditional_workflows_do_not_break_the_summary(lab: EngineLab) -> None:
+    assert lab.run([{"type": "ConditionalCustomWorkflow", "conditionalWorkflows": ["x"],
+                     "UseDefaultContentInsteadOfWorkflow": "fine"}]) == "fine"
