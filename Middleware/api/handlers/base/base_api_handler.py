@@ -78,7 +78,11 @@ class BaseApiHandler(ABC):
         running_requests.begin(context, probe_for(http.environ))
         answer = WholeAnswer(context, start)
         value = answer.value()
-        response = json_response(build(value))
+        try:
+            response = json_response(build(value))
+        except BaseException:
+            answer.close()
+            raise
         running_requests.answered(context)  # a client that has read it all may leave before the server closes it
         response.call_on_close(answer.close)
         return response

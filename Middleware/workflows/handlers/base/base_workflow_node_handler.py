@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -77,9 +76,3 @@ class BaseHandler(ABC):
         if value is None or value == "":
             return ""
         return context.substitute(value)
-
-    def required_text(self, context: ExecutionContext, name: str) -> str:
-        value = self.value(context, name)
-        if not isinstance(value, str) or not value.strip():
-            raise ConfigValueError(f"node '{context.node_name}' needs a text in '{name}'", json_path=name)
-        return value
