@@ -68,11 +68,17 @@ def comments(body: bytes) -> int:
     return body.split(b"\n\n").count(b":")
 
 
+def only_comments(piece: bytes, seconds: float) -> bool:
+    """Whether ``piece`` is nothing but a comment per full second of silence; a busy machine lengthens a silence."""
+    count = comments(piece)
+    return piece == b":\n\n" * count and int(seconds) <= count <= int(seconds) + 2
+
+
 @pytest.mark.parametrize("name, text", [("prefill", "Once upon"), ("nested prefill", "speaker says hello.")])
 def test_silent_prefill(silent: dict[str, Response], name: str, text: str) -> None:
     body = silent[name].body
     before, _, after = body.partition(b"data:")
-    assert before == b":\n\n" * 2
+    assert only_comments(before, 2.5)
     assert comments(after) == 0
     assert streamed_text(body) == text
     assert after.count(b"[DONE]") == 1
@@ -80,14 +86,14 @@ def test_silent_prefill(silent: dict[str, Response], name: str, text: str) -> No
 
 def test_earlier_node_is_silent(silent: dict[str, Response]) -> None:
     body = silent["earlier node"].body
-    assert body.startswith(b":\n\ndata:")
+    assert only_comments(body.partition(b"data:")[0], 1.3)
     assert streamed_text(body) == "second says hello."
 
 
 def test_silence_between_tokens(silent: dict[str, Response]) -> None:
     body = silent["between tokens"].body
     once, upon = body.index(b"Once"), body.index(b" upon")
-    assert comments(body[once:upon]) == 2
+    assert 2 <= comments(body[once:upon]) <= 4
     assert comments(body[:once]) == comments(body[upon:]) == 0
     assert streamed_text(body) == "Once upon"
 
@@ -103,7 +109,7 @@ def test_whole_answer_has_no_heartbeats(silent: dict[str, Response]) -> None:
 def test_failure_after_a_heartbeat(silent: dict[str, Response]) -> None:
     response = silent["failure after a heartbeat"]
     assert response.status == 200
-    assert response.body.startswith(b":\n\ndata:")
+    assert only_comments(response.body.partition(b"data:")[0], 1.3)
     error, done = sse_payloads(response.body)
     assert "too late" in json.loads(error)["error"]["message"] and done == "[DONE]"
 
