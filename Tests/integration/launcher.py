@@ -204,11 +204,12 @@ def standard_tree(public: Path, backend_url: str) -> ConfigTree:
 
 @dataclass(frozen=True)
 class Response:
-    """A complete answer as it came over the wire."""
+    """A complete answer as it came over the wire; ``seconds``: from the request to its end."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    seconds: float = 0.0
 
     @property
     def json(self) -> Any:
@@ -291,12 +292,13 @@ class Launcher:
     def request(self, method: str, path: str, body: Any = None, timeout: float = 20.0) -> Response:
         """One request on a connection of its own, answered completely."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        started = time.monotonic()
         try:
             data = None if body is None else json.dumps(body).encode("utf-8")
             connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
             response = connection.getresponse()
             return Response(response.status, {name.lower(): value for name, value in response.getheaders()},
-                            response.read())
+                            response.read(), time.monotonic() - started)
         finally:
             connection.close()
 

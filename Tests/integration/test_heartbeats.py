@@ -68,17 +68,20 @@ def comments(body: bytes) -> int:
     return body.split(b"\n\n").count(b":")
 
 
-def only_comments(piece: bytes, seconds: float) -> bool:
-    """Whether ``piece`` is nothing but a comment per full second of silence; a busy machine lengthens a silence."""
-    count = comments(piece)
-    return piece == b":\n\n" * count and int(seconds) <= count <= int(seconds) + 2
+def one_each_second(count: int, silence: float, response: Response) -> bool:
+    """Whether ``count`` comments fit a silence of at least ``silence`` seconds in an answer that took a little longer.
+
+    On an idle machine this leaves one number; on a busy one the measured time allows what it delayed, and no more.
+    """
+    return int(silence) <= count <= response.seconds
 
 
 @pytest.mark.parametrize("name, text", [("prefill", "Once upon"), ("nested prefill", "speaker says hello.")])
 def test_silent_prefill(silent: dict[str, Response], name: str, text: str) -> None:
     body = silent[name].body
     before, _, after = body.partition(b"data:")
-    assert only_comments(before, 2.5)
+    assert before == b":\n\n" * comments(before)
+    assert one_each_second(comments(before), 2.5, silent[name])
     assert comments(after) == 0
     assert streamed_text(body) == text
     assert after.count(b"[DONE]") == 1
@@ -86,14 +89,16 @@ def test_silent_prefill(silent: dict[str, Response], name: str, text: str) -> No
 
 def test_earlier_node_is_silent(silent: dict[str, Response]) -> None:
     body = silent["earlier node"].body
-    assert only_comments(body.partition(b"data:")[0], 1.3)
+    before = body.partition(b"data:")[0]
+    assert before == b":\n\n" * comments(before)
+    assert one_each_second(comments(before), 1.3, silent["earlier node"])
     assert streamed_text(body) == "second says hello."
 
 
 def test_silence_between_tokens(silent: dict[str, Response]) -> None:
     body = silent["between tokens"].body
     once, upon = body.index(b"Once"), body.index(b" upon")
-    assert 2 <= comments(body[once:upon]) <= 4
+    assert one_each_second(comments(body[once:upon]), 2.5, silent["between tokens"])
     assert comments(body[:once]) == comments(body[upon:]) == 0
     assert streamed_text(body) == "Once upon"
 
@@ -109,7 +114,9 @@ def test_whole_answer_has_no_heartbeats(silent: dict[str, Response]) -> None:
 def test_failure_after_a_heartbeat(silent: dict[str, Response]) -> None:
     response = silent["failure after a heartbeat"]
     assert response.status == 200
-    assert only_comments(response.body.partition(b"data:")[0], 1.3)
+    before = response.body.partition(b"data:")[0]
+    assert before == b":\n\n" * comments(before)
+    assert one_each_second(comments(before), 1.3, response)
     error, done = sse_payloads(response.body)
     assert "too late" in json.loads(error)["error"]["message"] and done == "[DONE]"
 
