@@ -5,9 +5,9 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from Middleware.exceptions import ClientError, ConfigNotFoundError, ConfigValueError
+from Middleware.exceptions import ClientError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext, current_request
-from Middleware.services.prompt_categorization_service import DEFAULT_WORKFLOW, PromptCategorizationService
+from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
 from Middleware.utilities.discussion_id import extract_discussion_id
 from Middleware.utilities.text_utils import escape_braces
@@ -55,12 +55,8 @@ def _choose(request: RequestContext, run_categorization: Any) -> WorkflowManager
             raise ClientError(f"The shared workflow '{request.workflow_override}' is no longer there.")
         request.route = f"shared {request.workflow_override}"
         return WorkflowManager(selection[0], workflow_user_folder_override=selection[1])
-    if config_utils.user_flag("customWorkflowOverride"):
-        custom = config_utils.get_config_value("customWorkflow")
-        if not isinstance(custom, str) or not custom.strip():
-            raise ConfigValueError("customWorkflowOverride is on but customWorkflow names no workflow",
-                                   file=f"Users/{config_utils.get_current_username().lower()}.json",
-                                   json_path="customWorkflow", expected="the name of a workflow of this user")
+    custom = config_utils.custom_workflow_name()
+    if custom is not None:
         request.route = custom
         return WorkflowManager(custom)
     category, workflow = PromptCategorizationService(run_categorization).choose_workflow()
@@ -74,7 +70,7 @@ def _choose(request: RequestContext, run_categorization: Any) -> WorkflowManager
 def _require_default_workflow() -> None:
     """Without routing and without a default workflow a client must pick a model id: say which there are."""
     try:
-        config_utils.load_workflow(DEFAULT_WORKFLOW)
+        config_utils.load_workflow(config_utils.DEFAULT_WORKFLOW)
     except ConfigNotFoundError as error:
         ids = [f"{config_utils.get_current_username()}:{name}" for name in config_utils.list_shared_workflows()]
         if not ids:

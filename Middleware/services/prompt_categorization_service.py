@@ -1,17 +1,13 @@
 """Chooses a workflow by asking an LLM for the category of the prompt (workflow-engine, section 11)."""
 from __future__ import annotations
 
-import logging
 import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from Middleware.utilities import config_utils
 
-logger = logging.getLogger(__name__)
-
 UNKNOWN = "UNKNOWN"
-DEFAULT_WORKFLOW = "_DefaultWorkflow"
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -27,23 +23,19 @@ class PromptCategorizationService:
 
     def choose_workflow(self) -> tuple[str, str]:
         """``(category, workflow name)`` for the current request; unmatched: ``UNKNOWN`` and the default workflow."""
-        name = str(config_utils.get_config_value("routingConfig") or "")
-        if not name.strip():
-            return "", DEFAULT_WORKFLOW
+        name = config_utils.routing_name()
+        if not name:
+            return "", config_utils.DEFAULT_WORKFLOW
         routing = config_utils.load_routing(name)
         category = self._categorize(routing)
         if category in routing:
             return category, routing[category]["workflow"]
-        return UNKNOWN, DEFAULT_WORKFLOW
+        return UNKNOWN, config_utils.DEFAULT_WORKFLOW
 
     def _categorize(self, routing: Mapping[str, Mapping[str, str]]) -> str:
-        workflow = config_utils.get_config_value("categorizationWorkflow")
-        if not isinstance(workflow, str) or not workflow.strip():
-            logger.warning("The user file names a routingConfig but no categorizationWorkflow; running %s for that",
-                           DEFAULT_WORKFLOW)
-            workflow = DEFAULT_WORKFLOW
+        workflow = config_utils.categorization_workflow_name()
         variables = category_variables(routing)
-        for _ in range(config_utils.user_int("maxCategorizationAttempts", 1, minimum=1)):
+        for _ in range(config_utils.max_categorization_attempts()):
             answer = self._run_workflow(workflow, variables)
             if isinstance(answer, Mapping):
                 answer = answer.get("content")

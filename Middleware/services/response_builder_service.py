@@ -107,10 +107,6 @@ class OpenAIChatStream:
         """One chunk with fragments of tool calls."""
         return self._event(self._chunk(token, finish_reason, role=self._take_role(), tool_calls=calls))
 
-    def reasoning(self, text: str) -> bytes:
-        """Reasoning text is not part of this stream."""
-        return b""
-
     def final(self, finish_reason: str) -> bytes:
         """The closing chunk, before ``terminator``."""
         return self._event(self._chunk("", finish_reason, role=self._take_role()))
