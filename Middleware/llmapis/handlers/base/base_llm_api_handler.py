@@ -17,11 +17,15 @@ from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
+from Middleware.utilities.stream_parsers import NDJSONParser, SSEEvent, SSEParser
 
 logger = logging.getLogger(__name__)
 
 Chunk = dict[str, Any]
 Message = dict[str, Any]
+
+DONE = "[DONE]"
+decode_json = json.JSONDecoder().decode
 
 DRAIN_SECONDS = 1.0  # how long usage may follow a finish reason
 CLOSING_SECONDS = 0.1  # how long the connection may take to end after the last event
@@ -83,11 +87,12 @@ class Prompt:
 class LlmApiHandler(ABC):
     """Base of the back-end dialects.
 
-    Subclasses set ``PATH`` (or override ``path``), ``takes_messages``, and implement ``payload``, ``framer``,
-    ``read_events`` and ``read_response``.
+    Subclasses set ``PATH`` (or override ``path``), ``FRAMER`` and ``takes_messages``, and implement ``payload``,
+    ``read_event`` and ``read_response``.
     """
 
     PATH = ""
+    FRAMER: type[SSEParser] | type[NDJSONParser] = SSEParser
     takes_messages = True
 
     def __init__(self, settings: BackendSettings, transport: Transport, scope: CancelScope | None = None) -> None:
@@ -98,7 +103,7 @@ class LlmApiHandler(ABC):
 
     def _start_afresh(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
-        self.ended = self.closed = False
+        self.ended = self.closed = self.understood = False
         self.failure: BackendError | None = None
 
     # -- the dialect ---------------------------------------------------------------------------------------------
@@ -116,17 +121,46 @@ class LlmApiHandler(ABC):
     def payload(self, prompt: Prompt) -> dict[str, Any]:
         """The JSON body of the call."""
 
-    @abstractmethod
-    def framer(self) -> Any:
-        """A fresh parser with ``feed(bytes) -> list of events`` and ``finish() -> list of events``."""
-
-    @abstractmethod
-    def read_events(self, events: Sequence[Any]) -> list[Chunk]:
+    def read_events(self, events: Sequence[SSEEvent | str]) -> list[Chunk]:
         """The chunks that already delivered events stand for, in order.
 
-        Sets ``self.ended`` at a finish reason and ``self.closed`` at the last event. After ``ended`` only usage
-        counts. Unreadable events are logged and skipped. An error object raises BackendResponseError; behind events
-        that say something it is put into ``self.failure`` instead, so that those are not lost.
+        Unreadable events are logged and skipped, ``[DONE]`` sets ``self.closed``. An error object raises
+        BackendResponseError; behind events that say something it is put into ``self.failure`` instead, so that those
+        are not lost.
+        """
+        chunks: list[Chunk] = []
+        for event in events:
+            name, data = (None, event) if isinstance(event, str) else event
+            if data == DONE:
+                self.closed = self.understood = True
+                continue
+            try:
+                body = decode_json(data)
+            except ValueError:
+                self.unreadable("an event that is not JSON")
+                continue
+            if not isinstance(body, dict):
+                self.unreadable("an event that is not an object")
+                continue
+            self.understood = True
+            try:
+                chunk = self.read_event(body, name)
+            except BackendResponseError as error:
+                if not chunks:
+                    raise
+                self.failure = error  # raised when what came before it has been handed on
+                break
+            if chunk is not None:
+                chunks.append(chunk)
+        return chunks
+
+    @abstractmethod
+    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+        """The chunk of one event, None for one that says nothing.
+
+        ``name`` is the event's name in the SSE framing, if it has one. Sets ``self.ended`` at a finish reason and
+        ``self.closed`` at what is the last event by the dialect. After ``ended`` only usage counts. Raises
+        BackendResponseError for an error object.
         """
 
     @abstractmethod
@@ -168,16 +202,16 @@ class LlmApiHandler(ABC):
             connection.close()
 
     def _chunks(self, connection: Any) -> Iterator[Chunk]:
-        framer = self.framer()
-        unframed: bytearray | None = bytearray()
+        framer = self.FRAMER()
+        start = bytearray()  # of an answer of which nothing is understood yet
         for block in connection:
             if not block:
                 yield {"token": "", "finish_reason": None}
                 continue
-            events = framer.feed(block)
-            if unframed is not None:
-                unframed = None if events else unframed + block[:UNFRAMED_LIMIT - len(unframed)]
+            events: Sequence[SSEEvent | str] = framer.feed(block)
             chunks = self.read_events(events)
+            if not self.understood and not chunks:
+                start += block[:UNFRAMED_LIMIT - len(start)]
             if not chunks:  # comments, half an event: bytes that are a sign of life and no more
                 yield {"token": "", "finish_reason": None}
             elif len(chunks) == 1:
@@ -195,12 +229,12 @@ class LlmApiHandler(ABC):
         rest = []
         if self.ended or self.closed:
             rest = connection.drain(CLOSING_SECONDS if self.closed else DRAIN_SECONDS, DRAIN_BYTES)
-        events = [event for block in rest for event in framer.feed(block)] + framer.finish()
-        if not events and unframed:
-            yield from self._unframed(bytes(unframed))
+        events = [*(event for block in rest for event in framer.feed(block)), *framer.finish()]
         yield from self._batch(self.read_events(events))
         if self.failure is not None:
             raise self.failure
+        if start and not self.understood:
+            yield from self._unframed(bytes(start))
 
     def _batch(self, chunks: list[Chunk]) -> Iterator[Chunk]:
         """Hand over chunks that arrived together: each but the last says that more follows at once."""
@@ -216,12 +250,15 @@ class LlmApiHandler(ABC):
 
     def _unframed(self, data: bytes) -> Iterator[Chunk]:
         """A back-end may answer a streaming call with one plain JSON body: an error, or the whole answer."""
+        if all(not line.strip() or line.startswith(b":") for line in data.splitlines()):
+            return  # nothing but comments: an empty answer
         try:
             body = json.loads(data)
         except ValueError:
-            logger.warning("Endpoint '%s' answered a streaming call with %d bytes that hold no event.",
-                           self.settings.endpoint_name, len(data))
-            return
+            name = self.settings.endpoint_name
+            raise BackendResponseError(
+                f"endpoint '{name}' answered a streaming call with something that holds no event. Is its URL that of "
+                "the API, and its ApiType the right one?", endpoint=name) from None
         result = self.read_response(body)
         content, calls = (result, None) if isinstance(result, str) else (result["content"], result.get("tool_calls"))
         chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}

@@ -1,22 +1,18 @@
 """The OpenAI chat completions dialect, spoken by OpenAI, llama.cpp, vLLM, LiteLLM and many others."""
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from Middleware.exceptions import BackendResponseError
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, decode_json
 from Middleware.llmapis.handlers.base.image_sources import image_url
-from Middleware.utilities.stream_parsers import SSEEvent, SSEParser
-
-DONE = "[DONE]"
-
-_loads = json.JSONDecoder().decode
+from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers
+from Middleware.utilities.stream_parsers import SSEEvent
 
 
-class OpenAiApiHandler(BaseChatCompletionsHandler):
+class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
     """Calls ``/v1/chat/completions``."""
 
     PATH = "/v1/chat/completions"
@@ -47,53 +43,38 @@ class OpenAiApiHandler(BaseChatCompletionsHandler):
                 message["content"] = [*text, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
 
     # -- streamed answer -----------------------------------------------------------------------------------------
-    def framer(self) -> SSEParser:
-        return SSEParser()
-
-    def read_events(self, events: Sequence[SSEEvent]) -> list[Chunk]:
+    def read_events(self, events: Sequence[SSEEvent | str]) -> list[Chunk]:
+        """The common event, text and nothing else, is read here; the base reads all others."""
         chunks: list[Chunk] = []
-        for event in events:
-            data = event.data
-            if data == DONE:
-                self.closed = True
-                continue
+        for position, event in enumerate(events):
             try:
-                body = _loads(data)
+                body = decode_json(event[1])
                 choice = body["choices"][0]
                 delta = choice["delta"]
                 token = delta.get("content")
-                finish_reason = choice.get("finish_reason")
-                # The common event: text and nothing else.
-                if type(token) is str and finish_reason is None and len(delta) == 1 and not self.ended \
-                        and not body.get("usage"):
+                if type(token) is str and choice.get("finish_reason") is None and len(delta) == 1 \
+                        and not self.ended and not body.get("usage"):
                     chunks.append({"token": token, "finish_reason": None})
+                    self.understood = True
                     continue
-            except ValueError:
-                self.unreadable("an event that is not JSON")
-                continue
-            except (KeyError, IndexError, TypeError, AttributeError):
-                pass  # looked at more closely below
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+                pass
             try:
-                chunk = self._read_unusual(body, event.event)
+                chunks += super().read_events(events[position:position + 1])
             except BackendResponseError as error:
                 if not chunks:
                     raise
-                self.failure = error  # raised when what came before it has been handed on
+                self.failure = error
+            if self.failure is not None:
                 break
-            if chunk is not None:
-                chunks.append(chunk)
         return chunks
 
-    def _read_unusual(self, body: Any, event_name: str | None) -> Chunk | None:
-        """The chunk of any event, whatever it holds; None for one that says nothing."""
-        if not isinstance(body, Mapping):
-            self.unreadable("an event that is not an object")
-            return None
-        usage = self._note_usage(body)
+    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+        usage = self.note_usage(body)
         chunk: Chunk = {"token": "", "finish_reason": None}
         if usage:
             chunk["usage"] = usage
-        choice = None if self.ended else self._choice(body, event_name == "error")
+        choice = None if self.ended else self.choice(body, name == "error")
         if choice is None:
             return chunk if usage else None
         delta = choice.get("delta")
@@ -120,8 +101,8 @@ class OpenAiApiHandler(BaseChatCompletionsHandler):
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
             return ""
-        choice = self._choice(body, False)
-        self._note_usage(body)
+        choice = self.choice(body)
+        self.note_usage(body)
         message = choice.get("message") if choice is not None else None
         if choice is None or not isinstance(message, Mapping):
             self.unreadable("an answer without a message")
@@ -134,22 +115,6 @@ class OpenAiApiHandler(BaseChatCompletionsHandler):
             return {"content": content, "tool_calls": calls, "finish_reason": self.outcome.finish_reason}
         self.outcome.finish_reason = str(finish_reason) if finish_reason else None
         return content
-
-    # -- both ----------------------------------------------------------------------------------------------------
-    def _choice(self, body: Mapping[str, Any], failed: bool) -> Mapping[str, Any] | None:
-        """The first choice, None if there is none. Raises BackendResponseError for an error object."""
-        choices = body.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        if body.get("error") or (failed and choice is None):
-            self.raise_error_object(body.get("error") or body)
-        return choice if isinstance(choice, Mapping) else None
-
-    def _note_usage(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        usage = body.get("usage")
-        if not isinstance(usage, dict) or not usage:
-            return None
-        self.outcome.usage = usage
-        return usage
 
 
 def _reasoning(message: Mapping[str, Any]) -> str:

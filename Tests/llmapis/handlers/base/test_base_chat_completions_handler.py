@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from Middleware.llmapis.api_types import backend_url, canonical_type
-from Middleware.llmapis.handlers.base.base_chat_completions_handler import attach_schema, inject_texts
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import inject_texts
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
+from Middleware.llmapis.handlers.base.structured_output import attach_schema
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
 

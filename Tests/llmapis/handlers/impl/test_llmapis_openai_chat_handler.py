@@ -198,7 +198,14 @@ def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
     assert chunks == [{"token": "whole", "finish_reason": "stop", "usage": USAGE}]
     with pytest.raises(BackendResponseError, match="no such model"):
         list(call.stream(HI))
-    assert text(list(call.stream(HI))) == ""
+    with pytest.raises(BackendResponseError, match="holds no event"):
+        list(call.stream(HI))
+
+
+@pytest.mark.parametrize("body", [b"", b"\n\n", b": ping\n\n", b"data: [DONE]\n\n"])
+def test_stream_without_events_is_an_empty_answer(backend: StubBackend, body: bytes) -> None:
+    backend.script(Reply(body=body, headers={"Content-Type": "text/event-stream"}))
+    assert text(list(handler(backend).stream(HI))) == ""
 
 
 def test_status_error_is_raised(backend: StubBackend) -> None:

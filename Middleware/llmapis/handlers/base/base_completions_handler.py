@@ -1,0 +1,41 @@
+"""Payloads of back-ends that take one text."""
+from __future__ import annotations
+
+from typing import Any
+
+from Middleware.llmapis.api_types import injected_text
+from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.structured_output import attach_schema
+from Middleware.utilities.text_utils import restore_braces
+
+
+class BaseCompletionsHandler(LlmApiHandler):
+    """Builds ``prompt``, samplers and schema, in this order. Tools have no place in a text and are left out."""
+
+    takes_messages = False
+
+    def payload(self, prompt: Prompt) -> dict[str, Any]:
+        body: dict[str, Any] = {"prompt": self.text(prompt), **self.settings.samplers}
+        if prompt.schema is not None and self.settings.api_type.get("structuredOutput"):
+            attach_schema(body, prompt.schema, self.settings.api_type.get("structuredOutput"),
+                          self.settings.endpoint_name)
+        return body
+
+    def text(self, prompt: Prompt) -> str:
+        """System and prompt as one text, trimmed, with the endpoint's three texts in their places."""
+        endpoint = self.settings.endpoint
+        system = injected_text(endpoint, "addTextToStartOfSystem", "textToAddToStartOfSystem") \
+            + (prompt.system_prompt or "")
+        start = injected_text(endpoint, "addTextToStartOfPrompt", "textToAddToStartOfPrompt") + (prompt.prompt or "")
+        completion = injected_text(endpoint, "addTextToStartOfCompletion", "textToAddToStartOfCompletion")
+        return restore_braces((system + start).strip()) + completion
+
+    @staticmethod
+    def images(prompt: Prompt) -> list[Any]:
+        """The images of the user messages that came along with the text."""
+        found: list[Any] = []
+        for message in prompt.conversation or ():
+            images = message.get("images")
+            if message.get("role") == "user" and isinstance(images, list):
+                found += images
+        return found
