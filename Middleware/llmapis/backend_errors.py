@@ -4,11 +4,14 @@ Messages carry the URL without user, password and query, and none of the request
 """
 from __future__ import annotations
 
+import html
 import json
+import math
 import re
 import socket
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from Middleware.exceptions import (
@@ -19,29 +22,53 @@ from Middleware.exceptions import (
     BackendTimeoutError,
     ConfigValueError,
 )
+from Middleware.llmapis.transport_pool import NotLocalError, is_loopback
+from Middleware.llmapis.transport_unreachable import Unreachable
 from Middleware.llmapis.transport_wire import Target
 
 MAX_BODY_CHARACTERS = 500
-NEVER_BETTER = (ssl.SSLCertVerificationError, ConfigValueError)
+MAX_REASON_CHARACTERS = 60
+MAX_PAGE_CHARACTERS = 16384
+NEVER_BETTER = (ssl.SSLCertVerificationError, ConfigValueError, NotLocalError)
 """Causes of a failed connection that another try cannot cure."""
 
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "proxy-authorization", "x-goog-api-key")
-_MESSAGE_KEYS = ("message", "detail", "error", "msg", "error_description")
+_MESSAGE_KEYS = ("error", "message", "detail", "msg", "error_description", "errors")
+_DOCKER_HOST = "host.docker.internal"
+
+_TITLE = re.compile(r"<title\b[^<>]*>(.*?)</title\b", re.IGNORECASE | re.DOTALL)
+_UNSEEN = re.compile(r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<!--.*?(?:-->|\Z)", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<[^<>]*>?")
 
 
 def short_body(body: bytes, secrets: tuple[str, ...] = ()) -> str:
     """The server's own message out of an error body: one line, at most 500 characters, without ``secrets``."""
-    text = body.decode("utf-8", "replace")
+    text = body.decode("utf-8-sig", "replace")
     try:
         text = _message_in(json.loads(text)) or text
     except (ValueError, RecursionError):
-        if re.match(r"\s*<", text):
-            title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
-            text = title[1] if title else re.sub(r"<[^>]*>", " ", text[:20000])
+        if text.lstrip().startswith("<"):
+            text = _page_text(text)
     for secret in secrets:
         text = text.replace(secret, "***")
-    text = " ".join(text.split())
-    return text if len(text) <= MAX_BODY_CHARACTERS else text[:MAX_BODY_CHARACTERS - 3] + "..."
+    return _one_line(text, MAX_BODY_CHARACTERS)
+
+
+def _one_line(text: str, limit: int) -> str:
+    """``text`` without line breaks, runs of spaces and what could drive a terminal."""
+    text = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return text if len(text) <= limit else text[:limit - 3] + "..."
+
+
+def _page_text(page: str) -> str:
+    """The title of an HTML page; without one, the text that its beginning shows."""
+    page = page[:MAX_PAGE_CHARACTERS]
+    title = _TITLE.search(page)
+    for part in (title[1] if title else "", _UNSEEN.sub(" ", page)):
+        text = html.unescape(_TAG.sub(" ", part)).strip()
+        if text:
+            return text
+    return ""
 
 
 def _message_in(data: Any, depth: int = 0) -> str:
@@ -50,7 +77,7 @@ def _message_in(data: Any, depth: int = 0) -> str:
     if isinstance(data, list) and data and depth < 4:
         return _message_in(data[0], depth + 1)
     if isinstance(data, dict) and depth < 4:
-        for key in ("error", *_MESSAGE_KEYS):
+        for key in _MESSAGE_KEYS:
             found = _message_in(data.get(key), depth + 1)
             if found:
                 return found
@@ -62,38 +89,59 @@ def secrets_of(headers: Mapping[str, str], target: Target) -> tuple[str, ...]:
     found = set(target.secrets)
     for name, value in headers.items():
         if name.lower() in _SECRET_HEADERS:
-            found.update((value, value.rpartition(" ")[2]))
+            found.update((value, value.partition(" ")[2] or value))
     return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
 
 
-def connect_error(endpoint: str, target: Target, cause: BaseException) -> BackendError:
-    """Why no connection came about."""
-    where = _where(endpoint, target)
-    root = root_cause(cause)
-    if isinstance(root, ConfigValueError):
-        return BackendConnectionError(f"{where}: {root}", endpoint=endpoint)
-    if isinstance(root, ConnectionRefusedError):
-        return BackendConnectionError(
-            f"{where}: connection refused. Is the LLM server running, and is this its port? Inside a container, "
-            "localhost means the container itself.", endpoint=endpoint)
-    if isinstance(root, socket.gaierror):
-        return BackendConnectionError(f"{where}: the host name '{target.host}' cannot be resolved. Check the URL of "
-                                      "the endpoint.", endpoint=endpoint)
-    if isinstance(root, ssl.SSLCertVerificationError):
-        return BackendConnectionError(f"{where}: the server's TLS certificate was not accepted "
-                                      f"({root.verify_message}).", endpoint=endpoint)
-    if isinstance(root, ssl.SSLError):
-        return BackendConnectionError(f"{where}: no TLS connection came about. Does the server speak https, or should "
-                                      "the URL start with http://?", endpoint=endpoint)
-    if isinstance(root, TimeoutError):
-        return connect_timeout_error(endpoint, target)
-    text = root.strerror if isinstance(root, OSError) and root.strerror else type(root).__name__
-    return BackendConnectionError(f"{where}: no connection ({text}).", endpoint=endpoint)
+@dataclass(frozen=True)
+class ConnectProblem:
+    """Why no connection came about: the class of the error and its text, without the endpoint."""
+
+    kind: type[BackendError]
+    text: str
+
+    def error(self, endpoint: str, target: Target) -> BackendError:
+        return self.kind(f"{_where(endpoint, target)}: {self.text}", endpoint=endpoint)
 
 
-def connect_timeout_error(endpoint: str, target: Target) -> BackendTimeoutError:
-    return BackendTimeoutError(f"{_where(endpoint, target)}: could not connect in time. Is the host reachable from "
-                               "here, and is the port open?", endpoint=endpoint)
+def connect_problem(target: Target, cause: BaseException) -> ConnectProblem:
+    """What the root cause of a failed connection means."""
+    if isinstance(cause, TimeoutError):
+        return ConnectProblem(BackendTimeoutError, "could not connect in time. Is the host reachable from here, and "
+                                                   "is the port open?")
+    return ConnectProblem(BackendConnectionError, _connect_text(target, cause))
+
+
+def _connect_text(target: Target, cause: BaseException) -> str:
+    if isinstance(cause, ConfigValueError):
+        return str(cause)
+    if isinstance(cause, NotLocalError):
+        return (f"the backup's address ({cause}) is not local any more, so nothing was sent to it. Set "
+                "'allowRemoteBackup' to true in the backup's endpoint file to permit that.")
+    if isinstance(cause, ConnectionRefusedError):
+        return "connection refused. Is the LLM server running, and is this its port?" + _container_hint(target)
+    if isinstance(cause, socket.gaierror):
+        hint = f" Inside a container on Linux, start it with --add-host={_DOCKER_HOST}:host-gateway." \
+            if target.host == _DOCKER_HOST else ""
+        return f"the host name '{target.host}' cannot be resolved. Check the URL of the endpoint.{hint}"
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the server's TLS certificate was not accepted ({cause.verify_message})."
+    if isinstance(cause, ssl.SSLError):
+        return "no TLS connection came about. Does the server speak https, or should the URL start with http://?"
+    return f"no connection ({getattr(cause, 'strerror', None) or type(cause).__name__})."
+
+
+def _container_hint(target: Target) -> str:
+    if not is_loopback(target.host):
+        return ""
+    return f" Inside a container, localhost means the container itself; try {_DOCKER_HOST}."
+
+
+def unreachable_error(endpoint: str, target: Target, known: Unreachable[ConnectProblem]) -> BackendError:
+    """The failure of a moment ago, without having tried again."""
+    problem = known.note
+    text = f"not tried again for {math.ceil(known.seconds)} s after: {problem.text}"
+    return ConnectProblem(problem.kind, text).error(endpoint, target)
 
 
 def read_timeout_error(endpoint: str, target: Target, seconds: float) -> BackendTimeoutError:
@@ -123,6 +171,7 @@ def status_error(endpoint: str, target: Target, status: int, reason: str, body: 
     """An answer with a status that is no success."""
     said = f": {body}" if body else ""
     hint = _hint(status, location)
+    reason = _one_line(reason, MAX_REASON_CHARACTERS)
     text = f"{_where(endpoint, target)}: status {status}{f' {reason}' if reason else ''}{said}"
     if hint:
         text = f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {hint}"

@@ -1,8 +1,9 @@
 """The one door from WilmerAI to its LLM servers: pooling, time-outs, retries, stops.
 
 A back-end handler says what to send and how to read it; everything about sockets is here and in the ``transport_*``
-modules below: ``transport_exchange`` (one request and its answer), ``transport_pool`` (kept connections),
-``transport_wire`` (HTTP as bytes), ``backend_errors`` (what a person reads).
+modules below: ``transport_exchange`` (one request and its answer), ``transport_connect`` (reaching the server),
+``transport_unreachable`` (servers that were not reached), ``transport_pool`` (kept connections), ``transport_wire``
+(HTTP as bytes), ``backend_errors`` (what a person reads).
 """
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from typing import Any
 
 from Middleware.exceptions import BackendError, BackendStatusError, EarlyTerminationException
 from Middleware.llmapis import backend_errors as errors
-from Middleware.llmapis.transport_exchange import SIGN_OF_LIFE_SECONDS, BackendRequest, Exchange, encode_payload
+from Middleware.llmapis.transport_connect import SIGN_OF_LIFE_SECONDS
+from Middleware.llmapis.transport_exchange import BackendRequest, Exchange, encode_payload
 from Middleware.llmapis.transport_pool import SLICE_SECONDS, ConnectionPool
 from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
@@ -59,7 +61,7 @@ class BackendStream:
         deadline = time.monotonic() + max_seconds
         found: list[bytes] = []
         size = 0
-        self._exchange.sign_after = SLICE_SECONDS
+        self._exchange.silence.sign_after = SLICE_SECONDS
         try:
             for block in self._blocks:
                 if block:
@@ -69,7 +71,7 @@ class BackendStream:
                     break
         except BackendError as error:
             logger.debug("After the end of an answer: %s", error)
-        self._exchange.sign_after = SIGN_OF_LIFE_SECONDS
+        self._exchange.silence.sign_after = SIGN_OF_LIFE_SECONDS
         return found
 
     def close(self) -> None:
@@ -150,7 +152,7 @@ def _retry_after(exchange: Exchange, default: float) -> float:
     try:
         is_number = text.isascii() and text.isdigit()
         seconds = float(text) if is_number else parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, OSError):  # the last two from dates far away
         return default
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 

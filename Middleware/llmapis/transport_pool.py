@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.request import (  # type: ignore[attr-defined]
     getproxies_environment,
     proxy_bypass_environment,
@@ -24,6 +25,7 @@ from urllib3.util import make_headers, parse_url
 from urllib3.util.wait import wait_for_read
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.llmapis.transport_unreachable import UnreachableOrigins
 from Middleware.llmapis.transport_wire import Target
 
 SLICE_SECONDS = 0.2
@@ -34,10 +36,19 @@ PLAIN_IDLE_SECONDS = 4.0
 """Common local servers close an idle connection after 5 s without saying so; a new one there costs next to nothing."""
 TLS_IDLE_SECONDS = 50.0
 
+LOCAL_NETWORKS = tuple(map(ipaddress.ip_network, (
+    "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1/128", "fc00::/7",
+    "fe80::/10")))
+"""Loopback, private, link-local. Written out: ``is_private`` counts 0.0.0.0 and others in, by Python version."""
+
 _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
 ]
+
+
+class NotLocalError(OSError):
+    """The host turned out to be neither this machine nor in its local network; the text is its address."""
 
 
 @dataclass
@@ -48,6 +59,7 @@ class Connection:
         sock: the connected socket, with a timeout of one slice.
         absolute: requests name the whole URL, because a plain HTTP proxy is at the other end.
         proxy_headers: headers that this proxy wants on each request.
+        proxied: a proxy of any kind is at the other end.
         reused: it has carried a request before.
         expires: moment (monotonic) from which it must not be taken from the pool.
     """
@@ -56,6 +68,7 @@ class Connection:
     owner: HTTPConnection
     absolute: bool = False
     proxy_headers: Mapping[str, str] = field(default_factory=dict)
+    proxied: bool = False
     reused: bool = False
     expires: float = 0.0
 
@@ -74,11 +87,19 @@ class Connection:
         except OSError:
             pass  # not connected any more
 
-    def is_fresh(self) -> bool:
+    def require_local(self) -> None:
+        """Raise NotLocalError unless the peer itself is at the other end and in the local network."""
+        address = str(self.sock.getpeername()[0]).partition("%")[0]
+        if self.proxied or not is_local_address(address):
+            raise NotLocalError(address)
+
+    def is_fresh(self, local_only: bool = False) -> bool:
         """Whether an idle connection can be used: not expired, not closed, nothing unread in it."""
         if time.monotonic() >= self.expires:
             return False
         try:
+            if local_only:
+                self.require_local()
             if not wait_for_read(self.sock, timeout=0.0):
                 return True
             if not isinstance(self.sock, ssl.SSLSocket):
@@ -99,22 +120,27 @@ class Connection:
 
 
 class ConnectionPool:
-    """Idle connections by origin. Thread-safe; the newest is taken first."""
+    """Idle connections by origin. Thread-safe; the newest is taken first.
+
+    Attributes:
+        unreachable: the origins that new connections are not tried to for a moment.
+    """
 
     def __init__(self) -> None:
+        self.unreachable: UnreachableOrigins[Any] = UnreachableOrigins()
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str, int], list[Connection]] = {}
         self._tls: ssl.SSLContext | None = None
 
-    def take(self, target: Target) -> Connection | None:
-        """An idle connection that is still good, or None."""
+    def take(self, target: Target, local_only: bool = False) -> Connection | None:
+        """An idle connection that is still good, or None. ``local_only``: and whose peer is in the local network."""
         while True:
             with self._lock:
                 stack = self._idle.get(target.origin)
                 connection = stack.pop() if stack else None
             if connection is None:
                 return None
-            if connection.is_fresh():
+            if connection.is_fresh(local_only):
                 connection.reused = True
                 return connection
             connection.close()
@@ -149,9 +175,12 @@ class ConnectionPool:
         for connection in idle:
             connection.close()
 
-    def open(self, target: Target, timeout: float) -> Connection:
-        """Connect, through the proxy of the environment if one applies. Blocks; raises OSError or urllib3 errors."""
-        proxy = _proxy_for(target)
+    def open(self, target: Target, timeout: float, local_only: bool = False) -> Connection:
+        """Connect, through the proxy of the environment if one applies. Blocks; raises OSError or urllib3 errors.
+
+        ``local_only`` goes without a proxy, as only the peer's own address tells, and raises NotLocalError.
+        """
+        proxy = None if local_only else _proxy_for(target)
         absolute, proxy_headers = False, {}
         if proxy is None:
             owner = self._make(target.scheme, target.host, target.port, timeout)
@@ -171,10 +200,14 @@ class ConnectionPool:
         try:
             owner.connect()
             owner.sock.settimeout(SLICE_SECONDS)
+            connection = Connection(sock=owner.sock, owner=owner, absolute=absolute, proxy_headers=proxy_headers,
+                                    proxied=proxy is not None)
+            if local_only:
+                connection.require_local()
         except BaseException:
             owner.close()
             raise
-        return Connection(sock=owner.sock, owner=owner, absolute=absolute, proxy_headers=proxy_headers)
+        return connection
 
     def _make(self, scheme: str, host: str, port: int, timeout: float, proxy_scheme: str = "") -> HTTPConnection:
         if scheme == "https":
@@ -203,6 +236,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def is_local_address(text: str) -> bool:
+    """Whether an IP address is loopback, private or link-local. Raises ValueError for what is no address."""
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return any(address in network for network in LOCAL_NETWORKS)
 
 
 def _proxy_for(target: Target) -> str | None:

@@ -1,0 +1,28 @@
+"""What tests of this layer share: a scripted server and a transport of their own."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from Middleware.llmapis import transport as transport_module
+from Middleware.llmapis.transport import Transport
+from Tests.stub_backend import StubBackend
+
+
+@pytest.fixture
+def backend() -> Iterator[StubBackend]:
+    with StubBackend() as stub:
+        yield stub
+
+
+@pytest.fixture
+def transport() -> Iterator[Transport]:
+    made = Transport()
+    yield made
+    made.close_all()
+
+
+@pytest.fixture
+def short_retry_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "RETRY_WAITS", (0.02, 0.04))

@@ -1,0 +1,214 @@
+"""The transport against a scripted server on real sockets: plain calls, streams, kept connections."""
+from __future__ import annotations
+
+import threading
+import time
+from types import MappingProxyType
+
+import pytest
+
+from Middleware.exceptions import BackendStatusError, ConfigValueError
+from Middleware.llmapis import transport_pool
+from Middleware.llmapis.transport import BackendRequest, Transport, get_transport
+from Tests.llmapis.transport_lab import KEY, ask
+from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, chat_stream_reply, json_reply, sse_reply, status_reply
+
+pytestmark = pytest.mark.usefixtures("short_retry_waits")
+
+
+def test_post_json_sends_the_payload_and_returns_the_answer(backend: StubBackend, transport: Transport) -> None:
+    backend.script(json_reply({"text": "schön"}))
+    assert transport.post_json(ask(backend)) == {"text": "schön"}
+    request = backend.requests[0]
+    assert (request.method, request.path) == ("POST", "/v1/chat/completions")
+    assert request.json["messages"][0]["content"] == "Grüße {x}"
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.headers["host"] == f"127.0.0.1:{backend.port}"
+
+
+def test_no_authorization_header_unless_given(backend: StubBackend, transport: Transport) -> None:
+    transport.post_json(BackendRequest("e", backend.url + "/x", {}))
+    assert "authorization" not in backend.requests[0].headers
+
+
+def test_read_only_configuration_and_lone_surrogates_can_be_sent(backend: StubBackend, transport: Transport) -> None:
+    transport.post_json(ask(backend, payload=MappingProxyType({"a": MappingProxyType({"b": "x\ud800y"})})))
+    assert backend.requests[0].json == {"a": {"b": "x\ufffdy"}}
+
+
+def test_a_payload_that_is_no_json_is_refused_before_sending(backend: StubBackend, transport: Transport) -> None:
+    with pytest.raises(ConfigValueError):
+        transport.post_json(ask(backend, payload={"temperature": float("nan")}))
+    assert backend.connections == 0
+
+
+def test_one_connection_serves_calls_and_streams(backend: StubBackend, transport: Transport) -> None:
+    backend.script(json_reply(1), chat_stream_reply(["a", "b"]), status_reply(404), json_reply(4))
+    transport.post_json(ask(backend))
+    list(transport.open_stream(ask(backend)))
+    with pytest.raises(BackendStatusError):
+        transport.post_json(ask(backend))
+    assert transport.post_json(ask(backend)) == 4
+    assert backend.connections == 1
+    assert transport.idle_connections() == 1
+
+
+def test_parallel_calls_have_their_own_connections(backend: StubBackend, transport: Transport) -> None:
+    backend.default = json_reply({"ok": True}, header_delay=0.1)
+    threads = [threading.Thread(target=transport.post_json, args=(ask(backend),)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert backend.connections == 5
+    assert transport.idle_connections() == 5
+    transport.close_all()
+    assert all(request.wait_ended(1) for request in backend.requests)
+
+
+def test_connection_closed_by_the_server_is_not_used_again(backend: StubBackend, transport: Transport) -> None:
+    transport.post_json(ask(backend))
+    backend.drop_connections()
+    assert backend.requests[0].wait_ended()
+    assert transport.post_json(ask(backend, single_attempt=True)) == {"ok": True}
+    assert backend.connections == 2
+
+
+@pytest.mark.parametrize("reply", [
+    json_reply({"n": 1}, keep_alive=False),
+    json_reply({"n": 1}, headers={"Keep-Alive": "timeout=1"}),
+    Reply(raw=b'HTTP/1.0 200 OK\r\n\r\n{"n": 1}'),
+    Reply(raw=b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"n": 1}surplus'),
+])
+def test_connection_that_cannot_be_kept_is_closed(backend: StubBackend, transport: Transport, reply: Reply) -> None:
+    backend.script(reply)
+    assert transport.post_json(ask(backend)) == {"n": 1}
+    assert transport.idle_connections() == 0
+
+
+def test_idle_time_is_limited(backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_pool, "PLAIN_IDLE_SECONDS", 0.05)
+    transport.post_json(ask(backend))
+    time.sleep(0.1)
+    transport.post_json(ask(backend))
+    assert backend.connections == 2
+
+
+@pytest.mark.parametrize("framing", ["chunked", "length", "close"])
+def test_every_body_framing(backend: StubBackend, transport: Transport, framing: str) -> None:
+    backend.script(Reply(pieces=[b'{"a":', b"[1,2", b"]}"], framing=framing, delay=0.01))
+    assert transport.post_json(ask(backend)) == {"a": [1, 2]}
+
+
+def test_interim_responses_folded_headers_and_trailers(backend: StubBackend, transport: Transport) -> None:
+    backend.script(Reply(raw=b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX-A: 1\r\n  2\r\nTransfer-Encoding: "
+                             b"chunked\r\n\r\n2;ext=1\r\n[1\r\n1\r\n]\r\n0\r\nX-T: 1\r\n\r\n"))
+    assert transport.post_json(ask(backend)) == [1]
+
+
+def test_compressed_answer(backend: StubBackend, transport: Transport) -> None:
+    import gzip
+    import zlib
+    bare = zlib.compressobj(wbits=-15)
+    for encoding, body in (("gzip", gzip.compress(b"[1]")), ("deflate", zlib.compress(b"[2]")),
+                           ("deflate", bare.compress(b"[3]") + bare.flush())):
+        backend.script(Reply(body=body, headers={"Content-Encoding": encoding}))
+    assert [transport.post_json(ask(backend)) for _ in range(3)] == [[1], [2], [3]]
+    assert backend.requests[0].headers["accept-encoding"] == "identity"
+
+
+def test_large_bodies_both_ways(backend: StubBackend, transport: Transport) -> None:
+    text = "x" * 3_000_000
+    backend.responder = lambda request: json_reply({"echo": request.json["t"]})
+    assert transport.post_json(ask(backend, payload={"t": text})) == {"echo": text}
+
+
+def test_one_process_wide_transport() -> None:
+    assert get_transport() is get_transport()
+
+
+# ---- streams
+
+def test_stream_yields_what_is_there(backend: StubBackend, transport: Transport) -> None:
+    backend.script(sse_reply(["a", "b", "c"], delays=[0.0, 0.0, 0.15]))
+    blocks = [block for block in transport.open_stream(ask(backend)) if block]
+    assert b"".join(blocks) == b"data: a\n\ndata: b\n\ndata: c\n\n"
+    assert blocks[-1] == b"data: c\n\n"
+
+
+def test_stream_is_lazy(backend: StubBackend, transport: Transport) -> None:
+    stream = transport.open_stream(ask(backend))
+    stream.close()
+    stream.close()
+    assert list(stream) == []
+    assert backend.connections == 0
+
+
+def test_silence_gives_a_sign_of_life_each_second(backend: StubBackend, transport: Transport) -> None:
+    backend.script(sse_reply(["a", "b"], header_delay=1.3, delays=[0, 1.3]))
+    started = time.monotonic()
+    seen = [(block, time.monotonic() - started) for block in transport.open_stream(ask(backend))]
+    assert [block for block, _ in seen] == [b"", b"data: a\n\n", b"", b"data: b\n\n"]
+    assert 0.95 < seen[0][1] < 1.3 and 2.25 < seen[2][1] < 2.6
+
+
+def test_status_error_of_a_stream_comes_out_of_next(backend: StubBackend, transport: Transport) -> None:
+    backend.script(status_reply(500, "out of memory"))
+    stream = transport.open_stream(ask(backend))
+    with pytest.raises(BackendStatusError) as caught:
+        next(stream)
+    assert (caught.value.status, caught.value.body, caught.value.endpoint) == (500, "out of memory", "my-llm")
+    assert len(backend.requests) == 1
+    assert stream.status == 500
+
+
+def test_drain_returns_the_rest_and_the_connection(backend: StubBackend, transport: Transport) -> None:
+    backend.script(sse_reply(["finish", "usage", "[DONE]"], delay=0.05))
+    stream = transport.open_stream(ask(backend))
+    assert next(stream) == b"data: finish\n\n"
+    assert b"".join(stream.drain()) == b"data: usage\n\ndata: [DONE]\n\n"
+    stream.close()
+    assert transport.idle_connections() == 1
+
+
+def test_drain_is_limited_in_time(backend: StubBackend, transport: Transport) -> None:
+    backend.script(sse_reply(["finish"], hang=True))
+    stream = transport.open_stream(ask(backend))
+    next(stream)
+    started = time.monotonic()
+    assert stream.drain(max_seconds=0.4) == []
+    assert 0.35 < time.monotonic() - started < 0.8
+    stream.close()
+    assert backend.requests[0].wait_ended(0.25)
+    assert transport.idle_connections() == 0
+
+
+def test_drain_is_limited_in_size_and_swallows_errors(backend: StubBackend, transport: Transport) -> None:
+    backend.script(sse_reply(["finish", "x" * 300_000, "end"], delay=0.02, hang=True),
+                   sse_reply(["finish", "more"], delay=0.05, drop=AFTER_PIECES))
+    stream = transport.open_stream(ask(backend))
+    next(stream)
+    assert 65536 <= sum(map(len, stream.drain())) < 300_000
+    stream.close()
+    stream = transport.open_stream(ask(backend))
+    next(stream)
+    assert stream.drain() == [b"data: more\n\n"]
+
+
+def test_close_in_the_middle_ends_the_connection(backend: StubBackend, transport: Transport) -> None:
+    backend.script(sse_reply(["a"], hang=True))
+    stream = transport.open_stream(ask(backend))
+    next(stream)
+    closed_at = time.monotonic()
+    stream.close()
+    assert backend.requests[0].wait_ended(1)
+    assert backend.requests[0].client_left
+    assert (backend.requests[0].ended_at or 0) - closed_at < 0.25
+
+
+def test_close_right_after_the_last_block_keeps_the_connection(backend: StubBackend, transport: Transport) -> None:
+    backend.script(Reply(pieces=[b"abc"], framing="length"))
+    with transport.open_stream(ask(backend)) as stream:
+        assert next(stream) == b"abc"
+    assert transport.idle_connections() == 1

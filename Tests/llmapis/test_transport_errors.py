@@ -1,0 +1,124 @@
+"""What a person reads when a back-end fails."""
+from __future__ import annotations
+
+import logging
+import socket
+import time
+
+import pytest
+
+from Middleware.exceptions import BackendStatusError
+from Middleware.llmapis import transport_exchange
+from Middleware.llmapis.backend_errors import connect_problem, short_body
+from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.llmapis.transport_wire import parse_target
+from Tests.llmapis.transport_lab import KEY, ask
+from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, status_reply
+
+pytestmark = pytest.mark.usefixtures("short_retry_waits")
+
+
+def refused(host: str) -> str:
+    target = parse_target(f"http://{host}:8080/v1?key=abcdef")
+    return str(connect_problem(target, ConnectionRefusedError(111, "refused")).error("my-llm", target))
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_refused_by_this_machine_thinks_of_containers(host: str) -> None:
+    assert refused(host) == (
+        f"Endpoint 'my-llm' (http://{host}:8080/v1): connection refused. Is the LLM server running, and is this its "
+        "port? Inside a container, localhost means the container itself; try host.docker.internal.")
+
+
+def test_refused_by_another_machine_does_not() -> None:
+    assert refused("192.168.1.5").endswith("is this its port?")
+
+
+@pytest.mark.parametrize(("host", "hint"), [("no-such-host", "Check the URL"),
+                                            ("host.docker.internal", "--add-host=host.docker.internal:host-gateway")])
+def test_unknown_host_names(host: str, hint: str) -> None:
+    problem = connect_problem(parse_target(f"http://{host}/"), socket.gaierror(-2, "unknown"))
+    assert f"'{host}' cannot be resolved" in problem.text and hint in problem.text
+
+
+@pytest.mark.parametrize(("status", "hint"), [(401, "apiKey"), (404, "wrong path.*model"), (503, "loading")])
+def test_status_messages_help(backend: StubBackend, transport: Transport, status: int, hint: str) -> None:
+    backend.default = status_reply(status, "nope")
+    with pytest.raises(BackendStatusError, match=rf"my-llm.*{status}.*nope\. .*{hint}"):
+        transport.post_json(ask(backend, single_attempt=True))
+
+
+def test_messages_and_log_hold_no_secrets(backend: StubBackend, transport: Transport,
+                                          caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    backend.default = status_reply(500, f"bad key {KEY}, pass pa55word, query token=querysecret, querysecret")
+    url = f"http://user:pa55word@127.0.0.1:{backend.port}/v1?token=querysecret"
+    with pytest.raises(BackendStatusError) as caught:
+        transport.post_json(BackendRequest("e", url, {}, {"Authorization": f"Bearer {KEY}"}))
+    for text in (str(caught.value), caught.value.body, caplog.text):
+        assert not any(secret in text for secret in (KEY, "pa55word", "querysecret"))
+    assert backend.requests[0].path == "/v1?token=querysecret"
+
+
+@pytest.mark.parametrize(("body", "message"), [
+    (b'{"error": {"message": "no such model", "type": "x", "code": 404}}', "no such model"),
+    (b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}', "Overloaded"),
+    (b'{"error": "plain text"}', "plain text"), (b'{"message": "said"}', "said"), (b'"only text"', "only text"),
+    (b'{"detail": "Not Found"}', "Not Found"), (b'{"detail": [{"loc": ["body"], "msg": "field required"}]}',
+                                                "field required"),
+    (b'{"detail": {"msg": "Server is busy", "type": "service_unavailable"}}', "Server is busy"),
+    (b'{"errors": [{"message": "first"}]}', "first"), (b'{"error": true, "message": "why"}', "why"),
+    (b'{"error": {"code": 5}}', '{"error": {"code": 5}}'), (b'{"broken', '{"broken'), (b"", ""),
+    (b"\xef\xbb\xbf{\"error\": \"with BOM\"}", "with BOM"), (b"bad \xff byte", "bad \ufffd byte"),
+    (b"two\n lines\x1b[31m\x00", "two lines [31m"),
+    (b"<html><head><TITLE lang=en>404 <b>Not</b>\nFound &amp; gone</TITLE></head><body>x</body></html>",
+     "404 Not Found & gone"),
+    (b"\n<!DOCTYPE html><html><style>p {}</style><script>x()</script><p>Bad <i>Gateway</i></p><!-- y --></html>",
+     "Bad Gateway"),
+    (b"<html><title> </title><body></body></html>", ""),
+])
+def test_the_servers_own_message(body: bytes, message: str) -> None:
+    assert short_body(body) == message
+
+
+@pytest.mark.parametrize("body", [b"line\n" * 5000, b"<title>" + b"x" * 15000 + b"</title>",
+                                  b'{"error": "%b"}' % (b"y" * 900), b"[" * 60_000, b"<" * 60_000, b"<script" * 9000])
+def test_messages_are_short(body: bytes) -> None:
+    started = time.monotonic()
+    assert len(short_body(body)) <= 500
+    assert "\n" not in short_body(body)
+    assert time.monotonic() - started < 1
+
+
+def test_the_message_in_the_error(backend: StubBackend, transport: Transport) -> None:
+    backend.script(Reply(status=404, body={"detail": "model 'x' not found"}))
+    with pytest.raises(BackendStatusError) as caught:
+        transport.post_json(ask(backend, "/v1/chat?key=abcdef"))
+    assert str(caught.value) == (
+        f"Endpoint 'my-llm' ({backend.url}/v1/chat): status 404 Not Found: model 'x' not found. "
+        "Check the URL and the ApiType of the endpoint (wrong path?) and the model name.")
+    assert (caught.value.status, caught.value.body) == (404, "model 'x' not found")
+
+
+def test_long_reasons_are_cut(backend: StubBackend, transport: Transport) -> None:
+    backend.script(Reply(raw=b"HTTP/1.1 400 " + b"r" * 5000 + b"\r\nContent-Length: 0\r\n\r\n"))
+    with pytest.raises(BackendStatusError, match=r"status 400 r{57}\.\.\.$"):
+        transport.post_json(ask(backend))
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip"])
+def test_an_unreadable_error_body_does_not_hide_the_status(backend: StubBackend, transport: Transport,
+                                                           encoding: str) -> None:
+    backend.script(Reply(status=401, body=b"garbage", headers={"Content-Encoding": encoding}))
+    with pytest.raises(BackendStatusError, match="401.*apiKey"):
+        transport.post_json(ask(backend))
+
+
+def test_error_body_that_never_ends_does_not_hide_the_status(backend: StubBackend, transport: Transport,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_exchange, "MAX_ERROR_BODY_WAIT", 0.0)
+    backend.script(Reply(status=400, pieces=[b"half"], hang=True),
+                   Reply(status=400, pieces=[b"half"], drop=AFTER_PIECES))
+    for _ in range(2):
+        with pytest.raises(BackendStatusError, match="half"):
+            transport.post_json(ask(backend))

@@ -1,0 +1,189 @@
+"""Proxies, TLS, and who is at the other end."""
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import ssl
+import time
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from Middleware.exceptions import BackendConnectionError
+from Middleware.llmapis import transport_pool
+from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.llmapis.transport_pool import is_local_address
+from Middleware.models.cancel_scope import CancelScope
+from Tests.llmapis.transport_lab import KEY, ask, cancel_during, closed_port, open_sockets_to
+from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply
+
+pytestmark = pytest.mark.usefixtures("short_retry_waits")
+
+
+def test_loopback_ignores_proxies(backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setenv("no_proxy", "")
+    assert transport.post_json(ask(backend)) == {"ok": True}
+
+
+def test_other_hosts_go_through_the_proxy(backend: StubBackend, transport: Transport,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://me:word@127.0.0.1:{backend.port}")
+    monkeypatch.setenv("no_proxy", "intern.invalid")
+    assert transport.post_json(BackendRequest("e", "http://llm.invalid:8000/v1", {})) == {"ok": True}
+    assert backend.requests[0].path == "http://llm.invalid:8000/v1"
+    assert backend.requests[0].headers["host"] == "llm.invalid:8000"
+    assert backend.requests[0].headers["proxy-authorization"].startswith("Basic ")
+    with pytest.raises(BackendConnectionError):
+        transport.post_json(BackendRequest("e", "http://intern.invalid/v1", {}, single_attempt=True))
+
+
+def test_netrc_is_ignored(backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch,
+                          tmp_path: Path) -> None:
+    for name in (".netrc", "_netrc"):
+        (tmp_path / name).write_text("default login someone password else\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o600)
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    transport.post_json(ask(backend))
+    transport.post_json(BackendRequest("e", backend.url, {}))
+    assert [request.headers.get("authorization") for request in backend.requests] == [f"Bearer {KEY}", None]
+
+
+# ---- peers that must be local
+
+@pytest.mark.parametrize(("address", "local"), [
+    ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("10.1.2.3", True), ("192.168.1.5", True),
+    ("172.16.0.1", True), ("169.254.1.1", True), ("fe80::1", True), ("fd00::1", True), ("::ffff:192.168.1.5", True),
+    ("8.8.8.8", False), ("172.32.0.1", False), ("2001:4860:4860::8888", False), ("::ffff:8.8.8.8", False),
+    ("0.0.0.0", False), ("::", False), ("100.64.0.1", False), ("203.0.113.5", False)])
+def test_local_addresses(address: str, local: bool) -> None:
+    assert is_local_address(address) is local
+
+
+def peers_are(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Make the next connections look as if they led to ``addresses``; the last one stays."""
+    left = list(addresses)
+    real = transport_pool.Connection.require_local
+
+    class Seen:
+        def __init__(self, address: str) -> None:
+            self.address = address
+
+        def getpeername(self) -> tuple[str, int, int, int]:
+            return self.address, 80, 0, 2
+
+    def require_local(self: transport_pool.Connection) -> None:
+        address = left.pop(0) if len(left) > 1 else left[0]
+        real(dataclasses.replace(self, sock=Seen(address)))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(transport_pool.Connection, "require_local", require_local)
+
+
+def test_local_only_reaches_a_local_server_again_and_again(backend: StubBackend, transport: Transport) -> None:
+    for _ in range(2):
+        assert transport.post_json(ask(backend, local_only=True)) == {"ok": True}
+    assert backend.connections == 1
+
+
+@pytest.mark.parametrize("address", ["fe80::1%eth0", "::ffff:10.0.0.7"])
+def test_local_only_understands_addresses_as_sockets_tell_them(backend: StubBackend, transport: Transport,
+                                                               monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    peers_are(monkeypatch, address)
+    assert transport.post_json(ask(backend, local_only=True)) == {"ok": True}
+
+
+def test_local_only_sends_nothing_to_a_remote_peer(backend: StubBackend, transport: Transport,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    peers_are(monkeypatch, "8.8.8.8")
+    started = time.monotonic()
+    for work in (transport.post_json, lambda request: list(transport.open_stream(request))):
+        with pytest.raises(BackendConnectionError, match=r"'my-llm'.*not local any more.*'allowRemoteBackup'"):
+            work(ask(backend, local_only=True))
+    assert time.monotonic() - started < 1
+    assert backend.requests == [] and open_sockets_to(backend) == 0
+    assert transport.post_json(ask(backend)) == {"ok": True}  # a mistake of the address is no dead host
+
+
+def test_local_only_takes_no_kept_connection_to_a_remote_peer(backend: StubBackend, transport: Transport,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    transport.post_json(ask(backend))
+    peers_are(monkeypatch, "8.8.8.8", "127.0.0.1")  # the kept one, then a new one
+    assert transport.post_json(ask(backend, local_only=True)) == {"ok": True}
+    assert backend.connections == 2
+    assert open_sockets_to(backend) == transport.idle_connections() == 1
+
+
+def test_local_only_goes_past_proxies(backend: StubBackend, transport: Transport,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", backend.url)
+    monkeypatch.setenv("no_proxy", "")
+    request = BackendRequest("e", "http://llm.invalid:8000/v1", {}, single_attempt=True)
+    assert transport.post_json(request) == {"ok": True}
+    with pytest.raises(BackendConnectionError, match="cannot be resolved"):
+        transport.post_json(dataclasses.replace(request, local_only=True))
+    assert len(backend.requests) == 1
+
+
+# ---- TLS
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "stub")])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(1)
+    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    public = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    built = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+             .serial_number(1).not_valid_before(now - day).not_valid_after(now + day)
+             .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
+             .add_extension(x509.BasicConstraints(True, None), True).add_extension(usage, True)
+             .add_extension(public, False).sign(key, hashes.SHA256()))
+    path = tmp_path_factory.mktemp("tls") / "stub.pem"
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                                       serialization.NoEncryption()) + built.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+@pytest.fixture
+def tls_backend(certificate: Path) -> Iterator[StubBackend]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with StubBackend(tls=context) as stub:
+        yield stub
+
+
+def test_tls_calls_streams_reuse_and_stop(tls_backend: StubBackend, transport: Transport, certificate: Path,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    tls_backend.script(json_reply({"n": 1}), sse_reply(["a", "b" * 100_000, "c"], delay=0.3), json_reply({"n": 3}))
+    assert transport.post_json(ask(tls_backend)) == {"n": 1}
+    assert len(b"".join(transport.open_stream(ask(tls_backend)))) == 100_000 + 2 + 3 * len(b"data: \n\n")
+    assert transport.post_json(ask(tls_backend)) == {"n": 3}
+    assert tls_backend.connections == 1
+    tls_backend.default = Reply(never=True)
+    scope = CancelScope()
+    result, moment, done = cancel_during(tls_backend, scope, 4, lambda: list(
+        transport.open_stream(ask(tls_backend), scope)))
+    assert result == []
+    assert done - moment < 0.25
+    assert tls_backend.requests[3].wait_ended(1)
+    assert (tls_backend.requests[3].ended_at or 0) - moment < 0.25
+
+
+def test_untrusted_certificate(tls_backend: StubBackend, transport: Transport) -> None:
+    started = time.monotonic()
+    with pytest.raises(BackendConnectionError, match="certificate was not accepted"):
+        transport.post_json(ask(tls_backend))
+    assert time.monotonic() - started < 1
+
+
+def test_https_to_a_plain_server(backend: StubBackend, transport: Transport) -> None:
+    with pytest.raises(BackendConnectionError, match="https"):
+        transport.post_json(BackendRequest("e", f"https://127.0.0.1:{backend.port}/", {}, single_attempt=True))

@@ -1,0 +1,279 @@
+"""What is tried again, how often, and what is not."""
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from Middleware.exceptions import (
+    BackendConnectionError,
+    BackendError,
+    BackendResponseError,
+    BackendStatusError,
+    BackendTimeoutError,
+    ConfigValueError,
+)
+from Middleware.llmapis import transport as transport_module
+from Middleware.llmapis import transport_connect, transport_exchange, transport_pool
+from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.llmapis.transport_wire import ResponseHead
+from Middleware.models.cancel_scope import CancelScope
+from Tests.llmapis.transport_lab import ask, closed_port
+from Tests.stub_backend import (
+    AFTER_HEADERS,
+    AFTER_PIECES,
+    BEFORE_STATUS,
+    Reply,
+    StubBackend,
+    json_reply,
+    sse_reply,
+    status_reply,
+)
+
+
+class Waits(CancelScope):
+    """Notes the waits between attempts instead of waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return False
+
+
+@pytest.mark.parametrize(("replies", "waits"), [
+    ([status_reply(500), status_reply(500)], [0.5, 1.0]),
+    ([Reply(drop=BEFORE_STATUS), Reply(drop=BEFORE_STATUS)], [0.5, 1.0]),
+    ([status_reply(429, headers={"Retry-After": "3"}), status_reply(503, headers={"retry-after": "60"})], [3, 10]),
+    ([status_reply(408, headers={"Retry-After": "0"}), status_reply(502, headers={"Retry-After": "soon"})], [0, 1.0]),
+    ([status_reply(503, headers={"Retry-After": "7"}), Reply(drop=BEFORE_STATUS)], [7, 1.0]),
+])
+def test_waits_between_attempts(backend: StubBackend, transport: Transport, replies: list[Reply],
+                                waits: list[float]) -> None:
+    backend.script(*replies)
+    scope = Waits()
+    assert transport.post_json(ask(backend), scope) == {"ok": True}
+    assert scope.seconds == waits
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
+@pytest.mark.usefixtures("short_retry_waits")
+def test_plain_call_tries_three_times(backend: StubBackend, transport: Transport, status: int) -> None:
+    backend.script(status_reply(status), status_reply(status), json_reply({"third": True}))
+    assert transport.post_json(ask(backend)) == {"third": True}
+    assert len(backend.requests) == 3
+
+
+@pytest.mark.usefixtures("short_retry_waits")
+def test_the_last_of_three_errors_is_raised(backend: StubBackend, transport: Transport) -> None:
+    backend.script(status_reply(500, "one"), status_reply(502, "two"), status_reply(503, "three"))
+    with pytest.raises(BackendStatusError) as caught:
+        transport.post_json(ask(backend))
+    assert (caught.value.status, caught.value.body) == (503, "three")
+    assert len(backend.requests) == 3
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_other_statuses_are_not_tried_again(backend: StubBackend, transport: Transport, status: int) -> None:
+    backend.script(status_reply(status))
+    with pytest.raises(BackendStatusError):
+        transport.post_json(ask(backend))
+    assert len(backend.requests) == 1
+
+
+def test_single_attempt(backend: StubBackend, transport: Transport) -> None:
+    backend.script(status_reply(503))
+    with pytest.raises(BackendStatusError):
+        transport.post_json(ask(backend, single_attempt=True))
+    assert len(backend.requests) == 1
+    started = time.monotonic()
+    with pytest.raises(BackendConnectionError):
+        transport.post_json(BackendRequest("e", f"http://127.0.0.1:{closed_port()}", {}, single_attempt=True))
+    assert time.monotonic() - started < 0.2
+
+
+def test_retry_after_is_obeyed_within_its_limit(backend: StubBackend, transport: Transport,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "MAX_RETRY_AFTER_SECONDS", 0.3)
+    backend.script(status_reply(429, headers={"Retry-After": "1"}))
+    started = time.monotonic()
+    transport.post_json(ask(backend))
+    assert 0.3 <= time.monotonic() - started < 0.6
+
+
+@pytest.mark.parametrize(("value", "low", "high"), [
+    ("3600", 10, 10), ("0", 0, 0), ("soon", 7, 7), ("", 7, 7), ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+    ("Wed, 21 Oct 2099 07:28:00 GMT", 10, 10), ("-1", 7, 7), ("1.5", 7, 7), ("9" * 400, 10, 10),
+    ("Mon, 01 Jan 0001 00:00:00 -0000", 0, 7), ("Fri, 31 Dec 9999 23:59:59 -0000", 7, 10),
+])
+def test_retry_after_values(backend: StubBackend, value: str, low: float, high: float) -> None:
+    exchange = transport_exchange.Exchange(transport_pool.ConnectionPool(), ask(backend), b"", CancelScope())
+    exchange._http.head = ResponseHead(503, "", "1.1", {"retry-after": value})
+    assert low <= transport_module._retry_after(exchange, 7) <= high
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_connection_lost_before_the_status_line_is_tried_again(backend: StubBackend, transport: Transport,
+                                                              reset: bool) -> None:
+    backend.script(Reply(drop=BEFORE_STATUS, reset=reset))
+    assert transport.post_json(ask(backend)) == {"ok": True}
+    assert len(backend.requests) == 2
+
+
+def test_stream_is_never_sent_twice(backend: StubBackend, transport: Transport) -> None:
+    transport.post_json(ask(backend))
+    for reply in (Reply(drop=BEFORE_STATUS), status_reply(503), sse_reply(["a"], drop=AFTER_PIECES)):
+        backend.script(reply)
+        count = len(backend.requests)
+        with pytest.raises(BackendError):
+            list(transport.open_stream(ask(backend)))
+        assert len(backend.requests) == count + 1
+
+
+@pytest.mark.parametrize("reply", [
+    Reply(body={"a": 1}, drop=AFTER_HEADERS), Reply(body={"a": 1}, drop=AFTER_PIECES),
+    Reply(pieces=[b"{"], drop=AFTER_PIECES), Reply(pieces=[b"{"], drop=AFTER_PIECES, reset=True),
+])
+def test_connection_lost_within_the_answer_is_not_tried_again(backend: StubBackend, transport: Transport,
+                                                             reply: Reply) -> None:
+    backend.script(reply)
+    with pytest.raises(BackendConnectionError, match="in the middle of its answer"):
+        transport.post_json(ask(backend))
+    assert len(backend.requests) == 1
+
+
+def test_stream_dropped_in_the_middle_gives_tokens_then_the_error(backend: StubBackend, transport: Transport) -> None:
+    backend.script(sse_reply(["a"], drop=AFTER_PIECES))
+    stream = transport.open_stream(ask(backend))
+    assert next(stream) == b"data: a\n\n"
+    with pytest.raises(BackendConnectionError):
+        next(stream)
+
+
+def test_refused_tries_again_after_200_and_500_ms(transport: Transport) -> None:
+    started = time.monotonic()
+    with pytest.raises(BackendConnectionError, match=r"'my-llm'.*refused.*running.*container"):
+        transport.post_json(BackendRequest("my-llm", f"http://localhost:{closed_port()}/v1", {}))
+    assert 0.7 <= time.monotonic() - started < 1.2
+
+
+def test_refused_then_up_again(transport: Transport, backend: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_open, failures = transport_pool.ConnectionPool.open, [ConnectionRefusedError(111, "refused")]
+
+    def open_late(self: transport_pool.ConnectionPool, *args: object) -> transport_pool.Connection:
+        if failures:
+            raise failures.pop()
+        return real_open(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(transport_pool.ConnectionPool, "open", open_late)
+    assert transport.post_json(ask(backend)) == {"ok": True}
+
+
+def test_unknown_host(transport: Transport) -> None:
+    started = time.monotonic()
+    with pytest.raises(BackendConnectionError, match="cannot be resolved"):
+        transport.post_json(BackendRequest("e", "http://no-such-host.invalid/v1", {}, connect_timeout=0.5))
+    assert time.monotonic() - started < 1.5
+
+
+def test_connecting_is_limited_to_twice_the_timeout(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_pool.ConnectionPool, "open", lambda *_: time.sleep(2))
+    started = time.monotonic()
+    with pytest.raises(BackendTimeoutError, match="could not connect in time"):
+        transport.post_json(BackendRequest("e", "http://127.0.0.1:9/", {}, connect_timeout=0.4))
+    assert 0.7 < time.monotonic() - started < 1.2
+
+
+@pytest.mark.parametrize(("single", "attempts"), [(False, 6), (True, 1)])
+def test_attempts_to_connect(transport: Transport, monkeypatch: pytest.MonkeyPatch, single: bool,
+                             attempts: int) -> None:
+    tried = []
+
+    def reset(*_: object) -> None:
+        tried.append(1)
+        raise ConnectionResetError(104, "reset")
+
+    assert transport_connect.CONNECT_WAITS == (0, 2, 4, 8, 16)
+    monkeypatch.setattr(transport_connect, "CONNECT_WAITS", (0, 0.01, 0.01, 0.01, 0.01))
+    monkeypatch.setattr(transport_pool.ConnectionPool, "open", reset)
+    with pytest.raises(BackendConnectionError, match="no connection"):
+        transport.post_json(BackendRequest("e", "http://host.test/", {}, single_attempt=single))
+    assert len(tried) == attempts
+
+
+def test_a_wait_beyond_the_budget_is_not_begun(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_pool.ConnectionPool, "open", lambda *_: 1 / 0)
+    started = time.monotonic()
+    with pytest.raises(BackendConnectionError):
+        transport.post_json(BackendRequest("e", "http://host.test/", {}, connect_timeout=0.9))
+    assert time.monotonic() - started < 0.5
+
+
+def test_signs_of_life_while_connecting(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_pool.ConnectionPool, "open", lambda *_: time.sleep(3))
+    stream = transport.open_stream(BackendRequest("e", "http://127.0.0.1:9/", {}, connect_timeout=5))
+    started = time.monotonic()
+    assert next(stream) == b""
+    assert 0.9 < time.monotonic() - started < 1.3
+    stream.close()
+
+
+def test_silence_longer_than_the_read_timeout(backend: StubBackend, transport: Transport) -> None:
+    backend.default = Reply(never=True)
+    with pytest.raises(BackendTimeoutError, match="no data for 0.4 seconds"):
+        transport.post_json(ask(backend, read_timeout=0.4))
+    assert backend.requests[0].wait_ended(0.25)
+    assert len(backend.requests) == 1
+
+
+def test_tokens_within_the_read_timeout_keep_a_stream_alive(backend: StubBackend, transport: Transport) -> None:
+    backend.script(sse_reply(["a"] * 4, delay=0.25))
+    assert len(list(transport.open_stream(ask(backend, read_timeout=0.5)))) == 4
+
+
+@pytest.mark.parametrize("reply", [Reply(body=b"<html>Welcome</html>", headers={"Content-Type": "text/html"}),
+                                   Reply(body=b""), Reply(body=b"[" * 200_000)])
+def test_answer_that_is_no_json(backend: StubBackend, transport: Transport, reply: Reply) -> None:
+    backend.script(reply)
+    with pytest.raises(BackendResponseError, match="not JSON"):
+        transport.post_json(ask(backend))
+    assert len(backend.requests) == 1
+
+
+def test_bad_utf8_and_bom_are_tolerated(backend: StubBackend, transport: Transport) -> None:
+    backend.script(Reply(body=b'["a\xff"]'), Reply(body=b"\xef\xbb\xbf[1]"))
+    assert transport.post_json(ask(backend)) == ["a\ufffd"]
+    assert transport.post_json(ask(backend)) == [1]
+
+
+@pytest.mark.parametrize("raw", [b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 OK\r\n\r\n",
+                                 b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+                                 b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+                                 b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\n\r\nabc"])
+def test_answer_that_is_no_http(backend: StubBackend, transport: Transport, raw: bytes) -> None:
+    backend.script(Reply(raw=raw))
+    with pytest.raises(BackendResponseError, match="not proper HTTP"):
+        transport.post_json(ask(backend))
+
+
+def test_redirects_are_not_followed(backend: StubBackend, transport: Transport) -> None:
+    backend.script(Reply(status=307, headers={"Location": "http://127.0.0.1:1/elsewhere"}))
+    with pytest.raises(BackendStatusError, match="redirects"):
+        transport.post_json(ask(backend))
+    assert len(backend.requests) == 1
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8080/v1", "ftp://host/x", "http://", "http://a b:x/"])
+def test_unusable_urls(transport: Transport, url: str) -> None:
+    with pytest.raises(ConfigValueError):
+        transport.post_json(BackendRequest("e", url, {}))
+
+
+@pytest.mark.parametrize("key", ["a\r\nX-Evil: 1", "schlüssel-€"])
+def test_unusable_keys_are_named_not_sent(backend: StubBackend, transport: Transport, key: str) -> None:
+    with pytest.raises(ConfigValueError, match="API key") as caught:
+        transport.post_json(BackendRequest("e", backend.url, {}, {"Authorization": f"Bearer {key}"}))
+    assert key not in str(caught.value)
+    assert backend.requests == []

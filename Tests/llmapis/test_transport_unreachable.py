@@ -1,0 +1,218 @@
+"""The memory of origins that could not be reached."""
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+import threading
+import time
+
+import pytest
+
+from Middleware.exceptions import BackendConnectionError, BackendError, BackendTimeoutError
+from Middleware.llmapis import transport_connect, transport_pool, transport_unreachable
+from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.llmapis.transport_unreachable import MAX_ORIGINS, UnreachableOrigins
+from Middleware.llmapis.transport_wire import parse_target
+from Tests.llmapis.transport_lab import ask, closed_port
+from Tests.stub_backend import StubBackend
+
+ORIGIN = ("http", "host", 80)
+REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+NO_ROUTE = OSError(errno.EHOSTUNREACH, "No route to host")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# ---- the memory itself
+
+@pytest.mark.parametrize(("cause", "seconds"), [
+    (REFUSED, 1.0), (TimeoutError("connect"), 5.0), (socket.gaierror(-2, "unknown"), 5.0), (NO_ROUTE, 5.0)])
+def test_how_long_a_failure_is_remembered(cause: Exception, seconds: float) -> None:
+    clock = Clock()
+    memory: UnreachableOrigins[str] = UnreachableOrigins(clock)
+    memory.remember(ORIGIN, cause, "why")
+    clock.now += seconds - 0.25
+    known = memory.find(ORIGIN)
+    assert known is not None and (known.note, known.seconds) == ("why", 0.25)
+    assert memory.find(("http", "host", 81)) is None
+    clock.now += 0.25
+    assert memory.find(ORIGIN) is None
+    assert len(memory) == 0
+
+
+@pytest.mark.parametrize("cause", [ssl.SSLError("handshake"), ConnectionResetError(104, "reset"), ValueError("URL")])
+def test_a_host_that_was_reached_is_not_remembered(cause: Exception) -> None:
+    memory: UnreachableOrigins[str] = UnreachableOrigins()
+    memory.remember(ORIGIN, cause, "why")
+    assert memory.find(ORIGIN) is None
+
+
+def test_forgetting() -> None:
+    memory: UnreachableOrigins[str] = UnreachableOrigins()
+    memory.remember(ORIGIN, REFUSED, "why")
+    memory.forget(ORIGIN)
+    memory.forget(ORIGIN)
+    assert memory.find(ORIGIN) is None
+
+
+def test_the_oldest_notes_make_room() -> None:
+    memory: UnreachableOrigins[int] = UnreachableOrigins()
+    for port in range(MAX_ORIGINS + 10):
+        memory.remember(("http", "host", port), REFUSED, port)
+        memory.remember(("http", "host", 0), REFUSED, port)  # renewed, so never the oldest
+    assert len(memory) == MAX_ORIGINS
+    assert memory.find(("http", "host", 0)) is not None
+    assert memory.find(("http", "host", 5)) is None
+
+
+def test_many_threads() -> None:
+    memory: UnreachableOrigins[int] = UnreachableOrigins()
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for step in range(500):
+                memory.remember(("http", "host", step), REFUSED, number)
+                memory.find(("http", "host", step + number))
+                memory.forget(("http", "host", step - number))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == [] and len(memory) <= MAX_ORIGINS
+
+
+# ---- in use
+
+def fail(transport: Transport, request: BackendRequest) -> tuple[BackendError, float]:
+    started = time.monotonic()
+    with pytest.raises(BackendError) as caught:
+        transport.post_json(request)
+    return caught.value, time.monotonic() - started
+
+
+def opens_fail(monkeypatch: pytest.MonkeyPatch, cause: Exception) -> list[object]:
+    """Make every attempt to connect raise ``cause``; the list grows with each."""
+    attempts: list[object] = []
+
+    def refuse(*arguments: object) -> None:
+        attempts.append(arguments)
+        raise cause
+
+    monkeypatch.setattr(transport_pool.ConnectionPool, "open", refuse)
+    monkeypatch.setattr(transport_connect, "CONNECT_WAITS", (0.0,))
+    return attempts
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize(("cause", "kind", "text"), [
+    (TimeoutError("connect"), BackendTimeoutError, "could not connect in time"),
+    (socket.gaierror(-2, "unknown"), BackendConnectionError, "the host name 'host.test' cannot be resolved"),
+    (NO_ROUTE, BackendConnectionError, "no connection (No route to host)"),
+])
+def test_later_calls_fail_at_once_in_the_same_way(transport: Transport, monkeypatch: pytest.MonkeyPatch, single: bool,
+                                                  cause: Exception, kind: type[BackendError], text: str) -> None:
+    attempts = opens_fail(monkeypatch, cause)
+    first, _ = fail(transport, BackendRequest("first", "http://host.test/a", {}, single_attempt=single))
+    count = len(attempts)
+    again, seconds = fail(transport, BackendRequest("second", "http://host.test/b", {}, single_attempt=not single))
+    assert type(first) is type(again) is kind
+    assert "not tried" not in str(first)
+    assert str(again).startswith("Endpoint 'second' (http://host.test/b): not tried again for 5 s after: " + text)
+    assert len(attempts) == count and seconds < 0.1
+
+
+def test_refused_waits_only_the_first_time(transport: Transport) -> None:
+    request = BackendRequest("e", f"http://127.0.0.1:{closed_port()}/", {})
+    first, first_seconds = fail(transport, request)
+    again, seconds = fail(transport, request)
+    assert first_seconds >= 0.7 > 0.1 > seconds
+    assert "not tried again for 1 s after: connection refused." in str(again)
+    time.sleep(1.0)
+    assert fail(transport, request)[1] >= 0.7
+
+
+def test_a_single_refusal_takes_nothing_from_calls_that_may_wait(transport: Transport) -> None:
+    port = closed_port()
+    fail(transport, BackendRequest("e", f"http://127.0.0.1:{port}/", {}, single_attempt=True))
+    assert fail(transport, BackendRequest("e", f"http://127.0.0.1:{port}/", {}))[1] >= 0.7
+
+
+def test_a_server_that_is_started_again_is_found(backend: StubBackend, transport: Transport,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(transport._pool, "unreachable", UnreachableOrigins(clock))
+    with monkeypatch.context() as patched:
+        opens_fail(patched, REFUSED)
+        fail(transport, ask(backend))
+    assert "not tried" in str(fail(transport, ask(backend))[0])
+    clock.now += transport_unreachable.REFUSED_SECONDS
+    assert transport.post_json(ask(backend)) == {"ok": True}
+
+
+def test_streams_use_the_memory_too(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens_fail(monkeypatch, TimeoutError("connect"))
+    request = BackendRequest("e", "http://host.test/", {})
+    fail(transport, request)
+    with pytest.raises(BackendTimeoutError, match="not tried again"):
+        next(transport.open_stream(request))
+
+
+def test_calls_that_wait_already_go_on_and_their_success_clears_the_memory(
+        backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_open, started, release = transport_pool.ConnectionPool.open, threading.Event(), threading.Event()
+
+    def late(self: transport_pool.ConnectionPool, *arguments: object) -> transport_pool.Connection:
+        started.set()
+        release.wait(5)
+        return real_open(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(transport_pool.ConnectionPool, "open", late)
+    answers: list[object] = []
+    waiting = threading.Thread(target=lambda: answers.append(transport.post_json(ask(backend))))
+    waiting.start()
+    assert started.wait(2)
+    origin = parse_target(backend.url).origin
+    transport._pool.unreachable.remember(origin, TimeoutError(), transport_connect.errors.ConnectProblem(
+        BackendTimeoutError, "could not connect."))
+    assert "not tried" in str(fail(transport, ask(backend))[0])
+    release.set()
+    waiting.join(5)
+    assert answers == [{"ok": True}]
+    assert transport._pool.unreachable.find(origin) is None
+
+
+def test_an_attempt_that_succeeds_too_late_clears_the_memory(backend: StubBackend, transport: Transport,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    real_open = transport_pool.ConnectionPool.open
+
+    def slow(self: transport_pool.ConnectionPool, *arguments: object) -> transport_pool.Connection:
+        time.sleep(0.6)
+        return real_open(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(transport_pool.ConnectionPool, "open", slow)
+    assert isinstance(fail(transport, ask(backend, connect_timeout=0.2, single_attempt=True))[0], BackendTimeoutError)
+    unreachable = transport._pool.unreachable
+    assert unreachable.find(parse_target(backend.url).origin) is not None
+    deadline = time.monotonic() + 3
+    while len(unreachable) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(unreachable) == 0
+
+
+def test_kept_connections_need_no_memory(backend: StubBackend, transport: Transport,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    transport.post_json(ask(backend))
+    transport._pool.unreachable.remember(parse_target(backend.url).origin, REFUSED, "why")
+    assert transport.post_json(ask(backend)) == {"ok": True}
