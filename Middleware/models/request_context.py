@@ -28,7 +28,7 @@ class RequestContext:
         config: the user's settings as read once for this request (set by config_utils).
         answer_complete: the terminator or whole body was handed to the server; a disconnect no longer cancels.
         background_pending: nodes remain to be run after the answer.
-        usage, finish_reason: outcome of the responder's LLM call, if it said.
+        usage, finish_reason, reasoning, fingerprint: outcome of the responder's LLM call, if it said.
         route, endpoint: what was chosen, for the log.
         started, first_token_at, answered_at: monotonic seconds.
         tokens: chunks with text sent to the client.
@@ -48,6 +48,8 @@ class RequestContext:
     background_pending: bool = False
     usage: dict[str, Any] | None = None
     finish_reason: str | None = None
+    reasoning: str = ""
+    fingerprint: str = ""
     route: str = ""
     endpoint: str = ""
     first_token_at: float | None = None

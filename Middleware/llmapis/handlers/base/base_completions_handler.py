@@ -16,13 +16,17 @@ class BaseCompletionsHandler(LlmApiHandler):
 
     def payload(self, prompt: Prompt) -> dict[str, Any]:
         body: dict[str, Any] = {"prompt": self.text(prompt), **self.settings.samplers}
-        if prompt.schema is not None and self.settings.api_type.get("structuredOutput"):
-            attach_schema(body, prompt.schema, self.settings.api_type.get("structuredOutput"),
-                          self.settings.endpoint_name)
+        descriptor = self.settings.api_type.get("structuredOutput")
+        if prompt.schema is not None and descriptor:
+            attach_schema(body, prompt.schema, descriptor, self.settings.endpoint_name)
         return body
 
     def text(self, prompt: Prompt) -> str:
-        """System and prompt as one text, trimmed, with the endpoint's three texts in their places."""
+        """System and prompt as one text, trimmed, with the endpoint's three texts in their places.
+
+        The completion text comes after the trimming and stays as it is, so that it can end with a space or a line
+        break.
+        """
         endpoint = self.settings.endpoint
         system = injected_text(endpoint, "addTextToStartOfSystem", "textToAddToStartOfSystem") \
             + (prompt.system_prompt or "")
@@ -32,10 +36,10 @@ class BaseCompletionsHandler(LlmApiHandler):
 
     @staticmethod
     def images(prompt: Prompt) -> list[Any]:
-        """The images of the user messages that came along with the text."""
+        """The images of the user messages that came along with the text, as they are."""
         found: list[Any] = []
         for message in prompt.conversation or ():
             images = message.get("images")
-            if message.get("role") == "user" and isinstance(images, list):
-                found += images
+            if message.get("role") == "user" and images:
+                found += images if isinstance(images, list) else [images]
         return found

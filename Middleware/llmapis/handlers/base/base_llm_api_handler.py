@@ -14,7 +14,9 @@ from typing import Any
 
 from Middleware.exceptions import BackendError, BackendResponseError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
+from Middleware.llmapis.backend_errors import secrets_of, short_body
 from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.utilities.stream_parsers import NDJSONParser, SSEEvent, SSEParser
@@ -31,7 +33,6 @@ DRAIN_SECONDS = 1.0  # how long usage may follow a finish reason
 CLOSING_SECONDS = 0.1  # how long the connection may take to end after the last event
 DRAIN_BYTES = 65536
 UNFRAMED_LIMIT = 65536  # bytes kept of a stream that holds no event, to explain it
-SHOWN_ERROR = 300  # characters of a back-end's error message that are passed on
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class BackendSettings:
         samplers: final sampler fields, sent as they are.
         endpoint: the endpoint file.
         connect_timeout: seconds.
+        single_attempt: neither retry nor reconnect, because a backup stands by.
+        local_only: refuse to talk to a machine outside the local network.
     """
 
     endpoint_name: str
@@ -54,6 +57,8 @@ class BackendSettings:
     model: str | None = None
     api_key: str = field(default="", repr=False)
     connect_timeout: float = 30
+    single_attempt: bool = False
+    local_only: bool = False
 
 
 @dataclass
@@ -62,12 +67,14 @@ class LlmOutcome:
 
     Attributes:
         usage: OpenAI shape (``prompt_tokens``, ``completion_tokens``, ``total_tokens``); None if it said none.
+        fingerprint: the back-end's own name of its build (OpenAI's ``system_fingerprint``), if it said one.
         endpoint_config: the file of the endpoint that answered; its cleaning rules apply.
     """
 
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
     reasoning: str = ""
+    fingerprint: str = ""
     endpoint_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     endpoint_name: str = ""
 
@@ -175,7 +182,8 @@ class LlmApiHandler(ABC):
             logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
         return BackendRequest(
             endpoint_name=settings.endpoint_name, url=backend_url(settings.base_url, self.path(stream)),
-            payload=payload, headers=self.headers(), connect_timeout=settings.connect_timeout)
+            payload=payload, headers=self.headers(), connect_timeout=settings.connect_timeout,
+            single_attempt=settings.single_attempt, local_only=settings.local_only)
 
     def generate(self, prompt: Prompt) -> str | dict[str, Any]:
         """The complete answer: a text, or a dict with tool calls; ``""`` for a cancelled call."""
@@ -270,9 +278,9 @@ class LlmApiHandler(ABC):
 
     # -- helpers of the dialects ---------------------------------------------------------------------------------
     def raise_error_object(self, error: Any) -> None:
-        """Raise what an error object of the back-end says."""
-        message = error.get("message") or error.get("error") or error if isinstance(error, Mapping) else error
-        text = " ".join(str(message).split())[:SHOWN_ERROR]
+        """Raise what an error object of the back-end says, without the key that some servers repeat in it."""
+        secrets = secrets_of(self.headers(), parse_target(self.settings.base_url))
+        text = short_body(json.dumps({"error": error}, default=str).encode(), secrets)
         raise BackendResponseError(f"endpoint '{self.settings.endpoint_name}' answered with an error: {text}",
                                    endpoint=self.settings.endpoint_name, body=text)
 

@@ -21,6 +21,14 @@ class OpenAiAnswers(LlmApiHandler):
             self.raise_error_object(body.get("error") or body)
         return choice if isinstance(choice, Mapping) else None
 
+    def note_fingerprint(self, body: Mapping[str, Any]) -> bool:
+        """Keep the back-end's ``system_fingerprint``; whether this object is the first to say one."""
+        fingerprint = body.get("system_fingerprint")
+        if self.outcome.fingerprint or not isinstance(fingerprint, str):
+            return False
+        self.outcome.fingerprint = fingerprint
+        return bool(fingerprint)
+
     def note_usage(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
         """The token counts of an object, kept for the outcome too."""
         usage = body.get("usage")

@@ -53,9 +53,8 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
                 delta = choice["delta"]
                 token = delta.get("content")
                 if type(token) is str and choice.get("finish_reason") is None and len(delta) == 1 \
-                        and not self.ended and not body.get("usage"):
+                        and self.understood and not self.ended and not body.get("usage"):
                     chunks.append({"token": token, "finish_reason": None})
-                    self.understood = True
                     continue
             except (ValueError, KeyError, IndexError, TypeError, AttributeError):
                 pass
@@ -74,6 +73,8 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         chunk: Chunk = {"token": "", "finish_reason": None}
         if usage:
             chunk["usage"] = usage
+        if self.note_fingerprint(body):
+            chunk["fingerprint"] = self.outcome.fingerprint
         choice = None if self.ended else self.choice(body, name == "error")
         if choice is None:
             return chunk if usage else None
@@ -103,6 +104,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
             return ""
         choice = self.choice(body)
         self.note_usage(body)
+        self.note_fingerprint(body)
         message = choice.get("message") if choice is not None else None
         if choice is None or not isinstance(message, Mapping):
             self.unreadable("an answer without a message")

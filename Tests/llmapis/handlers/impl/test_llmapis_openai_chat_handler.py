@@ -301,3 +301,12 @@ def test_payload_is_json(backend: StubBackend) -> None:
     backend.script(chat_reply("x"))
     handler(backend).generate(Prompt([{"role": "user", "content": "\ud83d ü"}]))
     assert json.loads(backend.requests[0].body)["messages"][0]["content"].endswith("ü")
+
+
+@pytest.mark.parametrize("error", [{"message": "bad key sk-very-secret"}, "sk-very-secret is unknown",
+                                   {"code": 401, "detail": {"key": "sk-very-secret"}}])
+def test_an_error_object_never_repeats_the_key(error: Any) -> None:
+    call = OpenAiApiHandler(BackendSettings("E", "http://h", {}, {}, api_key="sk-very-secret"), Transport())
+    with pytest.raises(BackendResponseError) as caught:
+        call.read_response({"error": error})
+    assert "secret" not in str(caught.value) + caught.value.body

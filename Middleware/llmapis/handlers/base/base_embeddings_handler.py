@@ -1,0 +1,108 @@
+"""What the embeddings back-ends share: one request with all texts, and a strict look at the vectors."""
+from __future__ import annotations
+
+import json
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from Middleware.exceptions import BackendResponseError, EarlyTerminationException
+from Middleware.llmapis.api_types import backend_url
+from Middleware.llmapis.backend_errors import secrets_of, short_body
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
+from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.llmapis.transport_wire import parse_target
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.text_utils import restore_braces
+
+logger = logging.getLogger(__name__)
+
+READ_TIMEOUT = 120.0  # seconds
+
+
+class BaseEmbeddingsHandler(ABC):
+    """Turns texts into vectors. Subclasses set ``PATH`` and say where an answer keeps its vectors."""
+
+    PATH = ""
+
+    def __init__(self, settings: BackendSettings, transport: Transport, scope: CancelScope | None = None) -> None:
+        self.settings = settings
+        self._transport = transport
+        self._scope = scope
+
+    @abstractmethod
+    def read_vectors(self, body: Mapping[str, Any]) -> list[Any]:
+        """The vectors of an answer in the order of the texts, not checked yet; raises what ``malformed`` makes."""
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
+        """One vector for each text, in order; ``[]`` without a request for no texts, None for a cancelled call.
+
+        One attempt. Raises BackendError; an answer that does not hold one vector of numbers for each text is a
+        BackendResponseError, which is a ValueError.
+        """
+        if not texts:
+            return []
+        request = self.request(texts)
+        try:
+            body = self._transport.post_json(request, self._scope)
+        except EarlyTerminationException:  # cancelled before or during the call
+            return None
+        return self._read(body, request, len(texts))
+
+    def request(self, texts: Sequence[str]) -> BackendRequest:
+        settings = self.settings
+        payload: dict[str, Any] = {"input": [restore_braces(text) for text in texts]}
+        if settings.model is not None:
+            payload["model"] = settings.model
+        logger.debug("Endpoint '%s': embedding %d text(s)", settings.endpoint_name, len(texts))
+        return BackendRequest(
+            endpoint_name=settings.endpoint_name, url=backend_url(settings.base_url, self.PATH), payload=payload,
+            headers=self.headers(), connect_timeout=settings.connect_timeout, read_timeout=READ_TIMEOUT,
+            single_attempt=True)
+
+    def headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        if self.settings.api_key:
+            headers["Authorization"] = f"Bearer {self.settings.api_key}"
+        return headers
+
+    def malformed(self, problem: str) -> BackendResponseError:
+        """An error about the answer, without any of its content."""
+        name = self.settings.endpoint_name
+        return BackendResponseError(f"endpoint '{name}' answered a call for embeddings with {problem}", endpoint=name)
+
+    # -- the answer ----------------------------------------------------------------------------------------------
+    def _read(self, body: Any, request: BackendRequest, count: int) -> list[list[float]]:
+        if not isinstance(body, Mapping):
+            raise self.malformed("something that is not a JSON object")
+        if body.get("error"):
+            raise self._error(body, request)
+        vectors = self.read_vectors(body)
+        if len(vectors) != count:
+            raise self.malformed(f"{len(vectors)} vector(s) for {count} text(s)")
+        return [self._numbers(vector) for vector in vectors]
+
+    def _error(self, body: Mapping[str, Any], request: BackendRequest) -> BackendResponseError:
+        """What an error object with a good status says, without the key that some servers repeat in it."""
+        shown = json.dumps({"error": body["error"], "message": body.get("message")}).encode()
+        said = short_body(shown, secrets_of(request.headers, parse_target(request.url)))
+        error = self.malformed(f"an error: {said}")
+        error.body = said
+        return error
+
+    def _numbers(self, vector: Any) -> list[float]:
+        if not isinstance(vector, list):
+            raise self.malformed("a vector that is not a list of numbers")
+        if not vector:
+            raise self.malformed("an empty vector")
+        if not all(type(number) is float or type(number) is int for number in vector):  # a bool is no number here
+            raise self.malformed("a vector that holds something else than numbers")
+        try:
+            numbers = [float(number) for number in vector]
+        except OverflowError:
+            numbers = [math.inf]
+        if not all(map(math.isfinite, numbers)):
+            raise self.malformed("a vector that holds numbers without a finite value")
+        return numbers

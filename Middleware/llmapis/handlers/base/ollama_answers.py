@@ -1,0 +1,113 @@
+"""What Ollama's chat and text generation have in common: options, images, ends of answers, token counts, errors."""
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiHandler, Prompt
+from Middleware.llmapis.transport import BackendRequest
+from Middleware.utilities.stream_parsers import NDJSONParser
+
+TOP_LEVEL_FIELDS = ("think", "keep_alive", "format")  # ignored by Ollama inside ``options``
+
+
+class OllamaAnswers(LlmApiHandler):
+    """Sorts samplers into Ollama's payload and reads the outer object of an answer or an event.
+
+    Attributes:
+        streaming: whether the call at hand is a streaming one. ``request`` sets it before the payload is built: the
+            samplers tell it only for API types that name a stream key.
+    """
+
+    FRAMER = NDJSONParser
+    streaming = False
+
+    # -- request -------------------------------------------------------------------------------------------------
+    def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
+        self.streaming = stream
+        return super().request(prompt, stream)
+
+    @property
+    def model(self) -> str:
+        """Ollama needs a model, also from endpoints that leave it out elsewhere."""
+        return str(self.settings.model or self.settings.endpoint.get("modelNameToSendToAPI") or "")
+
+    def sampler_fields(self) -> dict[str, Any]:
+        """The samplers as fields of the payload: ``options``, and beside it what Ollama reads at the top level."""
+        samplers = self.settings.samplers
+        apart = {*TOP_LEVEL_FIELDS, "stream", self.settings.api_type.get("streamPropertyName")}
+        fields = {key: samplers[key] for key in TOP_LEVEL_FIELDS if key in samplers}
+        return {**fields, "options": {key: value for key, value in samplers.items() if key not in apart}}
+
+    def raw_images(self, sources: Sequence[Any]) -> list[str]:
+        """The images as plain base64. Web addresses and whatever else is no data are skipped with a warning."""
+        images = [image for image in map(_without_data_prefix, sources) if image]
+        if len(images) < len(sources):
+            self.unreadable(f"{len(sources) - len(images)} image(s): Ollama takes base64 data only, no addresses")
+        return images
+
+    # -- answer --------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def read_part(self, body: Mapping[str, Any]) -> Chunk | None:
+        """The text, reasoning and tool calls of an event; None for an event without any field for them."""
+
+    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+        if self.closed:
+            return None
+        self.check_error(body)
+        chunk = self.read_part(body)
+        if not body.get("done"):
+            return chunk
+        chunk = chunk or {"token": "", "finish_reason": None}
+        chunk["finish_reason"] = self.outcome.finish_reason = self.finish_reason(body)
+        usage = self.note_usage(body)
+        if usage:
+            chunk["usage"] = usage
+        self.ended = self.closed = True
+        return chunk
+
+    def check_error(self, body: Mapping[str, Any]) -> None:
+        """Raise BackendResponseError for an error object; Ollama also sends it in the midst of a stream."""
+        if body.get("error"):
+            self.raise_error_object(body["error"])
+
+    def finish_reason(self, body: Mapping[str, Any]) -> str:
+        """The finish reason of an answer that is done."""
+        return "length" if body.get("done_reason") == "length" else "stop"
+
+    def note_usage(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The token counts of an object, kept for the outcome too. Ollama leaves out the count of a cached prompt."""
+        counts = [value if type(value) is int else None
+                  for value in (body.get("prompt_eval_count"), body.get("eval_count"))]
+        if counts == [None, None]:
+            return None
+        prompt, completion = (count or 0 for count in counts)
+        self.outcome.usage = {"prompt_tokens": prompt, "completion_tokens": completion,
+                              "total_tokens": prompt + completion}
+        return self.outcome.usage
+
+    def note_end(self, body: Mapping[str, Any], reasoning: Any) -> None:
+        """Keep what a complete answer says besides its text."""
+        self.note_usage(body)
+        self.outcome.reasoning = reasoning if isinstance(reasoning, str) else ""
+        if body.get("done"):
+            self.outcome.finish_reason = self.finish_reason(body)
+
+
+def text_chunk(text: Any, reasoning: Any) -> Chunk:
+    """A chunk of two values, either of which counts only if it is text."""
+    chunk: Chunk = {"token": text if isinstance(text, str) else "", "finish_reason": None}
+    if reasoning and isinstance(reasoning, str):
+        chunk["reasoning"] = reasoning
+    return chunk
+
+
+def _without_data_prefix(source: Any) -> str:
+    """The base64 data of an image, ``""`` if ``source`` is something else."""
+    if not isinstance(source, str):
+        return ""
+    head, _, data = source.partition(";base64,")
+    if head.startswith("data:"):
+        return data
+    return "" if ":" in source else source  # no base64 holds a colon; addresses and other data URIs do

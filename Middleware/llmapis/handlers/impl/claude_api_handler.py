@@ -1,0 +1,249 @@
+"""The dialect of Claude's Messages API."""
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from Middleware.llmapis.handlers.base import claude_messages
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
+
+logger = logging.getLogger(__name__)
+
+API_VERSION = "2023-06-01"
+PARAMETERS = frozenset({"model", "messages", "max_tokens", "system", "temperature", "top_p", "top_k", "stream",
+                        "stop_sequences", "metadata", "thinking", "tools", "tool_choice"})
+FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "pause_turn": "stop", "max_tokens": "length",
+                  "tool_use": "tool_calls", "refusal": "content_filter"}
+PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")  # disjoint
+
+
+@dataclass
+class _StreamedCall:
+    """A tool call whose arguments are arriving.
+
+    Attributes:
+        index: its place among the calls of the answer.
+        start: the arguments its first event held; they count only if no others follow.
+    """
+
+    index: int
+    start: Any
+    has_arguments: bool = False
+
+
+class ClaudeApiHandler(BaseChatCompletionsHandler):
+    """Calls ``/v1/messages``."""
+
+    PATH = "/v1/messages"
+    takes_schema = False
+
+    def _start_afresh(self) -> None:
+        super()._start_afresh()
+        self._calls: dict[int | None, _StreamedCall] = {}  # by content block, those that have not ended
+        self._call_count = 0
+        self._prompt_counts: dict[str, int] = {}
+
+    # -- request -------------------------------------------------------------------------------------------------
+    def headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "anthropic-version": API_VERSION}
+        if self.settings.api_key:
+            headers["x-api-key"] = self.settings.api_key
+        return headers
+
+    def payload(self, prompt: Prompt) -> dict[str, Any]:
+        body = super().payload(replace(prompt, tools=None, tool_choice=None))
+        unknown = [key for key in body if key not in PARAMETERS]
+        if unknown:
+            self._warn("the Messages API does not take these fields, they are not sent: %s", ", ".join(unknown))
+        body = {key: value for key, value in body.items() if key in PARAMETERS}
+        system = claude_messages.system_text(body["messages"])
+        if system:
+            body["system"] = system
+        body["messages"] = self._turns(body["messages"])
+        self._attach_tools(body, prompt)
+        return body
+
+    def finish_messages(self, messages: list[Message]) -> list[Message]:
+        try:
+            converted, unusable = claude_messages.with_images(messages)
+        except Exception as error:  # whatever is wrong with an image, the words are still worth an answer
+            self._warn("converting images failed (%s), only text is sent", type(error).__name__)
+            return claude_messages.texts_only(messages)
+        if unusable:
+            self.unreadable(f"{unusable} image(s) that are neither data, base64 nor a web address")
+        return converted
+
+    def _turns(self, messages: list[Message]) -> list[Message]:
+        out = claude_messages.turns(messages)
+        claude_messages.trim_prefill(out)
+        if not out or out[0]["role"] != "user":
+            self._warn("the first message is not the user's, the Messages API may refuse that")
+        return out
+
+    def _attach_tools(self, body: dict[str, Any], prompt: Prompt) -> None:
+        if prompt.tool_choice == "none":
+            body.pop("tools", None)
+            body.pop("tool_choice", None)
+            return
+        tools = [claude_messages.claude_tool(tool) for tool in prompt.tools or ()]
+        named = [tool for tool in tools if tool is not None]
+        if len(named) < len(tools):
+            self._warn("%d tool(s) without a name are not sent", len(tools) - len(named))
+        if named:
+            body["tools"] = named
+        choice = claude_messages.claude_tool_choice(prompt.tool_choice)
+        if choice is not None and body.get("tools"):  # a choice among no tools is refused
+            body["tool_choice"] = choice
+
+    def _warn(self, text: str, *values: Any) -> None:
+        logger.warning(f"Endpoint '%s': {text}.", self.settings.endpoint_name, *values)
+
+    # -- streamed answer -----------------------------------------------------------------------------------------
+    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+        kind = body.get("type") or name
+        if kind == "message_delta":
+            return self._read_end(body)
+        if kind == "message_stop":
+            self.closed = True
+        if self.ended or self.closed:
+            return None
+        if kind == "content_block_delta":
+            return self._read_delta(body)
+        if kind == "content_block_start":
+            return self._read_block_start(body)
+        if kind == "content_block_stop":
+            return self._read_block_end(body)
+        if kind == "message_start":
+            self._note_prompt_tokens(_object(_object(body.get("message")).get("usage")))
+        else:
+            self._raise_error(body, kind)
+        return None
+
+    def _read_delta(self, body: Mapping[str, Any]) -> Chunk | None:
+        delta = _object(body.get("delta"))
+        kind = delta.get("type")
+        if kind == "text_delta":
+            return _text_chunk("token", delta.get("text"))
+        if kind == "thinking_delta":
+            return _text_chunk("reasoning", delta.get("thinking"))
+        call, part = self._calls.get(_block_index(body)), delta.get("partial_json")
+        if kind != "input_json_delta" or call is None or not isinstance(part, str) or not part:
+            return None
+        call.has_arguments = True
+        return _call_chunk({"index": call.index, "function": {"arguments": part}})
+
+    def _read_block_start(self, body: Mapping[str, Any]) -> Chunk | None:
+        block = _object(body.get("content_block"))
+        kind, index = block.get("type"), _block_index(body)
+        self._calls.pop(index, None)
+        if kind == "text":
+            return _text_chunk("token", block.get("text"))
+        if kind == "thinking":
+            return _text_chunk("reasoning", block.get("thinking"))
+        if kind != "tool_use":
+            return None
+        call = self._calls[index] = _StreamedCall(self._call_count, block.get("input"))
+        self._call_count += 1
+        return _call_chunk({"index": call.index, **_call(block, "")})
+
+    def _read_block_end(self, body: Mapping[str, Any]) -> Chunk | None:
+        """A call without arguments streams none, and clients cannot parse ``""``: it gets the text of its object."""
+        call = self._calls.pop(_block_index(body), None)
+        if call is None or call.has_arguments:
+            return None
+        return _call_chunk({"index": call.index, "function": {"arguments": _json_object(call.start)}})
+
+    def _read_end(self, body: Mapping[str, Any]) -> Chunk | None:
+        """The event with the stop reason and the final token counts."""
+        chunk: Chunk = {"token": "", "finish_reason": None}
+        usage = self._note_usage(body)
+        if usage:
+            chunk["usage"] = usage
+        reason = None if self.ended else _object(body.get("delta")).get("stop_reason")
+        if reason:
+            chunk["finish_reason"] = self.outcome.finish_reason = _finish_reason(reason)
+            self.ended = True
+        return chunk if usage or reason else None
+
+    # -- complete answer -----------------------------------------------------------------------------------------
+    def read_response(self, body: Any) -> str | dict[str, Any]:
+        if not isinstance(body, Mapping):
+            self.unreadable("an answer that is not an object")
+            return ""
+        self._raise_error(body, body.get("type"))
+        self._note_usage(body)
+        reason, content = body.get("stop_reason"), body.get("content")
+        if reason:
+            self.outcome.finish_reason = _finish_reason(reason)
+        if not isinstance(content, list):
+            self.unreadable("an answer without content blocks")
+            return ""
+        blocks = [block for block in content if isinstance(block, Mapping)]
+        text, self.outcome.reasoning = _joined(blocks, "text"), _joined(blocks, "thinking")
+        calls = [_call(block, _json_object(block.get("input"))) for block in blocks if block.get("type") == "tool_use"]
+        if not calls:
+            return text
+        self.outcome.finish_reason = self.outcome.finish_reason or "tool_calls"
+        return {"content": text, "tool_calls": calls, "finish_reason": self.outcome.finish_reason}
+
+    # -- both ----------------------------------------------------------------------------------------------------
+    def _raise_error(self, body: Mapping[str, Any], kind: Any) -> None:
+        """Raise BackendResponseError if the object is an error by its kind or its ``error``."""
+        if kind == "error" or body.get("error"):
+            self.raise_error_object(body.get("error") or body)
+
+    def _note_usage(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        """All token counts in OpenAI's shape, if this object completes them.
+
+        The first event of a stream tells the prompt's tokens, the last the answer's and sometimes both.
+        """
+        usage = _object(body.get("usage"))
+        self._note_prompt_tokens(usage)
+        completion = usage.get("output_tokens")
+        if type(completion) is not int or "input_tokens" not in self._prompt_counts:
+            return None
+        prompt = sum(self._prompt_counts.values())
+        counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        self.outcome.usage = counts
+        return counts
+
+    def _note_prompt_tokens(self, usage: Mapping[str, Any]) -> None:
+        self._prompt_counts |= {key: usage[key] for key in PROMPT_COUNTS if type(usage.get(key)) is int}
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _block_index(body: Mapping[str, Any]) -> int | None:
+    index = body.get("index")
+    return index if isinstance(index, int) else None
+
+
+def _text_chunk(key: str, text: Any) -> Chunk | None:
+    return {"token": "", "finish_reason": None, key: text} if isinstance(text, str) and text else None
+
+
+def _call_chunk(call: dict[str, Any]) -> Chunk:
+    return {"token": "", "finish_reason": None, "tool_calls": [call]}
+
+
+def _call(block: Mapping[str, Any], arguments: str) -> dict[str, Any]:
+    return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
+
+
+def _json_object(value: Any) -> str:
+    return json.dumps(_object(value), ensure_ascii=False)
+
+
+def _finish_reason(reason: Any) -> str:
+    return FINISH_REASONS.get(str(reason), str(reason))
+
+
+def _joined(blocks: list[Mapping[str, Any]], kind: str) -> str:
+    """The texts of the blocks of one type, which hold it under that type's name."""
+    return "".join(block[kind] for block in blocks if block.get("type") == kind and isinstance(block.get(kind), str))

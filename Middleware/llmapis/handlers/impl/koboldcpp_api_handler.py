@@ -1,0 +1,167 @@
+"""KoboldCpp's own dialect."""
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from Middleware.llmapis.api_types import backend_url
+from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
+from Middleware.llmapis.transport import BackendRequest
+
+logger = logging.getLogger(__name__)
+
+ABORT_PATH = "/api/extra/abort"
+ABORT_CONNECT_SECONDS = 2.0
+ABORT_READ_SECONDS = 5.0
+
+
+class CallCounter:
+    """On which servers calls of this process are running. Thread-safe.
+
+    A server goes by any text that is the same for all calls to it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: Counter[str] = Counter()
+
+    @contextmanager
+    def counted(self, server: str) -> Iterator[None]:
+        """Count a call for as long as the block runs."""
+        with self._lock:
+            self._calls[server] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls[server] -= 1
+                if not self._calls[server]:
+                    del self._calls[server]
+
+    def busy(self, server: str) -> bool:
+        with self._lock:
+            return self._calls[server] > 0
+
+
+_running = CallCounter()
+
+
+class KoboldCppApiHandler(BaseCompletionsHandler):
+    """Calls ``/api/v1/generate``, for streams ``/api/extra/generate/stream``.
+
+    KoboldCpp goes on generating for a client that has left before the first token, so a cancelled call is followed
+    by an abort. That stops whatever runs on the server, hence only if no other call of this process does.
+    """
+
+    def path(self, stream: bool) -> str:
+        return "/api/extra/generate/stream" if stream else "/api/v1/generate"
+
+    def payload(self, prompt: Prompt) -> dict[str, Any]:
+        body = super().payload(prompt)
+        body.pop("images", None)  # only those of this very call count
+        sources = self.images(prompt)
+        images = [data for data in map(_base64_data, sources) if data]
+        if images:
+            body["images"] = images
+        if len(images) < len(sources):
+            self.unreadable(f"{len(sources) - len(images)} image(s): KoboldCpp takes base64 data only, no addresses")
+        return body
+
+    # -- answers -------------------------------------------------------------------------------------------------
+    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+        if self.ended or name not in (None, "message", "error"):
+            return None
+        self._raise_if_error(body, name == "error")
+        finish_reason = _finish_reason(body)
+        if "token" not in body and finish_reason is None:
+            return None
+        if finish_reason is not None:
+            self.outcome.finish_reason = finish_reason
+            self.ended = self.closed = True  # nothing follows, no token counts either
+        token = body.get("token")
+        return {"token": token if isinstance(token, str) else "", "finish_reason": finish_reason}
+
+    def read_response(self, body: Any) -> str:
+        self.ended = True  # whatever it says, the server is done
+        if not isinstance(body, Mapping):
+            self.unreadable("an answer that is not an object")
+            return ""
+        self._raise_if_error(body)
+        results = body.get("results")
+        result = results[0] if isinstance(results, list) and results else None
+        text = result.get("text") if isinstance(result, Mapping) else None
+        if not isinstance(result, Mapping) or not isinstance(text, str):
+            self.unreadable("an answer without a text")
+            return ""
+        self.outcome.finish_reason = _finish_reason(result)
+        self.outcome.usage = _usage(result)
+        return text
+
+    def _raise_if_error(self, body: Mapping[str, Any], failed: bool = False) -> None:
+        detail = body.get("detail")
+        error = body.get("error") or (detail.get("msg") if isinstance(detail, Mapping) else detail)
+        if error or failed:
+            self.raise_error_object(error or body)
+
+    # -- calls and their abort -----------------------------------------------------------------------------------
+    def generate(self, prompt: Prompt) -> str | dict[str, Any]:
+        with self._aborting():
+            return super().generate(prompt)
+
+    def stream(self, prompt: Prompt) -> Generator[Chunk, None, None]:
+        with self._aborting():
+            yield from super().stream(prompt)
+
+    @contextmanager
+    def _aborting(self) -> Iterator[None]:
+        """Count the call; if it was cancelled before its end, have the server stop too."""
+        if self._cancelled():  # nothing will be sent
+            yield
+            return
+        request = BackendRequest(
+            endpoint_name=self.settings.endpoint_name, url=backend_url(self.settings.base_url, ABORT_PATH), payload={},
+            headers=self.headers(), connect_timeout=ABORT_CONNECT_SECONDS, read_timeout=ABORT_READ_SECONDS,
+            single_attempt=True, local_only=self.settings.local_only)
+        try:
+            with _running.counted(request.url):
+                yield
+        finally:
+            answered = self.ended or self.closed
+            if self._cancelled() and not answered and not _running.busy(request.url):
+                threading.Thread(target=self._abort, args=(request,), name="koboldcpp-abort", daemon=True).start()
+
+    def _abort(self, request: BackendRequest) -> None:
+        if _running.busy(request.url):  # a new call came meanwhile
+            return
+        try:
+            self._transport.post_json(request)
+        except Exception as error:  # boundary of a thread whose work nobody waits for
+            logger.debug("Endpoint '%s' was not told to stop: %s", request.endpoint_name, error)
+
+
+def _base64_data(source: object) -> str | None:
+    """The data of an image without the prefix of a data URI; None for web addresses and all else that is no data."""
+    if not isinstance(source, str):
+        return None
+    kind, separator, data = source.rpartition(",")
+    if separator and kind[:5].lower() == "data:" and kind.lower().endswith(";base64"):
+        return data
+    return None if ":" in source else source  # base64 has no colon
+
+
+def _finish_reason(answer: Mapping[str, Any]) -> str | None:
+    """None for none; older servers write it as the text ``null``."""
+    reason = answer.get("finish_reason")
+    return reason if isinstance(reason, str) and reason not in ("", "null") else None
+
+
+def _usage(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    prompt, completion = result.get("prompt_tokens"), result.get("completion_tokens")
+    if not isinstance(prompt, int) or not isinstance(completion, int):
+        return None
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -1,0 +1,142 @@
+"""The Ollama chat dialect."""
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
+from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
+from Middleware.llmapis.handlers.base.structured_output import attach_schema
+
+
+class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
+    """Calls ``/api/chat``."""
+
+    PATH = "/api/chat"
+
+    def _start_afresh(self) -> None:
+        super()._start_afresh()
+        self._call_count = 0
+
+    # -- request -------------------------------------------------------------------------------------------------
+    def payload(self, prompt: Prompt) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self.model, "messages": self.finish_messages(self.messages(prompt))}
+        if not self.streaming:
+            body["stream"] = False  # Ollama streams unless told otherwise
+        body.update(self.sampler_fields())
+        if prompt.tools:
+            body["tools"] = list(prompt.tools)  # and no tool_choice, which Ollama does not know
+        if prompt.schema is not None:
+            attach_schema(body, prompt.schema, self.settings.api_type.get("structuredOutput"),
+                          self.settings.endpoint_name)
+        return body
+
+    def finish_messages(self, messages: list[Message]) -> list[Message]:
+        names: dict[str, str] = {}  # of the tools called so far, by call id
+        for message in messages:
+            message["content"] = text_of(message.get("content"))
+            if "images" in message:
+                self._convert_images(message)
+            if "tool_calls" in message:
+                _convert_calls(message, names)
+            if message.get("role") == "tool" and not message.get("tool_name"):
+                name = message.get("name") or names.get(str(message.get("tool_call_id")))
+                if name:
+                    message["tool_name"] = name
+        return messages
+
+    def _convert_images(self, message: Message) -> None:
+        """Keep what a user message shows, as plain base64."""
+        images = message.pop("images")
+        if message.get("role") == "user" and images:
+            raw = self.raw_images(images if isinstance(images, list) else [images])
+            if raw:
+                message["images"] = raw
+
+    # -- answer --------------------------------------------------------------------------------------------------
+    def read_part(self, body: Mapping[str, Any]) -> Chunk | None:
+        message = body.get("message")
+        if not isinstance(message, Mapping):
+            return None
+        chunk = text_chunk(message.get("content"), message.get("thinking"))
+        calls = self._calls(message)
+        if calls:
+            first = self._call_count - len(calls)
+            chunk["tool_calls"] = [{"index": first + offset, **call} for offset, call in enumerate(calls)]
+        return chunk
+
+    def finish_reason(self, body: Mapping[str, Any]) -> str:
+        """Ollama calls an answer with tool calls stopped; clients that act on calls must be told of them."""
+        return "tool_calls" if self._call_count else super().finish_reason(body)
+
+    def read_response(self, body: Any) -> str | dict[str, Any]:
+        if not isinstance(body, Mapping):
+            self.unreadable("an answer that is not an object")
+            return ""
+        self.check_error(body)
+        message = body.get("message")
+        if not isinstance(message, Mapping):
+            self.unreadable("an answer without a message")
+            return ""
+        content, calls = text_of(message.get("content")), self._calls(message)
+        self.note_end(body, message.get("thinking"))
+        if not calls:
+            return content
+        self.outcome.finish_reason = "tool_calls"
+        return {"content": content, "tool_calls": calls, "finish_reason": "tool_calls"}
+
+    def _calls(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The tool calls of a message in OpenAI's shape, counted for the whole answer."""
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list) or not calls:
+            return []
+        found = [call for call in map(_openai_call, calls) if call is not None]
+        if len(found) < len(calls):
+            self.unreadable(f"{len(calls) - len(found)} tool call(s) without a name")
+        self._call_count += len(found)
+        return found
+
+
+def _openai_call(call: Any) -> dict[str, Any] | None:
+    """One of Ollama's tool calls as OpenAI writes it; None for one that names no function."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return None
+    name, known = function.get("name"), call.get("id")
+    if not isinstance(name, str) or not name:
+        return None
+    return {"id": known if known and isinstance(known, str) else f"call_{secrets.token_hex(12)}", "type": "function",
+            "function": {"name": name, "arguments": _arguments_text(function.get("arguments"))}}
+
+
+def _arguments_text(arguments: Any) -> str:
+    if isinstance(arguments, str):
+        return arguments if arguments.strip() else "{}"
+    return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+
+
+def _convert_calls(message: Message, names: dict[str, str]) -> None:
+    """Replace a message's tool calls by those Ollama accepts, in place, and note their names under their ids."""
+    calls = message.pop("tool_calls")
+    converted = []
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            converted.append({**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}})
+            if call.get("id") and function.get("name"):
+                names[str(call["id"])] = str(function["name"])
+    if converted:
+        message["tool_calls"] = converted
+
+
+def _arguments(arguments: Any) -> Mapping[str, Any]:
+    """Arguments as an object, the only form that Ollama accepts."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return {}
+    return arguments if isinstance(arguments, Mapping) else {}

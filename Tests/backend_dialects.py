@@ -1,0 +1,293 @@
+"""What real LLM servers answer, dialect by dialect, for tests: whole answers and streams as ``stub_backend`` replies.
+
+The shapes are those of the servers' own documentation; ``Tests/test_backend_dialects.py`` has the response models of
+the ``openai``, ``ollama`` and ``anthropic`` packages read them.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from Tests.stub_backend import Reply, sse_event
+
+PROMPT_TOKENS, COMPLETION_TOKENS = 11, 7
+CREATED = 1_700_000_000
+TIMESTAMP = "2026-01-02T03:04:05.678901Z"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call: ``arguments`` as an object."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    id: str = "call_1"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says, independent of any dialect.
+
+    Attributes:
+        tokens: the text in the pieces that a stream delivers.
+        finish: ``stop``, ``length`` or ``tool_calls``.
+    """
+
+    tokens: Sequence[str] = ("Hel", "lo ", "there")
+    finish: str = "stop"
+    reasoning: Sequence[str] = ()
+    calls: Sequence[Call] = ()
+    usage: bool = True
+
+    @property
+    def text(self) -> str:
+        return "".join(self.tokens)
+
+
+class Dialect:
+    """One back-end API. ``api_type`` is the ``type`` of its ApiTypes file; ``name`` that of the shipped file."""
+
+    name = ""
+    api_type = ""
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        raise NotImplementedError
+
+    def pieces(self, answer: Answer) -> list[bytes]:
+        """The events of a stream as bytes, one HTTP chunk each."""
+        raise NotImplementedError
+
+    content_type = "text/event-stream"
+
+    def reply(self, answer: Answer, stream: bool, **options: Any) -> Reply:
+        if not stream:
+            return Reply(body=self.whole(answer), **options)
+        return Reply(pieces=self.pieces(answer), headers={"Content-Type": self.content_type}, **options)
+
+
+def _usage() -> dict[str, int]:
+    return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS,
+            "total_tokens": PROMPT_TOKENS + COMPLETION_TOKENS}
+
+
+class OpenAiChat(Dialect):
+    """Also what llama.cpp sends: a first delta whose content is null, usage in a last chunk without choices."""
+
+    name, api_type = "Open-AI-API", "openAIChatCompletion"
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+        if answer.reasoning:
+            message["reasoning_content"] = "".join(answer.reasoning)
+        if answer.calls:
+            message["tool_calls"] = [_openai_call(call) for call in answer.calls]
+        body: dict[str, Any] = {
+            "id": "chatcmpl-1", "object": "chat.completion", "created": CREATED, "model": "stub-model",
+            "system_fingerprint": "b1234-stub",
+            "choices": [{"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": None}]}
+        if answer.usage:
+            body["usage"] = _usage()
+        return body
+
+    def pieces(self, answer: Answer) -> list[bytes]:
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None}]
+        deltas += [{"reasoning_content": text} for text in answer.reasoning]
+        deltas += [{"content": text} for text in answer.tokens]
+        for index, call in enumerate(answer.calls):
+            whole = _openai_call(call)
+            text = whole["function"].pop("arguments")
+            deltas.append({"tool_calls": [{"index": index, **whole, "function": {**whole["function"],
+                                                                                "arguments": ""}}]})
+            deltas += [{"tool_calls": [{"index": index, "function": {"arguments": part}}]} for part in _halves(text)]
+        events: list[Any] = [self._chunk([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas]
+        events.append(self._chunk([{"index": 0, "delta": {}, "finish_reason": answer.finish}]))
+        if answer.usage:
+            events.append(self._chunk([], usage=_usage()))
+        return [sse_event(event) for event in (*events, "[DONE]")]
+
+    @staticmethod
+    def _chunk(choices: list[Any], **more: Any) -> dict[str, Any]:
+        return {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": CREATED, "model": "stub-model",
+                "system_fingerprint": "b1234-stub", "choices": choices, **more}
+
+
+class OpenAiCompletion(Dialect):
+    """Text completions, which know no tool calls."""
+
+    name, api_type = "OpenAI-Compatible-Completions", "openAIV1Completion"
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        body = self._body([{"index": 0, "text": answer.text, "finish_reason": _plain_finish(answer), "logprobs": None}])
+        return {**body, "usage": _usage()} if answer.usage else body
+
+    def pieces(self, answer: Answer) -> list[bytes]:
+        events: list[Any] = [self._body([{"index": 0, "text": text, "finish_reason": None, "logprobs": None}])
+                             for text in answer.tokens]
+        events.append(self._body([{"index": 0, "text": "", "finish_reason": _plain_finish(answer), "logprobs": None}]))
+        if answer.usage:
+            events.append({**self._body([]), "usage": _usage()})
+        return [sse_event(event) for event in (*events, "[DONE]")]
+
+    @staticmethod
+    def _body(choices: list[Any]) -> dict[str, Any]:
+        return {"id": "cmpl-1", "object": "text_completion", "created": CREATED, "model": "stub-model",
+                "choices": choices}
+
+
+class OllamaChat(Dialect):
+    name, api_type = "OllamaApiChat", "ollamaApiChat"
+    content_type = "application/x-ndjson"
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+        if answer.reasoning:
+            message["thinking"] = "".join(answer.reasoning)
+        if answer.calls:
+            message["tool_calls"] = [_ollama_call(call) for call in answer.calls]
+        return {"model": "stub-model", "created_at": TIMESTAMP, "message": message, **_ollama_end(answer)}
+
+    def pieces(self, answer: Answer) -> list[bytes]:
+        messages: list[dict[str, Any]] = [{"content": "", "thinking": text} for text in answer.reasoning]
+        messages += [{"content": text} for text in answer.tokens]
+        messages += [{"content": "", "tool_calls": [_ollama_call(call)]} for call in answer.calls]
+        lines = [{"model": "stub-model", "created_at": TIMESTAMP, "message": {"role": "assistant", **message},
+                  "done": False} for message in messages]
+        lines.append({"model": "stub-model", "created_at": TIMESTAMP, "message": {"role": "assistant", "content": ""},
+                      **_ollama_end(answer)})
+        return [_line(line) for line in lines]
+
+
+class OllamaGenerate(Dialect):
+    name, api_type = "OllamaApiGenerate", "ollamaApiGenerate"
+    content_type = "application/x-ndjson"
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": "stub-model", "created_at": TIMESTAMP, "response": answer.text}
+        if answer.reasoning:
+            body["thinking"] = "".join(answer.reasoning)
+        return {**body, **_ollama_end(answer)}
+
+    def pieces(self, answer: Answer) -> list[bytes]:
+        parts: list[dict[str, Any]] = [{"response": "", "thinking": text} for text in answer.reasoning]
+        parts += [{"response": text} for text in answer.tokens]
+        lines = [{"model": "stub-model", "created_at": TIMESTAMP, **part, "done": False} for part in parts]
+        lines.append({"model": "stub-model", "created_at": TIMESTAMP, "response": "", **_ollama_end(answer)})
+        return [_line(line) for line in lines]
+
+
+class KoboldCpp(Dialect):
+    """Tells finish reasons in its own events, and no token counts in streams."""
+
+    name, api_type = "KoboldCpp", "koboldCppGenerate"
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        result: dict[str, Any] = {"text": answer.text, "finish_reason": _plain_finish(answer)}
+        if answer.usage:
+            result |= {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS}
+        return {"results": [result]}
+
+    def pieces(self, answer: Answer) -> list[bytes]:
+        events = [{"token": text, "finish_reason": None} for text in answer.tokens]
+        events.append({"token": "", "finish_reason": _plain_finish(answer)})
+        return [named_event("message", event) for event in events]
+
+
+class Claude(Dialect):
+    name, api_type = "Claude", "claudeMessages"
+    STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        content: list[dict[str, Any]] = []
+        if answer.reasoning:
+            content.append({"type": "thinking", "thinking": "".join(answer.reasoning), "signature": "sig"})
+        if answer.tokens:
+            content.append({"type": "text", "text": answer.text})
+        content += [{"type": "tool_use", "id": call.id, "name": call.name, "input": dict(call.arguments)}
+                    for call in answer.calls]
+        return {"id": "msg_1", "type": "message", "role": "assistant", "model": "stub-model", "content": content,
+                "stop_reason": self.STOP_REASONS[answer.finish], "stop_sequence": None,
+                "usage": {"input_tokens": PROMPT_TOKENS, "output_tokens": COMPLETION_TOKENS}}
+
+    def pieces(self, answer: Answer) -> list[bytes]:
+        events: list[dict[str, Any]] = [
+            {"type": "message_start", "message": {**self.whole(Answer(())), "stop_reason": None, "usage": {
+                "input_tokens": PROMPT_TOKENS, "output_tokens": 1}}},
+            {"type": "ping"}]
+        blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+        if answer.reasoning:
+            blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, [
+                *({"type": "thinking_delta", "thinking": text} for text in answer.reasoning),
+                {"type": "signature_delta", "signature": "sig"}]))
+        if answer.tokens:
+            blocks.append(({"type": "text", "text": ""},
+                           [{"type": "text_delta", "text": text} for text in answer.tokens]))
+        for call in answer.calls:
+            parts = ["", *_halves(json.dumps(dict(call.arguments), ensure_ascii=False))]
+            blocks.append(({"type": "tool_use", "id": call.id, "name": call.name, "input": {}},
+                           [{"type": "input_json_delta", "partial_json": part} for part in parts]))
+        for index, (start, deltas) in enumerate(blocks):
+            events.append({"type": "content_block_start", "index": index, "content_block": start})
+            events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+            events.append({"type": "content_block_stop", "index": index})
+        events.append({"type": "message_delta", "usage": {"output_tokens": COMPLETION_TOKENS}, "delta": {
+            "stop_reason": self.STOP_REASONS[answer.finish], "stop_sequence": None}})
+        events.append({"type": "message_stop"})
+        return [named_event(event["type"], event) for event in events]
+
+
+DIALECTS: dict[str, Dialect] = {dialect.api_type: dialect for dialect in (
+    OpenAiChat(), OpenAiCompletion(), OllamaChat(), OllamaGenerate(), KoboldCpp(), Claude())}
+
+
+def openai_embeddings(vectors: Sequence[Sequence[float]], indices: Sequence[int] | None = None) -> dict[str, Any]:
+    """The answer of ``/v1/embeddings``; ``indices`` say which text each vector belongs to, in order by default."""
+    numbers = range(len(vectors)) if indices is None else indices
+    return {"object": "list", "model": "stub-model",
+            "data": [{"object": "embedding", "index": index, "embedding": list(vector)}
+                     for index, vector in zip(numbers, vectors, strict=True)],
+            "usage": {"prompt_tokens": PROMPT_TOKENS, "total_tokens": PROMPT_TOKENS}}
+
+
+def ollama_embeddings(vectors: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """The answer of ``/api/embed``."""
+    return {"model": "stub-model", "embeddings": [list(vector) for vector in vectors], "total_duration": 5_000_000,
+            "load_duration": 1_000_000, "prompt_eval_count": PROMPT_TOKENS}
+
+
+def named_event(name: str, data: Mapping[str, Any]) -> bytes:
+    """A server-sent event with an ``event:`` line."""
+    return f"event: {name}\n".encode() + sse_event(dict(data))
+
+
+def _line(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False).encode() + b"\n"
+
+
+def _openai_call(call: Call) -> dict[str, Any]:
+    return {"id": call.id, "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)}}
+
+
+def _ollama_call(call: Call) -> dict[str, Any]:
+    return {"function": {"name": call.name, "arguments": dict(call.arguments)}}
+
+
+def _plain_finish(answer: Answer) -> str:
+    """The finish reason of servers that have no word of their own for tool calls."""
+    return "length" if answer.finish == "length" else "stop"
+
+
+def _ollama_end(answer: Answer) -> dict[str, Any]:
+    end: dict[str, Any] = {"done": True, "done_reason": _plain_finish(answer)}
+    if answer.usage:
+        end |= {"total_duration": 5_000_000, "load_duration": 1_000_000, "prompt_eval_count": PROMPT_TOKENS,
+                "prompt_eval_duration": 1_000_000, "eval_count": COMPLETION_TOKENS, "eval_duration": 2_000_000}
+    return end
+
+
+def _halves(text: str) -> list[str]:
+    middle = len(text) // 2
+    return [text[:middle], text[middle:]]
