@@ -9,7 +9,8 @@
     |   |-- BackendConnectionError      (also ConnectionError) could not reach it, or lost it
     |   |-- BackendTimeoutError         (also TimeoutError)
     |   |-- BackendStatusError          answered with a status of 400 or more
-    |   `-- BackendResponseError        (also ValueError) answered something unreadable, or an error object
+    |   |-- BackendResponseError        (also ValueError) answered something unreadable, or an error object
+    |   `-- FailoverError               (also RuntimeError) it failed, and its backup must not or cannot stand in
     |-- GateTimeoutError                (also TimeoutError) no slot of the concurrency gate became free
     |-- ClientError                     the request itself is wrong
     `-- EarlyTerminationException       a run ended on purpose: cancellation or a held lock
@@ -29,7 +30,7 @@ from Middleware.exceptions.wilmer_error import WilmerError
 __all__ = [
     "BackendConnectionError", "BackendError", "BackendResponseError", "BackendStatusError", "BackendTimeoutError",
     "ClientError", "ConfigNotFoundError", "ConfigSyntaxError", "ConfigValueError", "ConfigurationError",
-    "EarlyTerminationException", "GateTimeoutError", "WilmerError",
+    "EarlyTerminationException", "FailoverError", "GateTimeoutError", "WilmerError",
 ]
 
 
@@ -113,6 +114,10 @@ class BackendStatusError(BackendError):
 
 class BackendResponseError(BackendError, ValueError):
     """The server's answer cannot be read, or is an error object with a good status."""
+
+
+class FailoverError(BackendError, RuntimeError):
+    """An endpoint failed and its backup must not or cannot stand in. The endpoint's own failure is the cause."""
 
 
 class GateTimeoutError(WilmerError, TimeoutError):

@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from Middleware.exceptions import ConfigValueError, EarlyTerminationException
-from Middleware.llmapis import api_types
+from Middleware.exceptions import ConfigurationError, EarlyTerminationException, FailoverError, GateTimeoutError
+from Middleware.llmapis import api_types, failover
 from Middleware.llmapis.call_gate import CallSlot
+from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     BackendSettings,
     Chunk,
@@ -17,52 +19,66 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     Message,
     Prompt,
 )
+from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
+from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
+from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatApiHandler
+from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateApiHandler
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
+from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
 from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
 from Middleware.llmapis.transport import Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
-from Middleware.utilities import config_utils
 
 logger = logging.getLogger(__name__)
 
 TYPES: Mapping[str, type[LlmApiHandler]] = {
     api_types.OPENAI_CHAT: OpenAiApiHandler,
+    api_types.OPENAI_COMPLETION: OpenAiCompletionsApiHandler,
+    api_types.OLLAMA_CHAT: OllamaChatApiHandler,
+    api_types.OLLAMA_GENERATE: OllamaGenerateApiHandler,
+    api_types.KOBOLD_GENERATE: KoboldCppApiHandler,
+    api_types.CLAUDE_MESSAGES: ClaudeApiHandler,
 }
 
 _sampler_resolver = SamplerResolver()
+_backup_checks = failover.BackupChecks()
 
 
 class LlmApiService:
-    """The LLM behind one endpoint, for one call at a time.
+    """The LLM behind one endpoint, or behind its backup when it fails, for one call at a time.
 
     Building it reads the endpoint, its API type and the samplers, so that a mistake in them is reported before
-    anything is sent. ``outcome`` tells, after a call, what the back-end said besides its text.
+    anything is sent. ``outcome`` tells, after a call, what the back-end said besides its text and which endpoint
+    answered.
 
     Args:
         presetname: None or blank: the endpoint's own ``presetSamplers``.
         max_tokens: response limit; None sends none.
         scope: stop switch of the request; None: that of the current request, if there is one.
-        visited: endpoints already tried for the same call.
+        hop: how the call came here, if other endpoints failed before.
     """
 
     def __init__(self, endpoint: str, presetname: str | None = None, max_tokens: int | None = 400,
                  stream: bool = False, *, scope: CancelScope | None = None, transport: Transport | None = None,
-                 visited: Sequence[str] = ()) -> None:
+                 hop: failover.Hop = failover.FIRST_CHOICE) -> None:
         self.endpoint_name = endpoint
         self.presetname = presetname
         self.max_tokens = max_tokens
         self.streaming = stream
-        self.visited = (*visited, endpoint)
-        self.endpoint_config = config_utils.load_endpoint(endpoint)
-        self.api_type_config = self._load_api_type()
-        self.type = api_types.canonical_type(self.api_type_config, f"ApiTypes/{self._api_type_name}.json")
+        self._hop = hop
+        self._file = EndpointFile.load(endpoint)
+        self.endpoint_config, self.type = self._file.config, self._file.type
         handler = self._handler_class()
         if scope is None:
             request = current_request()
             scope = request.cancel_scope if request is not None else None
         self._scope = scope
-        self._handler = handler(self._settings(), transport or get_transport(), scope)
+        self._transport = transport or get_transport()
+        self._backup_name = failover.backup_name(self.endpoint_config)
+        self._handler = handler(self._settings(), self._transport, scope)
+        _backup_checks.check(self._file)
+        self._backup: LlmApiService | None = None
         self._stream: Generator[Chunk, None, None] | None = None
         self._busy = False
 
@@ -72,7 +88,8 @@ class LlmApiService:
 
     @property
     def outcome(self) -> LlmOutcome:
-        return self._handler.outcome
+        """Of the endpoint that answered; while a call runs, of the one that is being asked."""
+        return self._handler.outcome if self._backup is None else self._backup.outcome
 
     @property
     def takes_message_collection(self) -> bool:
@@ -89,7 +106,8 @@ class LlmApiService:
 
         Returns the uncleaned text, or ``{"content", "tool_calls", "finish_reason"}`` for an answer with tool calls;
         a streaming service returns a generator of chunks that sends nothing before it is pulled. A cancelled call
-        returns ``""`` or a generator that ends. ``request_id`` only names the call in the log. Raises BackendError.
+        returns ``""`` or a generator that ends. ``request_id`` only names the call in the log. Raises BackendError;
+        with a backup only if that failed too, or the first endpoint's answer had begun.
         """
         if conversation is not None and not llm_takes_images:
             conversation = [{key: value for key, value in message.items() if key != "images"}
@@ -97,19 +115,11 @@ class LlmApiService:
         call = Prompt(conversation, system_prompt, prompt, tools or None, tool_choice, structured_output_schema)
         logger.debug("Request %s calls endpoint '%s'%s", request_id, self.endpoint_name,
                      " (streaming)" if self.streaming else "")
-        self._busy = True
-        if self.streaming:
-            self._stream = self._run_stream(call)
-            return self._stream
-        slot = CallSlot(self._scope)
-        try:
-            slot.acquire()
-            return self._handler.generate(call)
-        except EarlyTerminationException:
-            return ""
-        finally:
-            slot.release()
-            self._busy = False
+        self._busy, self._backup = True, None
+        if not self.streaming:
+            return self._run(call)
+        self._stream = self._run_stream(call)
+        return self._stream
 
     def is_busy(self) -> bool:
         """True from the call until its result, or until its stream is exhausted or abandoned."""
@@ -123,53 +133,94 @@ class LlmApiService:
                 stream.close()
             self._busy = False  # a generator that never started runs no cleanup of its own
 
-    def _run_stream(self, call: Prompt) -> Generator[Chunk, None, None]:
-        slot = CallSlot(self._scope)
+    # -- the call ------------------------------------------------------------------------------------------------
+    def _run(self, call: Prompt) -> str | dict[str, Any]:
         try:
-            for _ in slot.waiting():
-                yield {"token": "", "finish_reason": None}
-            yield from self._handler.stream(call)
+            return self._generate(call, call)
+        except EarlyTerminationException:
+            return ""
+        finally:
+            self._busy = False
+
+    def _run_stream(self, call: Prompt) -> Generator[Chunk, None, None]:
+        try:
+            yield from self._generate_stream(call, call)
         except EarlyTerminationException:
             return
         finally:
-            slot.release()
             self._busy = False
 
+    def _generate(self, call: Prompt, sent: Prompt) -> str | dict[str, Any]:
+        """``sent`` is ``call`` in the form for this endpoint; its backup makes its own form of ``call``."""
+        slot = CallSlot(self._scope)
+        try:
+            slot.acquire()
+            return self._handler.generate(sent)
+        except (EarlyTerminationException, GateTimeoutError):
+            raise
+        except Exception as error:  # whatever is wrong with this back-end, another may do
+            if not self._may_hand_over():
+                raise
+            slot.release()  # the backup takes its own
+            backup, fitted = self._hand_over(call, error)
+            return backup._generate(call, fitted)
+        finally:
+            slot.release()
+
+    def _generate_stream(self, call: Prompt, sent: Prompt) -> Generator[Chunk, None, None]:
+        slot = CallSlot(self._scope)
+        begun = False  # the client has seen something of this endpoint's answer
+        try:
+            for _ in slot.waiting():
+                yield {"token": "", "finish_reason": None}
+            with contextlib.closing(self._handler.stream(sent)) as chunks:
+                if self._backup_name:
+                    begun = yield from failover.up_to_visible(chunks)
+                yield from chunks
+        except (EarlyTerminationException, GateTimeoutError):
+            raise
+        except Exception as error:  # whatever is wrong with this back-end, another may do
+            if begun:
+                logger.error("Endpoint '%s' failed after its answer had begun, too late for its backup '%s': %s",
+                             self.endpoint_name, self._backup_name, failover.public_text(error))
+            if begun or not self._may_hand_over():
+                raise
+            slot.release()  # the backup takes its own
+            backup, fitted = self._hand_over(call, error)
+            yield from backup._generate_stream(call, fitted)
+        finally:
+            slot.release()
+
+    # -- the backup ----------------------------------------------------------------------------------------------
+    def _may_hand_over(self) -> bool:
+        return bool(self._backup_name) and not (self._scope is not None and self._scope.cancelled)
+
+    def _hand_over(self, call: Prompt, error: Exception) -> tuple[LlmApiService, Prompt]:
+        """The service of the backup, and ``call`` in its form. Raises FailoverError, caused by ``error``."""
+        try:
+            hop = failover.next_hop(self._file, self._hop, self._scope)
+            preset = failover.backup_preset(self.endpoint_name, self.endpoint_config, self.presetname)
+            backup = LlmApiService(self._backup_name, preset, self.max_tokens, self.streaming, scope=self._scope,
+                                   transport=self._transport, hop=hop)
+            sent = failover.fitted(call, backup._file, hop.templated)
+        except (ConfigurationError, FailoverError) as problem:
+            raise failover.cannot_stand_in(self.endpoint_name, self._backup_name, error, problem) from error
+        logger.warning("Endpoint '%s' failed; its backup '%s' stands in. %s", self.endpoint_name, self._backup_name,
+                       failover.public_text(error))
+        self._backup = backup
+        return backup, sent
+
     # -- configuration -------------------------------------------------------------------------------------------
-    @property
-    def _api_type_name(self) -> str:
-        return str(self.endpoint_config.get("apiTypeConfigFileName") or "")
-
-    def _load_api_type(self) -> Mapping[str, Any]:
-        if not self._api_type_name.strip():
-            raise self._mistake("the endpoint names no API type", "apiTypeConfigFileName",
-                                "the name of a file in ApiTypes")
-        return config_utils.load_api_type(self._api_type_name)
-
     def _handler_class(self) -> type[LlmApiHandler]:
         if self.type in api_types.EMBEDDINGS_TYPES:
-            raise self._mistake("this endpoint makes embeddings and cannot answer a prompt", "apiTypeConfigFileName",
-                                "an API type that generates text")
-        if self.type not in TYPES:
-            raise self._mistake(f"API type '{self.type}' is not available yet", "apiTypeConfigFileName",
-                                f"an API type of type {', '.join(sorted(TYPES))}")
+            raise self._file.mistake("this endpoint makes embeddings and cannot answer a prompt",
+                                     "apiTypeConfigFileName", "an API type that generates text")
         return TYPES[self.type]
 
     def _settings(self) -> BackendSettings:
-        config = self.endpoint_config
-        base_url = str(config.get("endpoint") or "").strip()
-        if not base_url.lower().startswith(("http://", "https://")):
-            raise self._mistake("the endpoint has no usable URL", "endpoint", "a URL such as http://127.0.0.1:5001")
+        endpoint, api_type = self._file.config, self._file.api_type
         samplers = inject_structure(
-            _sampler_resolver.resolve(self.endpoint_name, config, self.api_type_config, self.presetname),
-            config, self.api_type_config, self.streaming, self.max_tokens)
-        model = None if api_types.is_on(config, "dontIncludeModel") else str(config.get("modelNameToSendToAPI") or "")
-        return BackendSettings(
-            endpoint_name=self.endpoint_name, base_url=base_url, endpoint=config, api_type=self.api_type_config,
-            samplers=normalise(samplers), model=model, api_key=str(config.get("apiKey") or ""),
-            connect_timeout=config_utils.get_connect_timeout())
-
-    def _mistake(self, message: str, key: str, expected: str) -> ConfigValueError:
-        folder = config_utils.user_name_setting("endpointConfigsSubDirectory")
-        file = "/".join(part for part in ("Endpoints", folder, f"{self.endpoint_name}.json") if part)
-        return ConfigValueError(message, file=file, json_path=key, expected=expected)
+            _sampler_resolver.resolve(self.endpoint_name, endpoint, api_type, self.presetname),
+            endpoint, api_type, self.streaming, self.max_tokens)
+        return dataclasses.replace(self._file.settings(normalise(samplers)), single_attempt=bool(self._backup_name),
+                                   local_only=self._hop.local_only)

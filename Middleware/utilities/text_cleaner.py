@@ -199,12 +199,18 @@ class Filter(Protocol):
 
 
 class ThinkFilter:
-    """Removes one reasoning block. Text before a block is released at once, an unterminated block at the end."""
+    """Removes one reasoning block. Text before a block is released at once, an unterminated block at the end.
+
+    Attributes:
+        removed: what the block said, without its tags; "" until it ended.
+    """
 
     def __init__(self, rule: ThinkRule) -> None:
         self._open, self._close = fold_case(rule.start_tag), fold_case(rule.end_tag)
         self._grace = rule.grace_period
         self._in_block = rule.closing_only
+        self._open_length = 0 if rule.closing_only else len(rule.start_tag)
+        self.removed = ""
         self._position = 0  # index in the whole text where the held text starts, while an opening tag is sought
         self._held = ""  # a possible start of an opening tag
         self._block: list[str] = []  # an open block, opening tag included
@@ -260,6 +266,8 @@ class ThinkFilter:
             self._tail = window[len(window) - len(self._close) + 1:] if len(window) >= len(self._close) else window
             return ""
         rest = text[found + len(self._close) - len(self._tail):]
+        block = "".join(self._block) + text
+        self.removed = block[self._open_length:len(block) - len(window) + found].strip()
         self._block, self.done = [], True
         return rest
 
@@ -397,8 +405,9 @@ class ResponseCleaner:
         self._joiner = SurrogateJoiner()
         self._speaker: SpeakerFilter | None = None
         self._filters: list[Filter] = []
-        if rules.think:
-            self._filters.append(ThinkFilter(rules.think))
+        self._think = ThinkFilter(rules.think) if rules.think else None
+        if self._think:
+            self._filters.append(self._think)
         if not rules.verbatim:
             self._filters.append(PrefixFilter(rules.steps))
         if rules.generation_prompt:
@@ -424,6 +433,13 @@ class ResponseCleaner:
                 break
         self._drop_done()
         return text
+
+    def take_reasoning(self) -> str:
+        """The reasoning that has been removed since the last time this was asked."""
+        if self._think is None or not self._think.removed:
+            return ""
+        removed, self._think.removed = self._think.removed, ""
+        return removed
 
     def flush(self) -> str:
         """Release held text before a tool call, so that the order of generation is kept.
@@ -454,7 +470,13 @@ class ResponseCleaner:
             self._filters = [link for link in self._filters if not link.done]
 
 
+def clean_answer(text: str, rules: CleaningRules) -> tuple[str, str]:
+    """Clean a whole answer; returns it and the reasoning that was removed from it."""
+    cleaner = ResponseCleaner(rules)
+    cleaned = cleaner.feed(text) + cleaner.finish()
+    return cleaned, cleaner.take_reasoning()
+
+
 def clean_text(text: str, rules: CleaningRules) -> str:
     """Clean a whole answer."""
-    cleaner = ResponseCleaner(rules)
-    return cleaner.feed(text) + cleaner.finish()
+    return clean_answer(text, rules)[0]

@@ -126,11 +126,9 @@ def test_missing_files_are_named(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("changes", "text"), [
     ({"apiTypeConfigFileName": None}, "names no API type"), ({"endpoint": ""}, "no usable URL"),
-    ({"endpoint": "127.0.0.1:5001"}, "no usable URL"), ({"apiTypeConfigFileName": "Odd"}, "unsupported type 'odd'"),
-    ({"apiTypeConfigFileName": "Later"}, "not available yet")])
+    ({"endpoint": "127.0.0.1:5001"}, "no usable URL"), ({"apiTypeConfigFileName": "Odd"}, "unsupported type 'odd'")])
 def test_mistakes_are_explained(lab: Lab, changes: dict[str, Any], text: str) -> None:
     lab.write("ApiTypes/Odd", {"type": "odd"})
-    lab.write("ApiTypes/Later", {"type": "koboldCppGenerate"})
     lab.endpoint("Main", changes)
     with pytest.raises(ConfigValueError, match=text):
         LlmApiService("Main")

@@ -19,7 +19,7 @@ from Middleware.utilities.streaming_utils import (
     post_process_llm_output,
     strip_assistant_prefix_enabled,
 )
-from Middleware.utilities.text_cleaner import CleaningRules, clean_text, find_generation_prompt
+from Middleware.utilities.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.events import Listeners, RunRecord
 from Middleware.workflows.handlers.impl.sub_workflow_handler import SUB_WORKFLOW_TYPES, ChildRun
@@ -218,8 +218,8 @@ class WorkflowProcessor:
             result.finish()
             return output
         self._raise_if_cancelled()
-        output = self._clean_answer(context, result)
         self._note_outcome(context)
+        output = self._clean_answer(context, result)
         yield self._announce(output)
         return output
 
@@ -231,11 +231,18 @@ class WorkflowProcessor:
             content = result.get("content") or ""
             if as_flag(context.config.get("lowercaseToolCallFunctionNames")):
                 calls = lowercase_tool_call_names(calls)
-            return {**result, "content": content and clean_text(content, self._rules(context, "")),
+            return {**result, "content": content and self._clean_text(content, self._rules(context, "")),
                     "tool_calls": calls}
         if isinstance(result, str) or result is None:
-            return clean_text(result or "", self._rules(context, self._speaker(context.config)))
+            return self._clean_text(result or "", self._rules(context, self._speaker(context.config)))
         return result
+
+    def _clean_text(self, text: str, rules: CleaningRules) -> str:
+        """The cleaned text; what the model thought is noted for clients that want it apart."""
+        cleaned, reasoning = clean_answer(text, rules)
+        if reasoning and self.run.non_responder is None:
+            self.run.request.reasoning += reasoning
+        return cleaned
 
     def _rules(self, context: ExecutionContext, speaker: str) -> CleaningRules:
         endpoint_config = _endpoint_config(context)
@@ -253,7 +260,7 @@ class WorkflowProcessor:
             return (yield from self._pass_child_on(result))
         chunks = result if is_stream(result) else value_to_chunks(result)
         stream = StreamingResponseHandler(
-            _endpoint_config(context), context.config, generation_prompt=self._speaker(context.config),
+            lambda: _endpoint_config(context), context.config, generation_prompt=self._speaker(context.config),
             request_id=self.run.request_id, liveness=self._liveness(),
             has_endpoint=_endpoint_config(context) is not None)
         yield from stream.process_stream(chunks)
@@ -296,7 +303,9 @@ class WorkflowProcessor:
         request.endpoint = context.llm_handler.endpoint_name if context.llm_handler else ""
         outcome = getattr(llm, "outcome", None)
         if outcome is not None:
+            request.endpoint = outcome.endpoint_name or request.endpoint
             request.usage, request.finish_reason = outcome.usage, outcome.finish_reason
+            request.reasoning, request.fingerprint = outcome.reasoning, outcome.fingerprint
 
 
 def is_stream(result: Any) -> TypeGuard[Generator[dict[str, Any], None, None]]:

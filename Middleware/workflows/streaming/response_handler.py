@@ -4,7 +4,8 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
@@ -15,7 +16,9 @@ from Middleware.utilities.text_cleaner import CleaningRules, ResponseCleaner, Su
 logger = logging.getLogger(__name__)
 
 Chunk = dict[str, Any]
+EndpointConfig = Mapping[str, Any] | None | Callable[[], Mapping[str, Any] | None]
 
+_SAYING = ("token", "tool_calls", "reasoning", "finish_reason")  # what only the endpoint that answers can send
 _READING, _FINAL_DUE, _FINAL_SENT = range(3)
 
 
@@ -28,20 +31,21 @@ class StreamingResponseHandler:
         tool_calls_seen: the back-end sent at least one tool call.
     """
 
-    def __init__(self, endpoint_config: Mapping[str, Any] | None, workflow_node_config: Mapping[str, Any] | None,
+    def __init__(self, endpoint_config: EndpointConfig, workflow_node_config: Mapping[str, Any] | None,
                  generation_prompt: str | None = None, request_id: str | None = None,
                  liveness: Mapping[str, Any] | None = None, has_endpoint: bool = True) -> None:
         """
         Args:
+            endpoint_config: an endpoint file, or a function that returns that of the endpoint which answers; it is
+                asked at the first chunk that says something.
             generation_prompt: the open speaker line ``Name:`` of a group chat, if the speaker rule applies.
             request_id: for the log.
             liveness: the user's ``livenessToolCall``; None on routes that cannot carry tool calls.
             has_endpoint: False for a node without an endpoint, whose text is delivered verbatim.
         """
         node = workflow_node_config or {}
-        strip_assistant = has_endpoint and strip_assistant_prefix_enabled()
-        self._cleaner = ResponseCleaner(CleaningRules.build(
-            endpoint_config, node, generation_prompt, strip_assistant, has_endpoint=has_endpoint))
+        self._endpoint_config = endpoint_config
+        self._node, self._generation_prompt, self._has_endpoint = node, generation_prompt, has_endpoint
         self._reasoning = SurrogateJoiner()
         self._lowercase_names = is_true(node.get("lowercaseToolCallFunctionNames"))
         self._liveness = liveness
@@ -49,10 +53,17 @@ class StreamingResponseHandler:
         self._request_id = request_id
         self._parts: list[str] = []
         self._state = _READING
-        self._plain = self._cleaner.passes_ascii
+        self._begun = self._plain = False
         self.finish_reason: str | None = None
         self.usage: dict[str, Any] | None = None
         self.tool_calls_seen = False
+
+    @cached_property
+    def _cleaner(self) -> ResponseCleaner:
+        config = self._endpoint_config() if callable(self._endpoint_config) else self._endpoint_config
+        strip_assistant = self._has_endpoint and strip_assistant_prefix_enabled()
+        return ResponseCleaner(CleaningRules.build(
+            config, self._node, self._generation_prompt, strip_assistant, has_endpoint=self._has_endpoint))
 
     @property
     def full_response_text(self) -> str:
@@ -91,6 +102,9 @@ class StreamingResponseHandler:
             self.usage = usage
         if self._state != _READING:
             return [self._after_finish(chunk)]
+        if not self._begun and not any(chunk.get(key) for key in _SAYING):
+            return [{key: value for key, value in chunk.items() if key != "usage"}]
+        self._begun = True
         out = self._tool_step(chunk) if chunk.get("tool_calls") else self._text_step(chunk)
         self._plain = self._state == _READING and self._cleaner.passes_ascii
         return out
@@ -102,7 +116,8 @@ class StreamingResponseHandler:
         if not finish:
             return [self._outgoing(chunk, text)]
         self.finish_reason = str(finish)
-        return self._finish(self._outgoing(chunk, text + self._rest()))
+        text += self._rest()
+        return self._finish(self._outgoing(chunk, text))
 
     def _tool_step(self, chunk: Chunk) -> list[Chunk]:
         """Tool data with the text held so far before it. A finish reason on it makes it the final chunk."""
@@ -175,9 +190,12 @@ class StreamingResponseHandler:
         if text:
             self._parts.append(text)
         out: Chunk = {"token": text, "finish_reason": None}
+        removed = self._cleaner.take_reasoning()
+        if removed:
+            out["reasoning"] = removed
         for key, value in chunk.items():
             if key == "reasoning" and isinstance(value, str):
-                out[key] = self._reasoning.feed(value)
+                out[key] = out.get(key, "") + self._reasoning.feed(value)
             elif key not in ("token", "finish_reason", "usage", "tool_calls"):
                 out[key] = value
         return out

@@ -193,6 +193,17 @@ def test_answers_are_cleaned_with_endpoint_and_node_rules(lab: EngineLab, stream
     assert lab.prompts == ["a", "Out: fine"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_cleaning_follows_the_endpoint_that_answered(lab: EngineLab, stream: bool) -> None:
+    lab.endpoint("Main", {"backupEndpointName": "Second"}, lab.backend.url)
+    lab.endpoint("Second", {**THINKING, "modelNameToSendToAPI": "second"}, lab.backend.url)
+    lab.backend.responder = lambda request: (
+        reply_to(request, "<think>no</think> fine \n") if request.json["model"] == "second" else status_reply(500))
+    nodes = [llm("a", returnToUser=True)]
+    assert (lab.streamed(nodes) if stream else lab.run(nodes)) == "fine"
+    assert lab.request.endpoint == "Second"
+
+
 def test_nodes_without_endpoint_are_verbatim(lab: EngineLab) -> None:
     text = "  <think>a</think> b \n"
     assert lab.run([static(text)]) == text

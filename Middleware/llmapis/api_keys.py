@@ -1,0 +1,101 @@
+"""The ``apiKey`` of an endpoint: the key itself, or where it is kept."""
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities import config_utils
+
+ENVIRONMENT = "env:"
+FILE = "file:"
+MAX_FILE_BYTES = 65536  # far above any key; a device or a log named by mistake is not read to its end
+WANTED = "a key, 'env:' with the name of an environment variable or 'file:' with the path of a text file"
+
+
+def resolve_api_key(value: Any, file: str) -> str:
+    """The key that an ``apiKey`` value stands for, ``""`` for none.
+
+    ``env:NAME`` is the content of an environment variable, ``file:PATH`` that of a UTF-8 text file with one line; ``~``
+    is the home directory, and a relative path counts from the config root. Both are read on every call and trimmed.
+    Any other text is the key, so a key that itself starts with ``env:`` or ``file:`` has to be given by reference.
+
+    ``file`` is the endpoint file relative to the config root. Raises ConfigValueError naming it and the variable or
+    path as the user wrote them, never what they hold.
+    """
+    if value is None:
+        return ""
+    try:
+        return _resolve(value)
+    except _Unusable as problem:
+        raise ConfigValueError(str(problem), file=file, json_path="apiKey", expected=WANTED) from None
+
+
+class _Unusable(Exception):
+    """Says why there is no key."""
+
+
+def _resolve(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise _Unusable("the API key is not text")
+    reference = value.strip()
+    if reference.startswith(ENVIRONMENT):
+        return _from_environment(reference[len(ENVIRONMENT):].strip())
+    if reference.startswith(FILE):
+        return _from_file(reference[len(FILE):].strip())
+    return value
+
+
+def _from_environment(name: str) -> str:
+    if not name:
+        raise _Unusable(f"'{ENVIRONMENT}' names no environment variable")
+    try:
+        text = os.environ.get(name)
+    except ValueError:  # half a surrogate pair in the name
+        text = None
+    if text is None:
+        raise _Unusable(f"the environment variable '{name}' is not set")
+    return _single_line(text, f"the environment variable '{name}'")
+
+
+def _from_file(path: str) -> str:
+    if not path:
+        raise _Unusable(f"'{FILE}' names no file")
+    what = f"the key file '{path}'"
+    data = _read(os.path.join(config_utils.get_root_config_directory(), os.path.expanduser(path)), what)
+    if len(data) > MAX_FILE_BYTES:
+        raise _Unusable(f"{what} is too large to hold a key")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _Unusable(f"{what} is not a text in UTF-8") from None
+    return _single_line(text, what)
+
+
+def _read(path: str, what: str) -> bytes:
+    try:
+        if os.path.isdir(path):
+            raise _Unusable(f"{what} is a directory")
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise _Unusable(f"{what} is not an ordinary file")  # reading a pipe could take for ever
+        with open(path, "rb") as stream:
+            return stream.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise _Unusable(f"{what} does not exist") from None
+    except OSError as error:
+        raise _Unusable(f"{what} cannot be read ({error.strerror or type(error).__name__})") from None
+    except ValueError:  # a NUL in the path
+        raise _Unusable(f"{what} has a name that no file can have") from None
+
+
+def _single_line(text: str, what: str) -> str:
+    key = text.strip()
+    if not key:
+        raise _Unusable(f"{what} is empty")
+    if len(key.splitlines()) > 1:
+        raise _Unusable(f"{what} holds more than one line")
+    if not key.isprintable():  # UTF-16, for example, whose every second byte is NUL here
+        raise _Unusable(f"{what} holds control characters")
+    return key

@@ -1,0 +1,70 @@
+"""An endpoint file with its API type, checked as far as every call needs it."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.llmapis import api_types
+from Middleware.llmapis.api_keys import resolve_api_key
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
+from Middleware.utilities import config_utils
+
+
+@dataclass(frozen=True)
+class EndpointFile:
+    """What stands in ``Endpoints/<name>.json`` and in the ApiTypes file that it names.
+
+    Attributes:
+        type: canonical back-end dialect, see ``api_types``.
+    """
+
+    name: str
+    config: Mapping[str, Any] = field(repr=False)  # holds the key
+    api_type: Mapping[str, Any]
+    type: str
+
+    @staticmethod
+    def load(name: str) -> EndpointFile:
+        """Read both files. Raises ConfigurationError naming file and key of what is wrong."""
+        config = config_utils.load_endpoint(name)
+        api_type_name = str(config.get("apiTypeConfigFileName") or "")
+        if not api_type_name.strip():
+            raise mistake(name, "the endpoint names no API type", "apiTypeConfigFileName",
+                          "the name of a file in ApiTypes")
+        api_type = config_utils.load_api_type(api_type_name)
+        return EndpointFile(name, config, api_type,
+                            api_types.canonical_type(api_type, f"ApiTypes/{api_type_name}.json"))
+
+    @property
+    def url(self) -> str:
+        """The base URL. Raises ConfigValueError if the endpoint has none."""
+        url = str(self.config.get("endpoint") or "").strip()
+        if not url.lower().startswith(("http://", "https://")):
+            raise self.mistake("the endpoint has no usable URL", "endpoint", "a URL such as http://127.0.0.1:5001")
+        return url
+
+    def settings(self, samplers: Mapping[str, Any]) -> BackendSettings:
+        """What a back-end handler needs. ``samplers`` are final payload fields."""
+        config = self.config
+        model = None if api_types.is_on(config, "dontIncludeModel") else str(config.get("modelNameToSendToAPI") or "")
+        return BackendSettings(
+            endpoint_name=self.name, base_url=self.url, endpoint=config, api_type=self.api_type, samplers=samplers,
+            model=model, api_key=resolve_api_key(config.get("apiKey"), endpoint_path(self.name)),
+            connect_timeout=config_utils.get_connect_timeout())
+
+    def mistake(self, message: str, key: str, expected: str) -> ConfigValueError:
+        """An error about ``key`` of this endpoint's file."""
+        return mistake(self.name, message, key, expected)
+
+
+def mistake(name: str, message: str, key: str, expected: str) -> ConfigValueError:
+    """An error about ``key`` of the file of endpoint ``name``."""
+    return ConfigValueError(message, file=endpoint_path(name), json_path=key, expected=expected)
+
+
+def endpoint_path(name: str) -> str:
+    """The file of endpoint ``name`` as errors show it, relative to the config root."""
+    folder = config_utils.user_name_setting("endpointConfigsSubDirectory")
+    return "/".join(part for part in ("Endpoints", folder, f"{name}.json") if part)

@@ -1,0 +1,269 @@
+"""What happens when an endpoint with a ``backupEndpointName`` fails: who stands in, whether it may, with which prompt.
+
+The service in ``llm_api`` makes the calls; the rules are here.
+"""
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from urllib3.exceptions import LocationParseError
+from urllib3.util import parse_url
+
+from Middleware.exceptions import (
+    BackendError,
+    ConfigurationError,
+    EarlyTerminationException,
+    FailoverError,
+    WilmerError,
+)
+from Middleware.llmapis import api_types
+from Middleware.llmapis.endpoint_file import EndpointFile
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
+from Middleware.llmapis.transport_pool import SLICE_SECONDS, is_local_address
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities import config_utils
+from Middleware.utilities import prompt_template_utils as templates
+from Middleware.utilities.path_utils import is_flat_name
+
+logger = logging.getLogger(__name__)
+
+Place = Literal["local", "remote", "unknown"]
+Resolver = Callable[[str, None], Sequence[tuple[Any, ...]]]  # socket.getaddrinfo
+
+RESOLVE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Hop:
+    """How a call came to an endpoint.
+
+    Attributes:
+        visited: the endpoints that failed before, the one that the caller chose first.
+        templated: the call's texts were wrapped in the prompt template of that first endpoint.
+        local_only: the endpoint may be reached in the local network only.
+    """
+
+    visited: tuple[str, ...] = ()
+    templated: bool = False
+    local_only: bool = False
+
+
+FIRST_CHOICE = Hop()
+
+
+# -- the backup of an endpoint ---------------------------------------------------------------------------------------
+
+def backup_name(endpoint: Mapping[str, Any]) -> str:
+    """The backup that an endpoint file names, ``""`` for none."""
+    name = endpoint.get("backupEndpointName")
+    return str(name).strip() if name else ""
+
+
+def backup_preset(endpoint_name: str, endpoint: Mapping[str, Any], preset: str | None) -> str | None:
+    """The preset of an endpoint's backup: its own, else what ``preset`` of the call means, by name.
+
+    A call without a preset takes the endpoint's own samplers, whose name is that of the endpoint. None: the backup
+    finds samplers as any endpoint without a preset does.
+    """
+    for name in (endpoint.get("backupPresetName"), preset):
+        if isinstance(name, str) and name.strip():
+            return name.strip()
+    own = endpoint.get("presetSamplers")
+    return endpoint_name if isinstance(own, Mapping) and own and is_flat_name(endpoint_name) else None
+
+
+def next_hop(failed: EndpointFile, hop: Hop, scope: CancelScope | None) -> Hop:
+    """The way to the backup of ``failed``, which was itself reached by ``hop``.
+
+    Blocks while the backup's host name is resolved. Raises FailoverError if the backup was asked before or is not
+    allowed, ConfigurationError if its files are amiss, EarlyTerminationException when cancelled meanwhile.
+    """
+    name, visited = backup_name(failed.config), (*hop.visited, failed.name)
+    if name in visited:
+        raise FailoverError(f"the backups form a cycle: {' -> '.join((*visited, name))}.", endpoint=failed.name)
+    backup = EndpointFile.load(name)
+    templated = hop.templated if hop.visited else failed.type in api_types.COMPLETION_TYPES
+    return Hop(visited, templated, local_only=check_place(backup, scope))
+
+
+def cannot_stand_in(failed: str, backup: str, failure: Exception, reason: Exception) -> FailoverError:
+    """The error that names both what failed first and why no backup helped."""
+    status, body = (failure.status, failure.body) if isinstance(failure, BackendError) else (None, "")
+    text = public_text(failure)
+    return FailoverError(f"endpoint '{failed}' failed, and its backup '{backup}' cannot stand in. The failure: {text}"
+                         f"{'' if text.endswith(('.', '!', '?')) else '.'} The backup: {reason}",
+                         endpoint=failed, status=status, body=body)
+
+
+def public_text(error: Exception) -> str:
+    """What may be said of any error; foreign ones may hold anything, so only their kind is told."""
+    return str(error) if isinstance(error, WilmerError) else type(error).__name__
+
+
+class BackupChecks:
+    """Complains of backups that could not stand in before they are needed, once per version of an endpoint's file."""
+
+    def __init__(self, size: int = 256) -> None:
+        self._size = size
+        self._seen: dict[int, Mapping[str, Any]] = {}
+
+    def check(self, endpoint: EndpointFile) -> None:
+        """Log a warning if the endpoint's backup does not exist or names no usable API type."""
+        name = backup_name(endpoint.config)
+        if not name or self._seen.get(id(endpoint.config)) is endpoint.config:
+            return
+        if len(self._seen) >= self._size:
+            self._seen.clear()
+        self._seen[id(endpoint.config)] = endpoint.config  # kept alive, so that its id is not used again
+        try:
+            EndpointFile.load(name)
+        except ConfigurationError as error:
+            logger.warning("Endpoint '%s' names the backup '%s', which could not stand in: %s", endpoint.name, name,
+                           error)
+
+
+# -- where a backup is -----------------------------------------------------------------------------------------------
+
+def check_place(backup: EndpointFile, scope: CancelScope | None) -> bool:
+    """Whether calls of ``backup`` must stay in the local network: always, unless its file allows more.
+
+    Raises FailoverError for a remote backup that is not allowed; warns of an allowed one and of an unknown place.
+    """
+    allowed = api_types.is_on(backup.config, "allowRemoteBackup")
+    place = find_place(str(backup.config.get("endpoint") or ""), scope)
+    if place == "remote" and not allowed:
+        raise FailoverError(
+            f"'{backup.name}' is off-machine, beyond the local network, and conversations go there only with "
+            f"\"allowRemoteBackup\": true in the file of '{backup.name}'.", endpoint=backup.name)
+    if place == "remote":
+        logger.warning("Backup endpoint '%s' is off-machine; its file allows that.", backup.name)
+    elif place == "unknown":
+        logger.warning("Backup endpoint '%s': where its host is cannot be found out.%s", backup.name,
+                       "" if allowed else " It is used only if it turns out to be local.")
+    return not allowed
+
+
+def find_place(url: str, scope: CancelScope | None) -> Place:
+    """``classify_host`` on a helper thread, as name resolution cannot be interrupted, only left alone.
+
+    ``unknown`` after RESOLVE_SECONDS. Raises EarlyTerminationException when ``scope`` is cancelled meanwhile.
+    """
+    found: list[Place] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            found.append(classify_host(url))
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="backup-resolve", daemon=True).start()
+    deadline = time.monotonic() + RESOLVE_SECONDS
+    while not done.wait(SLICE_SECONDS) and time.monotonic() < deadline:
+        if scope is not None and scope.cancelled:
+            raise EarlyTerminationException("cancelled while looking for a backup")
+    return found[0] if found else "unknown"
+
+
+def classify_host(url: str, resolve: Resolver | None = None) -> Place:
+    """Where the host of ``url`` is; a missing scheme does not matter. Host names are resolved, which may block.
+
+    ``resolve`` stands in for ``socket.getaddrinfo``.
+    """
+    url = url.strip()
+    try:
+        host = (parse_url(url if "://" in url else f"//{url}").host or "").strip("[]").rstrip(".").lower()
+    except LocationParseError:
+        return "unknown"
+    if not host:
+        return "unknown"
+    if host == "localhost" or host.endswith(".localhost"):
+        return "local"
+    try:
+        return "local" if is_local_address(host) else "remote"
+    except ValueError:
+        pass  # a name
+    try:
+        addresses = {str(entry[4][0]) for entry in (resolve or socket.getaddrinfo)(host, None)}
+        if not addresses:
+            return "unknown"
+        return "local" if all(map(is_local_address, addresses)) else "remote"
+    except (OSError, ValueError):  # ValueError: a name that IDNA cannot encode
+        return "unknown"
+
+
+# -- the prompt of a backup ------------------------------------------------------------------------------------------
+
+def fitted(call: Prompt, backup: EndpointFile, templated: bool) -> Prompt:
+    """``call``, made for the first endpoint, in the form that the backup's type takes.
+
+    Messages become texts by the backup's own prompt template. Texts stay as they are, with the template of the first
+    endpoint in them if they are ``templated``; that is logged, as a chat back-end will show it to its model.
+    """
+    texts = call.system_prompt is not None or call.prompt is not None
+    if backup.type in api_types.COMPLETION_TYPES:
+        return call if texts else _flattened(call, backup.config)
+    if templated and texts:
+        logger.warning("Backup endpoint '%s' takes messages, but the prompt was made for a completion back-end: its "
+                       "prompt template's text is sent as part of the messages.", backup.name)
+        return _as_messages(call)
+    return call
+
+
+def _flattened(call: Prompt, endpoint: Mapping[str, Any]) -> Prompt:
+    template = config_utils.load_prompt_template(
+        str(endpoint.get("promptTemplate") or config_utils.chat_template_name()))
+    messages: list[Message] = [{**message, "content": text_of(message.get("content"))}
+                               for message in call.conversation or ()]
+    start = next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
+    prompt = templates.flatten_messages(messages[start:], template)
+    continued = bool(messages) and messages[-1].get("role") == "assistant"
+    if api_types.is_on(endpoint, "addGenerationPrompt") and not continued:
+        prompt = templates.add_generation_prompt(prompt, template)
+    return dataclasses.replace(call, prompt=prompt,
+                               system_prompt=templates.flatten_messages(messages[:start], template))
+
+
+def _as_messages(call: Prompt) -> Prompt:
+    """Texts that came with images, as a chat back-end wants them. Without images its handler makes the messages."""
+    if call.conversation is None:
+        return call
+    images = [image for message in call.conversation for image in message.get("images") or ()]
+    user: Message = {"role": "user", "content": call.prompt or ""}
+    if images:
+        user["images"] = images
+    systems: list[Message] = [{"role": "system", "content": call.system_prompt}] if call.system_prompt else []
+    return dataclasses.replace(call, conversation=[*systems, user], system_prompt=None, prompt=None)
+
+
+# -- the beginning of a stream ---------------------------------------------------------------------------------------
+
+def is_visible(chunk: Chunk) -> bool:
+    """Whether a client sees something of a chunk, so that no other endpoint can take over after it."""
+    return bool(chunk.get("token") or chunk.get("tool_calls") or chunk.get("reasoning") or chunk.get("finish_reason"))
+
+
+def up_to_visible(chunks: Generator[Chunk, None, None]) -> Generator[Chunk, None, bool]:
+    """Pass chunks on up to and including the first visible one; returns whether there was one.
+
+    Those before it pass as mere signs of life: what they tell (token counts, a fingerprint) comes with the visible
+    one, and never if the endpoint fails before it.
+    """
+    told: Chunk = {}
+    for chunk in chunks:
+        if is_visible(chunk):
+            yield {**told, **chunk}
+            return True
+        told.update((key, value) for key, value in chunk.items() if key not in ("token", "finish_reason", "more"))
+        yield {"token": "", "finish_reason": None}
+    if told:
+        yield {"token": "", "finish_reason": None, **told}
+    return False
