@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.api_types import is_on
 from Middleware.services import message_selection as selection
+from Middleware.services.answer_shape import AnswerShape
+from Middleware.services.tool_enforcement import ToolRound
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.prompt_extraction_utils import ContextClamp, context_clamp
@@ -35,16 +38,18 @@ class LLMDispatchService:
         """Call the LLM of the node in ``context``.
 
         Returns what ``LlmApiService.get_response_from_llm`` returns: uncleaned text, a dict with tool calls, or a
-        generator of chunks. ``max_images`` 0 means no limit. Raises ValueError for a context without messages,
-        BackendError, and EarlyTerminationException for a cancelled request.
+        generator of chunks. ``max_images`` 0 means no limit. A schema given here counts like that of the node's
+        ``structuredOutputFile``. Raises ValueError for a context without messages, ConfigurationError for a schema
+        that cannot be used, BackendError, and EarlyTerminationException for a cancelled request.
         """
-        return _Call(context, llm_takes_images, max_images).run(structured_output_schema)
+        return _Call(context, llm_takes_images, max_images, structured_output_schema).run()
 
 
 class _Call:
     """One call while its request is put together."""
 
-    def __init__(self, context: ExecutionContext, llm_takes_images: bool, max_images: int) -> None:
+    def __init__(self, context: ExecutionContext, llm_takes_images: bool, max_images: int,
+                 schema: Mapping[str, Any] | None) -> None:
         handler = context.llm_handler
         if handler is None or handler.llm is None:
             raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
@@ -58,21 +63,26 @@ class _Call:
         self.takes_images = llm_takes_images
         self.max_images = max_images if llm_takes_images else 0
         self.count = _number(self.node.get("lastMessagesToSendInsteadOfPrompt"), DEFAULT_LAST_MESSAGES)
-        allowed = is_on(self.node, "allowTools")
-        self.tools = context.tools if allowed else None
-        self.tool_choice = context.tool_choice if allowed else None
+        self.shape = AnswerShape.of(context, schema)
         self.authored = bool(self.node.get("prompt"))
         self.exchange: list[Message] = []
         self._find_tool_exchange()
         self.system_prompt = self._substituted("systemPrompt")
+        if self.shape.demand is not None:
+            self.system_prompt = self.shape.demand.extend(self.system_prompt)
         self.prompt = self._substituted("prompt") if self.authored else ""
         self.clamp = self._context_clamp()
 
-    def run(self, schema: Mapping[str, Any] | None) -> Any:
+    def run(self) -> Any:
         arguments = self._chat_arguments() if self.handler.takes_message_collection else self._completion_arguments()
-        return self.handler.llm.get_response_from_llm(
-            **arguments, llm_takes_images=self.takes_images, request_id=self.context.request_id, tools=self.tools,
-            tool_choice=self.tool_choice, structured_output_schema=schema)
+        shape, llm = self.shape, self.handler.llm
+        call = functools.partial(
+            llm.get_response_from_llm, **arguments, llm_takes_images=self.takes_images,
+            request_id=self.context.request_id, tools=shape.tools, tool_choice=shape.tool_choice,
+            structured_output_schema=shape.schema)
+        if shape.demand is None:
+            return call()
+        return ToolRound(shape.demand, call, llm, self.context.request.cancel_scope, self.context.node_name).run()
 
     # -- texts ---------------------------------------------------------------------------------------------------
     def _substituted(self, key: str) -> str:
@@ -104,11 +114,12 @@ class _Call:
             self._warn_if_too_large(self.prompt)
         else:
             chosen = selection.last_messages(self.messages, self.count, self._token_cap())
-            conversation += selection.limit_images(chosen, self.max_images)
+            conversation += chosen
             conversation = self._arrange_assistants(conversation)
             start = selection.leading_systems(conversation)
             conversation[start:] = self._within_window(conversation[start:])
             conversation = selection.with_user_message(conversation, self.messages)
+            conversation = selection.limit_images(conversation, self.max_images)
         return {"conversation": conversation, "system_prompt": None, "prompt": None}
 
     def _completion_arguments(self) -> dict[str, Any]:
@@ -156,8 +167,8 @@ class _Call:
         if clamp.budget is None:
             return clamp
         taken = rough_estimate_token_length(self.system_prompt)
-        if self.tools:
-            taken += rough_estimate_token_length(json.dumps(self.tools, ensure_ascii=False))
+        if self.shape.tools:
+            taken += rough_estimate_token_length(json.dumps(self.shape.tools, ensure_ascii=False))
         return ContextClamp(clamp.budget - taken, clamp.multiplier)
 
     def _within_window(self, messages: Sequence[Message]) -> list[Message]:
@@ -184,12 +195,12 @@ class _Call:
 
 def _number(value: Any, default: Any) -> Any:
     """An int from a number or a numeric text, else ``default``."""
-    if isinstance(value, str):
-        try:
-            return int(value)
-        except ValueError:
-            return default
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return default
+    try:
+        return int(value)
+    except (ValueError, OverflowError):  # no number, or an infinite one
+        return default
 
 
 def _text(value: Any, default: str) -> str:

@@ -73,10 +73,10 @@ __all__ = [
     "get_discussions_root_directory", "get_endpoint_config", "get_lock_database_directory",
     "get_project_root_directory_path", "get_root_config_directory", "get_root_public_directory", "get_user_config",
     "get_user_config_for", "get_user_config_path", "get_workflow_path", "int_in", "list_shared_workflows",
-    "load_api_type", "load_config", "load_endpoint", "load_prompt_template", "load_routing", "load_workflow",
-    "max_categorization_attempts", "model_ids", "private_copy", "reset_config_store", "routing_name", "settings_for",
-    "shared_selection", "shared_selection_exists", "shared_workflow_folder", "user_config_exists", "user_flag",
-    "user_int", "user_name_setting", "user_settings",
+    "load_api_type", "load_config", "load_endpoint", "load_prompt_template", "load_routing",
+    "load_structured_output", "load_workflow", "max_categorization_attempts", "model_ids", "private_copy",
+    "reset_config_store", "routing_name", "settings_for", "shared_selection", "shared_selection_exists",
+    "shared_workflow_folder", "user_config_exists", "user_flag", "user_int", "user_name_setting", "user_settings",
 ]
 
 
@@ -152,6 +152,24 @@ def find_preset(name: str, preset_type: str) -> dict[str, Any]:
     folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
     return load_named("preset", name, candidate(name, "Presets", preset_type, folder, kind="preset"),
                       candidate(name, "Presets", preset_type, kind="preset"))
+
+
+def load_structured_output(name: str) -> dict[str, Any]:
+    """A JSON schema for answers: from the user's or override folder, else from the collection's own.
+
+    Its name is one plain path component, and it says something. Raises ConfigurationError otherwise.
+    """
+    if not is_flat_name(name):
+        raise ConfigValueError(f"{name!r} cannot be the name of a schema", json_path="structuredOutputFile",
+                               expected="the name of a file in StructuredOutputs, without folder")
+    folder = user_name_setting("structuredOutputConfigsSubDirectory", current_snapshot().name)
+    found = require_file("schema", name, candidate(name, "StructuredOutputs", folder, kind="schema"),
+                         candidate(name, "StructuredOutputs", kind="schema"))
+    schema = read_object(found)
+    if not schema:
+        raise ConfigValueError("the schema is empty", file=found.display, expected="a JSON schema such as an object "
+                               "with 'type' and 'properties'")
+    return schema
 
 
 def endpoint_exists_with_samplers(name: object) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_dispatch_service import LLMDispatchService
+from Middleware.services.llm_service import LlmHandlerService
 from Middleware.utilities.text_utils import rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.llmapis.lab import Lab
+from Tests.stub_backend import StubBackend, chat_reply
 
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
@@ -43,8 +46,8 @@ def m(role: str, content: Any, **more: Any) -> dict[str, Any]:
 
 def dispatch(messages: list[dict[str, Any]] | None, node: dict[str, Any] | None = None, chat: bool = True,
              endpoint: dict[str, Any] | None = None, generation_prompt: bool = False, max_tokens: int | None = 400,
-             options: dict[str, Any] | None = None, **context: Any) -> dict[str, Any]:
-    handler = LlmHandler(FakeLlm(), "chatml", generation_prompt, chat, "Main", endpoint or {}, max_tokens)
+             options: dict[str, Any] | None = None, llm: Any = None, **context: Any) -> dict[str, Any]:
+    handler = LlmHandler(llm or FakeLlm(), "chatml", generation_prompt, chat, "Main", endpoint or {}, max_tokens)
     before = copy.deepcopy(messages)
     result = LLMDispatchService.dispatch(ExecutionContext(
         request_id="r", workflow_id="w", discussion_id=None, config=node or {}, messages=messages,  # type: ignore[arg-type]
@@ -231,3 +234,195 @@ def test_cancelled_request_prepares_nothing() -> None:
     context.request.cancel_scope.cancel()
     with pytest.raises(EarlyTerminationException):
         LLMDispatchService.dispatch(context)
+
+
+# -- schemas ------------------------------------------------------------------------------------------------------
+
+MOOD = {"type": "object", "properties": {"mood": {"type": "string"}}}
+RAW = {"field": "format", "style": "raw"}
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+class TypedLlm(FakeLlm):
+    """A fake whose endpoint has an API type."""
+
+    def __init__(self, **api_type: Any) -> None:
+        self.settings = SimpleNamespace(api_type={"type": "openAIChatCompletion", **api_type})
+
+
+@pytest.fixture
+def mood(lab: Lab) -> dict[str, Any]:
+    lab.write("StructuredOutputs/Mood", MOOD)
+    return {"structuredOutputFile": "Mood", "allowTools": True}
+
+
+def test_a_schema_is_passed_on(mood: dict[str, Any]) -> None:
+    out = dispatch([m("user", "a")], mood, llm=TypedLlm(structuredOutput=RAW))
+    assert out["structured_output_schema"] == MOOD
+    assert dispatch([m("user", "a")])["structured_output_schema"] is None
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_no_name_is_no_schema(name: Any) -> None:
+    assert dispatch([m("user", "a")], {"structuredOutputFile": name})["structured_output_schema"] is None
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", None])
+def test_a_schema_wins_over_tools(mood: dict[str, Any], caplog: pytest.LogCaptureFixture, choice: Any) -> None:
+    out = dispatch([m("user", "a")], mood, llm=TypedLlm(structuredOutput=RAW), tools=TOOLS, tool_choice=choice)
+    assert (out["structured_output_schema"], out["tools"], out["tool_choice"]) == (MOOD, None, None)
+    assert "'N/A'" in caplog.text and "tools" in caplog.text
+
+
+def test_tools_stay_where_no_schema_can_be_sent(mood: dict[str, Any]) -> None:
+    out = dispatch([m("user", "a")], mood, llm=TypedLlm(), tools=TOOLS, tool_choice="auto")
+    assert (out["structured_output_schema"], out["tools"]) == (MOOD, TOOLS)
+
+
+def test_claude_cannot_be_held_to_a_schema(mood: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    claude = TypedLlm(type="claudeMessages", structuredOutput=RAW)
+    out = dispatch([m("user", "a")], mood, llm=claude, tools=TOOLS, tool_choice="auto")
+    assert (out["structured_output_schema"], out["tools"], out["tool_choice"]) == (MOOD, TOOLS, "auto")
+    assert "structuredOutputFile" in caplog.text
+    out = dispatch([m("user", "a")], {"allowTools": True}, llm=claude, tools=TOOLS, tool_choice="required")
+    assert (out["structured_output_schema"], out["tools"], out["tool_choice"]) == (None, TOOLS, "required")
+
+
+def test_completion_types_take_a_schema_if_their_api_type_declares_where(
+        mood: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    llm = TypedLlm(type="koboldCppGenerate", structuredOutput=RAW)
+    assert dispatch([m("user", "a")], mood, chat=False, llm=llm)["structured_output_schema"] == MOOD
+    assert caplog.text == ""
+    llm = TypedLlm(type="koboldCppGenerate")
+    assert dispatch([m("user", "a")], mood, chat=False, llm=llm)["structured_output_schema"] is None
+    assert "structuredOutputFile" in caplog.text
+
+
+def test_completion_types_are_never_asked_for_a_demanded_call() -> None:
+    llm = TypedLlm(type="koboldCppGenerate", structuredOutput=RAW)
+    out = dispatch([m("user", "a")], {"allowTools": True}, chat=False, llm=llm, tools=TOOLS, tool_choice="required")
+    assert (out["tools"], out["tool_choice"], out["structured_output_schema"]) == (TOOLS, "required", None)
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", 5, "a:b", " "])
+def test_unusable_schema_names(name: Any) -> None:
+    with pytest.raises(ValueError):
+        dispatch([m("user", "a")], {"structuredOutputFile": name}, llm=TypedLlm(structuredOutput=RAW))
+
+
+def test_a_missing_schema_names_the_paths_tried() -> None:
+    with pytest.raises(FileNotFoundError, match="StructuredOutputs/tester/No.json, StructuredOutputs/No.json"):
+        dispatch([m("user", "a")], {"structuredOutputFile": "No"}, llm=TypedLlm(structuredOutput=RAW))
+
+
+def test_a_schema_of_the_caller_counts_like_one_of_the_node() -> None:
+    options = {"structured_output_schema": MOOD}
+    llm = TypedLlm(structuredOutput=RAW)
+    out = dispatch([m("user", "a")], {"allowTools": True}, llm=llm, options=options, tools=TOOLS, tool_choice="auto")
+    assert (out["structured_output_schema"], out["tools"]) == (MOOD, None)
+    with pytest.raises(ConfigValueError):
+        dispatch([m("user", "a")], {"allowTools": True}, llm=llm, options=options, tools=TOOLS, tool_choice="required")
+
+
+def test_a_schema_on_the_wire(lab: Lab, mood: dict[str, Any]) -> None:
+    lab.write("ApiTypes/Llama", {"type": "openAIChatCompletion", "structuredOutput": {"field": "a.b", "style": "raw"}})
+    with StubBackend(chat_reply('{"mood": "calm"}')) as backend:
+        lab.endpoint("Main", {"apiTypeConfigFileName": "Llama"}, backend.url)
+        handler = LlmHandlerService().load_model_from_config("Main")
+        context = ExecutionContext("r", "w", None, mood, [m("user", "a")], False, llm_handler=handler, tools=TOOLS)
+        assert LLMDispatchService.dispatch(context) == '{"mood": "calm"}'
+    assert backend.requests[0].json["a"] == {"b": MOOD}
+    assert "tools" not in backend.requests[0].json
+
+
+def test_the_window_counts_the_words_about_demanded_tools_instead_of_the_tools() -> None:
+    messages = [m("user", "old"), m("user", "x" * 350)]
+    wordy = [{"type": "function", "function": {"name": "f", "description": "d" * 3500}}]
+    endpoint = {"clampPromptToContextWindow": True}
+    llm = TypedLlm(structuredOutput=RAW)
+    # the description is estimated at 1100 tokens: the larger window holds it once, and would not hold it twice
+    for window, expected in ((2400, messages), (2000, messages[-1:])):
+        sent = conversation(messages, {"allowTools": True}, endpoint={**endpoint, "maxContextTokenSize": window},
+                            llm=llm, tools=wordy, tool_choice="required")
+        assert sent[0]["role"] == "system" and sent[1:] == expected
+
+
+# -- odd numbers and texts ----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("cap", [float("inf"), float("nan"), "many", None])
+def test_a_cap_that_is_no_number_is_none(cap: Any) -> None:
+    messages = [m("user", "word " * 100), m("user", "b")]
+    assert conversation(messages, last(3, lastMessagesToSendInsteadOfPromptMaxTokenSize=cap)) == messages
+
+
+def test_the_cap_grows_with_the_level_only_where_the_clamp_is_on() -> None:
+    messages = [m("user", "x" * 35), m("user", "x" * 35)]  # 11 estimated tokens each
+    capped = last(3, lastMessagesToSendInsteadOfPromptMaxTokenSize=18)
+    endpoint = {"maxContextTokenSize": 9000, "wilmerContextEstimationLevel": "balanced"}
+    assert conversation(messages, capped, endpoint=endpoint) == messages[-1:]
+    clamped = {**endpoint, "clampPromptToContextWindow": True}
+    assert conversation(messages, capped, endpoint=clamped) == messages  # 18 becomes 22
+
+
+def test_an_inserted_user_message_keeps_to_the_image_limit() -> None:
+    messages = [m("user", "q", images=["a", "b"]), m("assistant", "", tool_calls=CALLS), m("tool", "r")]
+    options = {"llm_takes_images": True, "max_images": 1}
+    assert conversation(messages, last(2), options=options)[0] == m("user", "q", images=["b"])
+
+
+def test_a_budget_below_nothing_leaves_the_newest_message() -> None:
+    messages = [m("user", "old"), m("user", "new")]
+    endpoint = {"maxContextTokenSize": 100, "clampPromptToContextWindow": 1}
+    assert conversation(messages, endpoint=endpoint) == messages[1:]
+
+
+@pytest.mark.parametrize("limit", [None, -400])
+def test_a_response_limit_that_says_nothing_takes_nothing_of_the_window(limit: int | None) -> None:
+    messages = [m("user", "x" * 350) for _ in range(4)]
+    endpoint = {"maxContextTokenSize": 512 + 3 * 118, "clampPromptToContextWindow": True}
+    assert conversation(messages, endpoint=endpoint, max_tokens=limit) == messages[-3:]
+
+
+def test_tools_take_part_of_the_window() -> None:
+    messages = [m("user", "x" * 350) for _ in range(4)]
+    tools = [{"function": {"description": "d" * 3500}}]
+    endpoint = {"maxContextTokenSize": 400 + 512 + 4 * 118 + 1000, "clampPromptToContextWindow": True}
+    assert conversation(messages, {"allowTools": True}, endpoint=endpoint) == messages
+    assert conversation(messages, {"allowTools": True}, endpoint=endpoint, tools=tools) == messages[-3:]
+
+
+@pytest.mark.parametrize("node", [{"clampPromptToContextWindow": "off"}, {"clampPromptToContextWindow": "false"}])
+def test_a_node_may_switch_the_clamp_off_with_a_word(node: dict[str, Any]) -> None:
+    messages = [m("user", "old"), m("user", "x" * 9000)]
+    endpoint = {"maxContextTokenSize": 1024, "clampPromptToContextWindow": True}
+    assert conversation(messages, node, endpoint=endpoint) == messages
+
+
+def test_completion_token_cap_comes_before_the_template() -> None:
+    messages = [m("user", "word " * 100), m("user", "1"), m("assistant", "2"), m("user", "3")]
+    capped = last(3, lastMessagesToSendInsteadOfPromptMaxTokenSize=2)
+    out = dispatch(messages, capped, chat=False)
+    assert out["prompt"] == "<|im_start|>assistant\n2<|im_start|>user\n3<|im_end|>\n"
+
+
+def test_completion_conversation_is_clamped() -> None:
+    messages = [m("user", "x" * 350), m("user", "y" * 350)]
+    endpoint = {"maxContextTokenSize": 512 + 400 + 118, "clampPromptToContextWindow": True}
+    assert dispatch(messages, chat=False, endpoint=endpoint)["prompt"] == f"<|im_start|>user\n{'y' * 350}<|im_end|>\n"
+
+
+def test_template_wilmerai_is_bare_contents(lab: Lab) -> None:
+    lab.write("PromptTemplates/chatml", {"promptTemplateUserPrefix": "[Beg_User]",
+                                         "promptTemplateAssistantPrefix": "[Beg_Assistant]"})
+    assert dispatch([m("user", "a"), m("assistant", "b")], chat=False)["prompt"] == "ab"
+
+
+def test_wraps_of_a_completion_prompt_stack() -> None:
+    node = {"prompt": "P", "addUserTurnTemplate": True, "addOpenEndedAssistantTurnTemplate": True}
+    assert dispatch([], node, chat=False)["prompt"] == "<|im_start|>assistant\n<|im_start|>user\nP<|im_end|>\n"
+    assert dispatch([], {"prompt": "P"}, chat=False)["system_prompt"] == "<|im_start|>system\n<|im_end|>\n"
+
+
+def test_chat_types_know_no_turn_templates() -> None:
+    node = {"prompt": "P", "addUserTurnTemplate": True, "addOpenEndedAssistantTurnTemplate": True}
+    assert conversation([m("user", "a")], node, generation_prompt=True) == [m("user", "P")]

@@ -568,3 +568,41 @@ def test_a_new_shared_folder_can_be_selected_a_second_later(tree: Tree) -> None:
     assert not config.shared_selection_exists("late")
     tree.put("Workflows/_shared/late/_DefaultWorkflow", [])
     assert config.shared_selection_exists("late")
+
+
+# -- schemas for answers ---------------------------------------------------------------------------------------------
+
+def test_schema_in_the_user_folder_then_in_the_root(tree: Tree) -> None:
+    tree.user()
+    tree.put("StructuredOutputs/S", {"from": "root"})
+    assert config.load_structured_output("S") == {"from": "root"}
+    tree.put("StructuredOutputs/ann/S", {"from": "user"})
+    assert config.load_structured_output("S") == {"from": "user"}
+    tree.user(structuredOutputConfigsSubDirectory="home/deep")
+    assert config.load_structured_output("S") == {"from": "root"}
+    tree.put("StructuredOutputs/home/deep/S", {"from": "override"})
+    assert config.load_structured_output("S") == {"from": "override"}
+    with pytest.raises(ConfigNotFoundError) as caught:
+        config.load_structured_output("Q")
+    assert caught.value.tried == ["StructuredOutputs/home/deep/Q.json", "StructuredOutputs/Q.json"]
+    with pytest.raises(ConfigNotFoundError, match="Did you mean 'Mood'"):
+        tree.put("StructuredOutputs/Mood", {"type": "object"})
+        config.load_structured_output("Mod")
+
+
+@pytest.mark.parametrize("name", ["", " ", ".", "..", "a/b", "ann/S", "a\\b", "C:S", "/S", "../S", "a\0b", None, 5])
+def test_a_schema_name_is_one_path_component(tree: Tree, name: Any) -> None:
+    tree.user()
+    tree.put("StructuredOutputs/ann/S", {"type": "object"})
+    tree.put("StructuredOutputs/a/b", {"type": "object"})
+    with pytest.raises(ConfigValueError) as caught:
+        config.load_structured_output(name)
+    assert caught.value.json_path == "structuredOutputFile"
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", "3", '"text"', '[{"type": "object"}]', "{oops"])
+def test_a_schema_is_an_object_that_says_something(tree: Tree, content: str) -> None:
+    tree.user()
+    tree.put("StructuredOutputs/S", content)
+    with pytest.raises(ValueError, match="StructuredOutputs/S.json"):
+        config.load_structured_output("S")

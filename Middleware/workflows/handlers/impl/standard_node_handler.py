@@ -28,6 +28,7 @@ PROMPT_KEYS: tuple[NodeKey, ...] = (
     NodeKey("acceptImages", "bool", False, "Send images along."),
     NodeKey("maxImagesToSend", "int", 0, "At most this many images; 0: all.", "early"),
     NodeKey("allowTools", "bool", False, "Pass the client's tools on."),
+    NodeKey("structuredOutputFile", "str", None, "JSON schema in StructuredOutputs that the answer must follow."),
     NodeKey("lowercaseToolCallFunctionNames", "bool", False, "Lower-case function names of tool calls."),
     NodeKey("removeCustomTextFromResponseStart", "bool", False, "Remove a text from the start of the answer."),
     NodeKey("responseStartTextToRemove", "any", None, "The text, or a list of texts, to remove."),

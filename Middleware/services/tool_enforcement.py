@@ -1,0 +1,250 @@
+"""Tool calls that a client demands, made certain where the back-end can hold an answer to a JSON schema.
+
+A request with ``tool_choice`` "required", or with a function, wants a call and no prose. Models ignore that often.
+Where the API type says how a schema is sent, the tools go into the system prompt as text, the schema allows only
+``{"name": ..., "arguments": {...}}``, and the answer is turned into a tool call.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import isgenerator
+from typing import Any
+
+from Middleware.models.cancel_scope import CancelScope
+
+logger = logging.getLogger(__name__)
+
+Chunk = dict[str, Any]
+ToolCall = dict[str, Any]
+
+FINISH_REASON = "tool_calls"
+ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True)
+class ToolDemand:
+    """What a client demands of one answer.
+
+    Attributes:
+        names: the functions that may be called.
+        schema: JSON schema of the answer.
+        instructions: the same in words, for the system prompt.
+    """
+
+    names: frozenset[str]
+    schema: Mapping[str, Any]
+    instructions: str
+
+    @staticmethod
+    def of(tools: Sequence[Any] | None, tool_choice: Any) -> ToolDemand | None:
+        """The demand of a request; None if it demands nothing or has no tool to call."""
+        if not tools:
+            return None
+        functions = _functions(tools)
+        forced = _forced_name(tool_choice)
+        if forced:
+            chosen = next((function for function in functions if function["name"] == forced), {"name": forced})
+            return ToolDemand(frozenset({forced}), _call_schema(chosen, "#"), _instructions(functions, forced))
+        if tool_choice != "required" or not functions:
+            return None
+        names = frozenset(function["name"] for function in functions)
+        return ToolDemand(names, _any_call_schema(functions),
+                          _instructions(functions, functions[0]["name"] if len(functions) == 1 else ""))
+
+    def extend(self, system_prompt: str) -> str:
+        """``system_prompt`` with the instructions behind it."""
+        return f"{system_prompt}\n\n{self.instructions}" if system_prompt else self.instructions
+
+    def read(self, text: str) -> ToolCall | None:
+        """The tool call, in the OpenAI shape, that an answer stands for; None if it is anything else."""
+        try:
+            answer = json.loads(text.strip())
+            if not isinstance(answer, dict):
+                return None
+            name, arguments = answer.get("name"), answer.get("arguments")
+            if not isinstance(name, str) or name not in self.names or not isinstance(arguments, dict):
+                return None
+            encoded = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        except (ValueError, RecursionError):  # no JSON, numbers that JSON does not know, thousands of brackets
+            return None
+        return {"id": f"wilmer-{uuid.uuid4().hex}", "type": "function",
+                "function": {"name": name, "arguments": encoded}}
+
+
+class ToolRound:
+    """One answer to a demand: a call of the LLM, and a second one if the first answer is no tool call.
+
+    Token counts are those of the answer that is used; the discarded one is not added to them.
+    """
+
+    def __init__(self, demand: ToolDemand, call: Callable[[], Any], llm: Any, scope: CancelScope,
+                 node_name: str) -> None:
+        """
+        Args:
+            call: sends the request; each time returns a text, a dict with tool calls or a new stream of chunks.
+            llm: the service behind ``call``; its ``outcome`` is told that the answer is a tool call.
+            node_name: for the log.
+        """
+        self._demand, self._call, self._llm, self._scope, self._node = demand, call, llm, scope, node_name
+
+    def run(self) -> Any:
+        """The answer, in the kind that ``call`` returns: a tool call or, after two failures, the raw text.
+
+        A cancelled round is ``""`` or a stream without content. A stream is read to its end before anything is passed
+        on; until then every piece of it becomes a chunk without text, so that the client can be shown that work goes
+        on.
+        """
+        first = self._call()
+        streams: bool = isgenerator(first)
+        return self._streamed(first) if streams else self._whole(first)
+
+    def _whole(self, answer: Any) -> Any:
+        for last in (False, True):
+            if isinstance(answer, dict):
+                return answer
+            if self._scope.cancelled:
+                return ""
+            call = self._read(answer, last)
+            if call is not None:
+                return {"content": "", "tool_calls": [call], "finish_reason": FINISH_REASON}
+            if not last:
+                answer = self._call()
+        return answer
+
+    def _streamed(self, chunks: Generator[Chunk, None, None]) -> Generator[Chunk, None, None]:
+        for last in (False, True):
+            answer = _Buffer()
+            with contextlib.closing(chunks):
+                for chunk in chunks:
+                    answer.chunks.append(chunk)
+                    yield {"token": "", "finish_reason": None}
+            if self._scope.cancelled:
+                return
+            if answer.has_calls:
+                yield from answer.chunks
+                return
+            call = self._read(answer.text, last)
+            if call is not None:
+                yield from answer.as_call(call)
+                return
+            if not last:
+                chunks = self._call()
+        yield from answer.as_text()
+
+    def _read(self, text: str, last: bool) -> ToolCall | None:
+        call = self._demand.read(text)
+        if call is not None:
+            self._llm.outcome.finish_reason = FINISH_REASON
+        elif last:
+            logger.error("Node '%s': the LLM was to call a tool and did not, twice; its text is returned.", self._node)
+        else:
+            logger.warning("Node '%s': the LLM was to call a tool and did not; it is asked once more.", self._node)
+        return call
+
+
+@dataclass
+class _Buffer:
+    """A stream that was read to its end."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(chunk.get("token") or "" for chunk in self.chunks)
+
+    @property
+    def has_calls(self) -> bool:
+        return any(chunk.get("tool_calls") for chunk in self.chunks)
+
+    def as_call(self, call: ToolCall) -> list[Chunk]:
+        return self._two({"tool_calls": [{"index": 0, **call}]}, FINISH_REASON)
+
+    def as_text(self) -> list[Chunk]:
+        return self._two({"token": self.text}, "stop")
+
+    def _two(self, content: Chunk, finish_reason: str) -> list[Chunk]:
+        """A chunk with everything that was said, and the closing one."""
+        first: Chunk = {"token": "", "finish_reason": None, **content}
+        reasoning = "".join(chunk.get("reasoning") or "" for chunk in self.chunks)
+        if reasoning:
+            first["reasoning"] = reasoning
+        end: Chunk = {"token": "", "finish_reason": finish_reason}
+        usage = next((chunk["usage"] for chunk in reversed(self.chunks) if chunk.get("usage")), None)
+        if usage:
+            end["usage"] = usage
+        return [first, end]
+
+
+# -- what the request says ---------------------------------------------------------------------------------------
+
+def _functions(tools: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """The function objects of all tools that have a name."""
+    found = (tool.get("function") for tool in tools if isinstance(tool, Mapping))
+    return [function for function in found if isinstance(function, Mapping) and _is_name(function.get("name"))]
+
+
+def _forced_name(tool_choice: Any) -> str:
+    if not isinstance(tool_choice, Mapping) or tool_choice.get("type") != "function":
+        return ""
+    function = tool_choice.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return str(name) if _is_name(name) else ""
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+# -- the schema --------------------------------------------------------------------------------------------------
+
+def _any_call_schema(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if len(functions) == 1:
+        return _call_schema(functions[0], "#")
+    return {"anyOf": [_call_schema(function, f"#/anyOf/{index}") for index, function in enumerate(functions)]}
+
+
+def _call_schema(function: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The schema of a call; ``place`` is where it will stand in the whole schema, as a JSON pointer."""
+    arguments = _rebased(_parameters(function), f"{place}/properties/arguments")
+    return {"type": "object", "properties": {"name": {"const": function["name"]}, "arguments": arguments},
+            "required": ["name", "arguments"]}
+
+
+def _parameters(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters = function.get("parameters")
+    return parameters if isinstance(parameters, Mapping) and parameters else ANY_ARGUMENTS
+
+
+def _rebased(schema: Any, place: str) -> Any:
+    """A copy of a schema whose references to its own parts still lead there when it stands at ``place``."""
+    if isinstance(schema, Mapping):
+        return {key: place + value[1:] if key == "$ref" and isinstance(value, str) and value.startswith("#")
+                else _rebased(value, place) for key, value in schema.items()}
+    return [_rebased(item, place) for item in schema] if isinstance(schema, list) else schema
+
+
+# -- the words ---------------------------------------------------------------------------------------------------
+
+def _instructions(functions: Sequence[Mapping[str, Any]], only: str) -> str:
+    """All tools described, and what to answer; ``only``: the one to call, "" for any of them."""
+    which = f'Call the tool "{only}" now.' if only else "Call one of these tools now."
+    name = json.dumps(only or "<name of the tool>", ensure_ascii=False)
+    described = [_description(function) for function in functions]
+    return "\n\n".join([
+        "Your answer must be the call of a tool." + (" The tools:" if described else ""), *described,
+        f"{which} Answer with one JSON object of this form, with no text around it and no code fence:\n"
+        f'{{"name": {name}, "arguments": {{...}}}}\n'
+        "where \"arguments\" is an object that follows the parameters of the tool."])
+
+
+def _description(function: Mapping[str, Any]) -> str:
+    lines = [f"Tool: {function['name']}"]
+    if _is_name(function.get("description")):
+        lines.append(f"Description: {function['description']}")
+    lines.append(f"Parameters (JSON schema): {json.dumps(_parameters(function), ensure_ascii=False)}")
+    return "\n".join(lines)
