@@ -13,16 +13,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2] / "Public" / "Configs"
 FILES = sorted(ROOT.rglob("*.json"))
 USERS = sorted(path for path in (ROOT / "Users").glob("*.json") if not path.name.startswith("_"))
-ENDPOINTS = sorted((ROOT / "Endpoints").rglob("*.json"))
-API_TYPES = sorted((ROOT / "ApiTypes").glob("*.json"))
-TYPES = {
-    *("openAIChatCompletion", "claudeMessages", "ollamaApiChat", "openAIV1Completion", "ollamaApiGenerate"),
-    *("koboldCppGenerate", "openAIEmbeddings", "ollamaEmbeddings"),
-}
-ROLES = ("System", "User", "Assistant")
-TEMPLATE_KEYS = {f"promptTemplate{role}{end}" for role in ROLES for end in ("Prefix", "Suffix")}
-TEMPLATE_KEYS.add("promptTemplateEndToken")
-EXTRA_TEMPLATE_KEYS = {"promptTemplateSystemmesPrefix", "promptTemplateSystemmesSuffix", "promptTemplateGenSeparator"}
 FIRST_NODE_TYPES = {
     *("Standard", "StaticResponse", "Conditional", "StringConcatenator", "CustomWorkflow", "ConditionalCustomWorkflow"),
 }
@@ -55,50 +45,15 @@ def test_every_file_is_a_json_object(path: Path) -> None:
     assert isinstance(load(path), dict)
 
 
-@pytest.mark.parametrize("path", API_TYPES, ids=identify)
-def test_api_types(path: Path) -> None:
-    data = load(path)
-    assert data["type"] in TYPES
-    assert data["nameForDisplayOnly"]
-    if not data["type"].endswith("Embeddings"):
-        assert has(ROOT / "Presets" / data["presetType"] / "_example_preset" / "Example-Preset.json")
-        assert {"temperature", "top_p"} <= set(data["samplerFieldMap"])
-        assert all(isinstance(native, str) and native for native in data["samplerFieldMap"].values())
-
-
-def test_all_back_end_types_are_shipped() -> None:
-    assert {load(path)["type"] for path in API_TYPES} >= {name for name in TYPES if not name.endswith("Embeddings")}
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "PromptTemplates").glob("*.json")), ids=identify)
-def test_prompt_templates_have_all_keys(path: Path) -> None:
-    data = load(path)
-    assert set(data) >= TEMPLATE_KEYS
-    assert set(data) <= TEMPLATE_KEYS | EXTRA_TEMPLATE_KEYS
-    assert all(isinstance(value, str) for value in data.values())
-
-
-def test_some_prompt_templates_to_the_letter() -> None:
-    assert len(list((ROOT / "PromptTemplates").glob("*.json"))) == 37
-    chatml = load(ROOT / "PromptTemplates" / "chatml.json")
-    assert chatml["promptTemplateUserPrefix"] == "<|im_start|>user\n"
-    assert chatml["promptTemplateAssistantSuffix"] == ""
-    assert load(ROOT / "PromptTemplates" / "deepseek_r1.json")["promptTemplateUserPrefix"] == "<\uff5cUser\uff5c>"
-    plain = load(ROOT / "PromptTemplates" / "_chatonly.json")
-    assert {key for key, value in plain.items() if value} == {f"promptTemplate{role}Prefix" for role in ROLES[1:]}
-
-
-@pytest.mark.parametrize("path", ENDPOINTS, ids=identify)
-def test_endpoints_name_what_exists(path: Path) -> None:
-    data = load(path)
-    api_type_path = ROOT / "ApiTypes" / f"{data['apiTypeConfigFileName']}.json"
-    assert has(api_type_path)
-    if data.get("promptTemplate"):
-        assert has(ROOT / "PromptTemplates" / f"{data['promptTemplate']}.json")
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+", data["endpoint"])
-    assert set(data["presetSamplers"]) <= set(load(api_type_path)["samplerFieldMap"])
-    assert data["dontIncludeModel"] or data["modelNameToSendToAPI"]
-    assert data["apiKey"] == ""
+@pytest.mark.parametrize("path", FILES, ids=identify)
+def test_every_file_is_written_the_same_way(path: Path) -> None:
+    """UTF-8, two spaces, a line feed at the end; a short list may stand on one line."""
+    text = path.read_bytes().decode("utf-8")
+    assert text.endswith("}\n") and not text.endswith("\n\n")
+    assert "\r" not in text and "\t" not in text and not text.startswith("\ufeff")
+    levels = [len(line) - len(line.lstrip(" ")) for line in text.splitlines()]
+    assert all(level % 2 == 0 for level in levels)
+    assert levels.count(0) == 2, "the outer braces stand alone on their lines"
 
 
 def test_the_active_user_exists() -> None:
