@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from Middleware.utilities.streaming_utils import stream_static_content
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -76,3 +77,24 @@ class BaseHandler(ABC):
         if value is None or value == "":
             return ""
         return context.substitute(value)
+
+    def static_text(self, context: ExecutionContext, text: str) -> Any:
+        """``text`` as the node's result: a paced stream of words where the node answers a streaming client."""
+        return stream_static_content(text, context.request.cancel_scope) if context.stream else text
+
+
+class FamilyHandler(BaseHandler):
+    """Router of a family of node types: each of ``NODES`` handles its own."""
+
+    NODES: ClassVar[tuple[type[BaseHandler], ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.KEYS = {node_type: keys for node in cls.NODES for node_type, keys in node.KEYS.items()}
+
+    def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
+        super().__init__(workflow_manager, workflow_variable_service)
+        nodes = [node(workflow_manager, workflow_variable_service) for node in self.NODES]
+        self._nodes = {node_type: node for node in nodes for node_type in node.KEYS}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return self._nodes[context.config["type"]].handle(context)

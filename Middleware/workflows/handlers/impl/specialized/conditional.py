@@ -1,0 +1,19 @@
+"""Conditional: judges an expression."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.utilities.conditions import evaluate_condition
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+
+class ConditionalHandler(BaseHandler):
+    """``TRUE`` or ``FALSE``; an expression that cannot be read is ``FALSE``."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "Conditional": (NodeKey("condition", "str", "", "The expression to judge.", "full"),)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return "TRUE" if evaluate_condition(self.text(context, "condition")) else "FALSE"

@@ -1,0 +1,37 @@
+"""StaticResponse and StringConcatenator: texts from the workflow file."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+
+class StaticResponseHandler(BaseHandler):
+    """A fixed text."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "StaticResponse": (NodeKey("content", "str", "", "The text.", "full"),)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return self.static_text(context, self.text(context, "content"))
+
+
+class StringConcatenatorHandler(BaseHandler):
+    """Texts joined to one."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "StringConcatenator": (
+            NodeKey("strings", "list", (), "The texts to join.", "full"),
+            NodeKey("delimiter", "str", "", "What stands between them."))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return self.static_text(context, self._joined(context))
+
+    def _joined(self, context: ExecutionContext) -> str:
+        strings = context.config.get("strings")
+        if not isinstance(strings, list):
+            return ""
+        return str(self.value(context, "delimiter")).join(
+            context.substitute(text) if isinstance(text, str) else str(text) for text in strings)
