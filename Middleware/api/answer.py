@@ -1,4 +1,4 @@
-"""Turns a run of the engine into an HTTP answer, streamed or whole (design D3, frontend-api section 7)."""
+"""Turns a run of the engine into an HTTP answer, streamed or whole."""
 from __future__ import annotations
 
 import contextvars
@@ -6,35 +6,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from Middleware.api.errors import describe_error, log_error
+from Middleware.api.run_end import finish_run
 from Middleware.api.running_requests import running_requests
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext
+from Middleware.services.stream_renderers import StreamRenderer
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import rough_estimate_token_length
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
-BACKGROUND_LIMIT_SECONDS = 3600
 Start = Callable[[], Iterator[Any]]
 _END: dict[str, Any] = {"token": "", "finish_reason": None, "end": True}
-
-
-class StreamRenderer(Protocol):
-    """How one dialect writes a stream."""
-
-    heartbeat: bytes
-    include_usage: bool
-
-    def text(self, token: str) -> bytes: ...
-    def tool_calls(self, token: str, calls: list[dict[str, Any]], finish_reason: str | None) -> bytes: ...
-    def final(self, finish_reason: str) -> bytes: ...
-    def usage(self, usage: dict[str, Any]) -> bytes: ...
-    def terminator(self) -> bytes: ...
-    def error(self, message: str, status: int) -> bytes: ...
 
 
 def estimated_usage(request: RequestContext, messages: list[dict[str, Any]], answer: str) -> dict[str, Any]:
@@ -44,6 +32,34 @@ def estimated_usage(request: RequestContext, messages: list[dict[str, Any]], ans
     prompt = sum(rough_estimate_token_length(str(message.get("content") or "")) for message in messages)
     completion = rough_estimate_token_length(answer)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+@dataclass(frozen=True)
+class FinishedAnswer:
+    """What a whole answer says, whatever the dialect.
+
+    Attributes:
+        reasoning: "" unless the user sends it to clients.
+        usage: token counts in OpenAI's words.
+    """
+
+    text: str
+    tool_calls: list[dict[str, Any]] | None
+    finish_reason: str | None
+    reasoning: str
+    fingerprint: str
+    usage: dict[str, Any]
+
+    @staticmethod
+    def of(value: Any, request: RequestContext, messages: list[dict[str, Any]]) -> FinishedAnswer:
+        """Read the engine's item: a text, or a dict with tool calls."""
+        calls = None
+        if isinstance(value, dict) and "tool_calls" in value:
+            calls, value = value["tool_calls"] or None, value.get("content") or ""
+        text = value if isinstance(value, str) else str(value)
+        return FinishedAnswer(text, calls, request.finish_reason,
+                              request.reasoning if config_utils.user_flag("sendReasoningToClient") else "",
+                              request.fingerprint, estimated_usage(request, messages, text))
 
 
 class WholeAnswer:
@@ -71,7 +87,7 @@ class WholeAnswer:
     def close(self) -> None:
         """The response is out: run the nodes that remain."""
         running_requests.answered(self._request)
-        _finish_run(self._request, self._context, self._items)
+        finish_run(self._request, self._context, self._items)
 
 
 class StreamingAnswer:
@@ -88,6 +104,7 @@ class StreamingAnswer:
         self._start = start
         self._renderer = renderer
         self._usage = usage
+        self._send_reasoning = config_utils.user_flag("sendReasoningToClient")
         self._items: Iterator[Any] | None = None
         self._first: Any = None
         self._error: BaseException | None = None
@@ -113,14 +130,24 @@ class StreamingAnswer:
     def _run_to_first_chunk(self) -> None:
         try:
             self._items = self._context.run(self._start)
-            self._first = self._context.run(next, self._items, _END)
+            self._first = self._first_to_show(self._items)
         except BaseException as error:  # handed to the thread that serves the response
             self._error = error
         with self._lock:
             self._ready.set()
             abandoned = self._abandoned
         if abandoned:
-            _finish_run(self._request, self._context, self._items)
+            finish_run(self._request, self._context, self._items)
+
+    def _first_to_show(self, items: Iterator[Any]) -> dict[str, Any]:
+        """The first chunk that puts something on the wire: until then a failure can still have its real status."""
+        while True:
+            chunk: dict[str, Any] = self._context.run(next, items, _END)
+            if "fingerprint" in chunk:
+                self._renderer.fingerprint = chunk["fingerprint"]
+            if self._abandoned or chunk["token"] or chunk["finish_reason"] or "end" in chunk \
+                    or chunk.get("tool_calls") or (self._send_reasoning and chunk.get("reasoning")):
+                return chunk
 
     # -- the body ------------------------------------------------------------------------------------------------
     def __iter__(self) -> Iterator[bytes]:
@@ -131,71 +158,91 @@ class StreamingAnswer:
 
     def _render(self) -> Iterator[bytes]:
         while not self._ready.is_set():
-            yield self._renderer.heartbeat
+            yield self._renderer.heartbeat()
             self._ready.wait(HEARTBEAT_SECONDS)
         try:
             if self._error is not None:
                 raise self._error
             yield from self._render_chunks()
         except Exception as error:
-            yield b"".join(self._waiting) + self._last_words(error)
+            self._waiting += self._last_words(error)
+            yield from self._flush()
 
     def _render_chunks(self) -> Iterator[bytes]:
-        renderer, run, items = self._renderer, self._context.run, self._items
+        run, items, waiting = self._context.run, self._items, self._waiting
         assert items is not None
         chunk = self._first
-        waiting = self._waiting
         written = time.monotonic()
         while True:
-            token, calls = chunk["token"], chunk.get("tool_calls")
-            if calls:
-                waiting.append(renderer.tool_calls(token, calls, chunk["finish_reason"]))
-                self._count(token)
-            elif token:
-                waiting.append(renderer.text(token))
-                self._count(token)
-            if chunk["finish_reason"] and not self._finished:
-                self._finished = True
-                if not calls:
-                    waiting.append(renderer.final(chunk["finish_reason"]))
+            self._render_chunk(chunk)
             if "end" in chunk:
-                waiting.append(self._ending())
-                last = b"".join(waiting)
-                waiting.clear()
-                yield last
+                waiting += self._ending()
+                yield from self._flush()
                 return
             if "more" not in chunk:
                 if waiting:
-                    yield b"".join(waiting)
-                    waiting.clear()
+                    yield from self._flush()
                     written = time.monotonic()
                 elif time.monotonic() - written >= HEARTBEAT_SECONDS:
-                    yield renderer.heartbeat
+                    yield self._renderer.heartbeat()
                     written = time.monotonic()
             chunk = run(next, items, _END)
+
+    def _render_chunk(self, chunk: dict[str, Any]) -> None:
+        """Put what a chunk stands for among what waits to be written."""
+        renderer, token = self._renderer, chunk["token"]
+        if token and len(chunk) == 2 and not chunk["finish_reason"]:  # by far the most chunks
+            self._waiting.append(renderer.text(token))
+            self._count(token)
+            return
+        if "fingerprint" in chunk:
+            renderer.fingerprint = chunk["fingerprint"]
+        if self._send_reasoning and chunk.get("reasoning"):
+            self._add(renderer.reasoning(chunk["reasoning"]))
+        finish, calls = chunk["finish_reason"], chunk.get("tool_calls")
+        if calls:
+            self._add(renderer.tool_calls(token, calls, finish))
+            self._count(token)
+        elif token:
+            self._add(renderer.text(token))
+            self._count(token)
+        if finish and not self._finished:
+            self._finished = True
+            if not calls:
+                self._add(renderer.final(finish))
+
+    def _add(self, piece: bytes) -> None:
+        if piece:
+            self._waiting.append(piece)
+
+    def _flush(self) -> Iterator[bytes]:
+        """Write what waits: in one piece if the dialect's readers can take that."""
+        waiting, joins = self._waiting, self._renderer.joins
+        pieces = [b"".join(waiting)] if joins and len(waiting) > 1 else waiting[:]
+        waiting.clear()
+        yield from pieces
 
     def _count(self, token: str) -> None:
         request = self._request
         if not request.tokens:
             request.first_token_at = time.monotonic()
         request.tokens += 1
-        if self._renderer.include_usage:
+        if self._renderer.wants_usage:
             self._texts.append(token)
 
-    def _ending(self) -> bytes:
+    def _ending(self) -> list[bytes]:
         """The final chunk if there was none, usage if asked for, the terminator."""
-        parts = [] if self._finished else [self._renderer.final("stop")]
-        self._finished = True
-        if self._renderer.include_usage:
-            parts.append(self._renderer.usage(self._usage("".join(self._texts))))
-        parts.append(self._renderer.terminator())
+        if not self._finished:
+            self._finished = True
+            self._add(self._renderer.final("stop"))
+        pieces = self._renderer.ending(lambda: self._usage("".join(self._texts)))
         running_requests.answered(self._request)
-        return b"".join(parts)
+        return pieces
 
-    def _last_words(self, error: Exception) -> bytes:
+    def _last_words(self, error: Exception) -> list[bytes]:
         if self._ended_early(error):
             return self._ending()
-        log_error(error, self._request, "in mid-stream")
+        self._context.run(log_error, error, self._request, "in mid-stream")
         public = describe_error(error, self._request)
         self._request.background_pending = False
         running_requests.answered(self._request)
@@ -218,65 +265,4 @@ class StreamingAnswer:
         if self._abandoned:
             return  # the helper thread runs the engine; it will close it
         self._body.close()  # type: ignore[attr-defined]
-        _finish_run(self._request, self._context, self._items)
-
-
-def _finish_run(request: RequestContext, context: contextvars.Context, items: Iterator[Any] | None) -> None:
-    """Run what remains of a run: on a thread of its own if nodes follow the answer, else here and now."""
-    if items is None:
-        running_requests.end(request)
-    elif not request.answer_complete or request.cancel_scope.cancelled:
-        try:
-            context.run(items.close)  # type: ignore[attr-defined]
-        finally:
-            running_requests.end(request)
-            _log_request(request)
-    elif request.background_pending:
-        threading.Thread(target=_run_in_background, args=(request, context, items), name="background-nodes",
-                         daemon=True).start()
-    else:
-        _exhaust(request, context, items)
-
-
-def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
-    limit = context.run(config_utils.user_int, "backgroundNodesTimeoutInSeconds", BACKGROUND_LIMIT_SECONDS, minimum=0)
-    timer = threading.Timer(limit, request.cancel_scope.cancel, args=("background nodes took too long",))
-    timer.daemon = True
-    if limit:
-        timer.start()
-    try:
-        _exhaust(request, context, items)
-    finally:
-        timer.cancel()
-
-
-def _exhaust(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
-    try:
-        context.run(_drain, items)
-    except EarlyTerminationException as error:
-        logger.info("Request %s: the nodes after the answer ended early: %s", request.request_id, error)
-    except Exception as error:  # the answer is out; only the log can be told
-        log_error(error, request, "after the answer")
-    finally:
-        running_requests.end(request)
-        _log_request(request)
-
-
-def _drain(items: Iterator[Any]) -> None:
-    for _ in items:
-        pass
-
-
-def _log_request(request: RequestContext) -> None:
-    """One line that says how the request went."""
-    if not logger.isEnabledFor(logging.INFO):
-        return
-    now = time.monotonic()
-    first, answered = request.first_token_at, request.answered_at or now
-    speed = ""
-    if first is not None and answered > first:
-        rate = request.tokens / (answered - first)
-        speed = f", first token after {first - request.started:.2f} s, {rate:.1f} tokens/s"
-    logger.info("Request %s: route %s, endpoint %s%s, answered after %.2f s, done after %.2f s%s", request.request_id,
-                request.route or "-", request.endpoint or "-", speed, answered - request.started,
-                now - request.started, ", cancelled" if request.cancel_scope.cancelled else "")
+        finish_run(self._request, self._context, self._items)

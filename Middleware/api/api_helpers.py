@@ -1,18 +1,23 @@
 """What every front-end handler needs: keys, model names, the chunk of the current dialect."""
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from flask import request as http
+
 from Middleware.common import instance_global_variables as globals_
-from Middleware.common.constants import OPENAI_CHAT
+from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE, OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import current_request
-from Middleware.services.response_builder_service import ResponseBuilderService
+from Middleware.services.response_builder_service import ResponseBuilderService, current_model_name
 from Middleware.utilities import config_utils
 
 BEARER = "Bearer "
 LATEST = ":latest"
+MAX_IDEMPOTENCY_KEY = 128  # characters
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
@@ -21,6 +26,24 @@ def extract_api_key(authorization: str | None) -> str | None:
     if not authorization or not authorization.startswith(BEARER):
         return None
     return authorization[len(BEARER):].strip() or None
+
+
+def extract_idempotency_key(environ: Mapping[str, Any] | None = None) -> str | None:
+    """The key by which a client's retry displaces its earlier attempt, kept apart per API key; None if it sent none.
+
+    Args:
+        environ: the WSGI environ, by default that of the current Flask request.
+    """
+    environ = http.environ if environ is None else environ
+    value = environ.get("HTTP_X_IDEMPOTENCY_KEY", "").strip()
+    if not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
+        return None
+    api_key = extract_api_key(environ.get("HTTP_AUTHORIZATION"))
+    return f"{_fingerprint(api_key)[:16] if api_key else 'anon'}:{value}"
+
+
+def _fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def configured_users() -> list[str]:
@@ -69,8 +92,7 @@ def require_identified_user(peer: str = "") -> None:
 
 def get_model_name() -> str:
     """The model name of an answer: ``user`` or ``user:workflow``."""
-    user, workflow = config_utils.get_current_username(), globals_.get_workflow_override()
-    return f"{user}:{workflow}" if workflow else user
+    return current_model_name()
 
 
 def sse_format(data: str, output_format: str = "openai") -> str:
@@ -81,11 +103,17 @@ def sse_format(data: str, output_format: str = "openai") -> str:
 def build_response_json(token: str, finish_reason: str | None = None, additional_fields: dict[str, Any] | None = None,
                         request_id: str | None = None, tool_calls: list[dict[str, Any]] | None = None) -> str:
     """One chunk of the current request's dialect as JSON text; ``additional_fields`` are merged on top."""
-    api_type = globals_.get_api_type()
-    if api_type not in ("openai", OPENAI_CHAT):
+    builder, api_type = ResponseBuilderService(), globals_.get_api_type()
+    if api_type in ("openai", OPENAI_CHAT):
+        chunk = builder.build_openai_chat_completion_chunk(token, finish_reason, tool_calls)
+    elif api_type == OPENAI_COMPLETION:
+        chunk = builder.build_openai_completion_chunk(token, finish_reason)
+    elif api_type == OLLAMA_CHAT:
+        chunk = builder.build_ollama_chat_chunk(token, finish_reason, request_id, tool_calls)
+    elif api_type == OLLAMA_GENERATE:
+        chunk = builder.build_ollama_generate_chunk(token, finish_reason, request_id)
+    else:
         raise ValueError(f"unknown API type {api_type!r}")
-    chunk = ResponseBuilderService().build_openai_chat_completion_chunk(
-        token, finish_reason, get_model_name(), tool_calls=tool_calls)
     return json.dumps({**chunk, **(additional_fields or {})}, ensure_ascii=False)
 
 

@@ -11,7 +11,7 @@ from flask import request as http
 from werkzeug.exceptions import HTTPException
 
 from Middleware.api import handlers
-from Middleware.api.errors import log_error
+from Middleware.api.errors import log_error, one_line
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
 from Middleware.services.response_builder_service import ResponseBuilderService
 
@@ -50,10 +50,7 @@ def discover_handlers() -> list[BaseApiHandler]:
 
 def _http_error(error: HTTPException) -> Response:
     status = error.code or 500
-    message = f"{status} {error.name}: {http.method} {http.path}"
-    body = {"error": message} if http.path.startswith("/api/") else \
-        ResponseBuilderService().build_openai_error(message, status)
-    response = json_response(body, status)
+    response = _error(one_line(f"{status} {error.name}: {http.method} {http.path[:200]}"), status)
     if allowed := getattr(error, "valid_methods", None):
         response.headers["Allow"] = ", ".join(sorted(allowed))
     return response
@@ -61,4 +58,12 @@ def _http_error(error: HTTPException) -> Response:
 
 def _unexpected_error(error: Exception) -> Response:
     log_error(error, None, f"at {http.path}")
-    return json_response(ResponseBuilderService().build_openai_error("Internal error; see the server's log", 500), 500)
+    return _error("Internal error; the server's log has the details", 500)
+
+
+def _error(message: str, status: int) -> Response:
+    """An error in the dialect that the path belongs to."""
+    builder = ResponseBuilderService()
+    plain = status == 400 or http.path.startswith("/api/")
+    return json_response(
+        builder.build_ollama_error(message) if plain else builder.build_openai_error(message, status), status)

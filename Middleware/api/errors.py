@@ -4,6 +4,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from werkzeug.exceptions import HTTPException
+
 from Middleware.exceptions import BackendError, ClientError, ConfigurationError, GateTimeoutError, WilmerError
 from Middleware.models.request_context import RequestContext
 
@@ -16,13 +18,19 @@ class PublicError:
 
     status: int
     message: str
-    is_client_error: bool = False
+
+    @property
+    def is_client_error(self) -> bool:
+        """The request itself is wrong, which every dialect says as ``{"error": message}``."""
+        return self.status == 400
 
 
 def describe_error(error: BaseException, request: RequestContext | None = None) -> PublicError:
     """The public form of any exception."""
     if isinstance(error, ClientError):
-        return PublicError(error.status, _one_line(str(error)), True)
+        return PublicError(error.status, one_line(str(error)))
+    if isinstance(error, HTTPException):  # the body could not be read
+        return PublicError(error.code or 500, f"{error.code or 500} {error.name}")
     status = 502 if isinstance(error, BackendError) else 503 if isinstance(error, GateTimeoutError) else 500
     if isinstance(error, WilmerError):
         message = str(error)
@@ -33,7 +41,7 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
         message = f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} In {location}."
     if request is not None:
         message = f"{message} [request {request.request_id}]"
-    return PublicError(status, _one_line(message))
+    return PublicError(status, one_line(message))
 
 
 def log_error(error: BaseException, request: RequestContext | None, phase: str) -> None:
@@ -41,7 +49,7 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
     name = request.request_id if request else "-"
     location = getattr(error, "location", "")
     where = f" in {location}" if location else ""
-    if isinstance(error, ClientError):
+    if isinstance(error, (ClientError, HTTPException)):
         logger.warning("Request %s refused: %s", name, error)
     elif isinstance(error, (ConfigurationError, BackendError, GateTimeoutError)):
         logger.error("Request %s failed %s%s: %s", name, phase, where, error)
@@ -49,5 +57,6 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
         logger.error("Request %s failed %s%s", name, phase, where, exc_info=error)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """The words of a text, without line breaks."""
     return " ".join(text.split())

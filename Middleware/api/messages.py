@@ -1,6 +1,8 @@
-"""Chat bodies to internal messages (frontend-api, section 4.1)."""
+"""Chat bodies in internal form: one shape of messages, whatever the client's dialect."""
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from Middleware.exceptions import ClientError
@@ -9,41 +11,88 @@ from Middleware.utilities import config_utils
 Message = dict[str, Any]
 
 ROLE_PREFIXES = {"user": "User: ", "assistant": "Assistant: "}
-COPIED_KEYS = ("tool_calls", "tool_call_id", "name")
+ROLE_NAMES = {"developer": "system"}
+COPIED_KEYS = ("tool_call_id", "name")
+TEXT_PARTS = ("text", "input_text", "output_text")
 GENERATOR = "Assistant:"
 
 
-def chat_messages(raw: Any) -> list[Message]:
-    """The messages of a chat request in internal form, with the user's role prefixes and generator."""
+def chat_messages(raw: Any, *, empty_texts_left_out: bool = False) -> list[Message]:
+    """The messages of a chat request in internal form, with the user's role prefixes and generator.
+
+    ``empty_texts_left_out``: the dialect's own packages send no ``content`` where the text is empty.
+    """
     if not isinstance(raw, list) or not all(isinstance(message, dict) for message in raw):
         raise ClientError("The 'messages' field must be a list of objects.")
     add_prefixes = config_utils.user_flag("chatCompleteAddUserAssistant")
-    messages = [_message(message, add_prefixes) for message in raw]
+    messages = [_message(message, add_prefixes, empty_texts_left_out) for message in raw]
+    _link_tool_results(messages)
     if messages and messages[-1]["role"] != "assistant" \
             and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator"):
         messages.append({"role": "assistant", "content": GENERATOR if add_prefixes else ""})
     return messages
 
 
-def _message(raw: Message, add_prefixes: bool) -> Message:
+def string_list(value: Any) -> list[str]:
+    """The texts of a list that are not empty; anything else is an empty list."""
+    return [entry for entry in value if isinstance(entry, str) and entry] if isinstance(value, list) else []
+
+
+def _message(raw: Message, add_prefixes: bool, empty_texts_left_out: bool) -> Message:
     role = raw.get("role")
     if not role or not isinstance(role, str):
         raise ClientError("Each message must have a 'role' field.")
-    if "content" not in raw and "tool_calls" not in raw:
+    may_be_empty = empty_texts_left_out and (role in ("assistant", "tool") or raw.get("images"))
+    if "content" not in raw and "tool_calls" not in raw and not may_be_empty:
         raise ClientError("Each message must have 'content' or 'tool_calls'.")
+    role = ROLE_NAMES.get(role, role)
     text, images = _content(raw.get("content"))
-    extra = raw.get("images")
-    if isinstance(extra, list):
-        images += [image for image in extra if isinstance(image, str) and image]
+    images += string_list(raw.get("images"))
     message: Message = {"role": role, "content": ROLE_PREFIXES.get(role, "") + text if add_prefixes else text}
     if images:
         message["images"] = images
+    if raw.get("tool_calls") is not None:
+        message["tool_calls"] = _openai_calls(raw["tool_calls"])
     for key in COPIED_KEYS:
         if raw.get(key) is not None:
             message[key] = raw[key]
+    if isinstance(raw.get("tool_name"), str):  # Ollama's word for it
+        message.setdefault("name", raw["tool_name"])
     return message
 
 
+# -- tools -------------------------------------------------------------------------------------------------------------
+def _openai_calls(calls: Any) -> Any:
+    """Tool calls in OpenAI's shape; Ollama's have arguments as an object and neither type nor id."""
+    return [_openai_call(call) for call in calls] if isinstance(calls, list) else calls
+
+
+def _openai_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
+        return call
+    arguments = json.dumps(function["arguments"], ensure_ascii=False)
+    function = {key: value for key, value in function.items() if key != "index"}
+    return {**call, "type": "function", "function": {**function, "arguments": arguments}}
+
+
+def _link_tool_results(messages: list[Message]) -> None:
+    """Give calls without an id one, and the results that follow them the same, in order, as OpenAI servers want it."""
+    waiting: list[Message] = []
+    for position, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if message["role"] == "assistant" and isinstance(calls, list):
+            waiting = []
+            for number, call in enumerate(calls):
+                if isinstance(call, dict) and isinstance(call.get("function"), Mapping) and not call.get("id"):
+                    calls[number] = {"id": f"call_{position}_{number}", **call}
+                    waiting.append(calls[number])
+        elif message["role"] == "tool" and waiting:
+            call = waiting.pop(0)
+            call["id"] = message.setdefault("tool_call_id", call["id"])  # some clients name it in the result only
+
+
+# -- contents ----------------------------------------------------------------------------------------------------------
 def _content(content: Any) -> tuple[str, list[str]]:
     if isinstance(content, str):
         return content, []
@@ -62,7 +111,7 @@ def _parts(parts: list[Any]) -> tuple[str, list[str]]:
     for part in parts:
         if isinstance(part, str):
             texts.append(part)
-        elif isinstance(part, dict) and part.get("type") == "text":
+        elif isinstance(part, dict) and part.get("type") in TEXT_PARTS:
             texts.append(str(part.get("text") or ""))
         elif isinstance(part, dict) and (image := _image(part)):
             images.append(image)
@@ -70,7 +119,7 @@ def _parts(parts: list[Any]) -> tuple[str, list[str]]:
 
 
 def _image(part: dict[str, Any]) -> str:
-    if part.get("type") == "image_url":
+    if part.get("type") in ("image_url", "input_image"):
         value = part.get("image_url")
         url = value.get("url") if isinstance(value, dict) else value
         return url if isinstance(url, str) else ""

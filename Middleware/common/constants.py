@@ -22,3 +22,4 @@ LEFT_BRACE_SENTINEL = "__WILMER_L_CURLY__"
 RIGHT_BRACE_SENTINEL = "__WILMER_R_CURLY__"
 
 VERSION = "0.1.0"
+OLLAMA_VERSION = "0.9"  # what Ollama clients that check for features are told

@@ -1,19 +1,36 @@
-"""The only place that knows what answers look like on the wire.
+"""The only place that knows what answers look like on the wire: whole bodies, chunks, lists and errors.
 
-Source of the formats: the OpenAI API reference (chat completions, models) and frontend-api section 6.
+Sources of the formats: the OpenAI API reference (chat completions, completions, models) and Ollama's API documentation
+(chat, generate, tags, version, show, ps). ``stream_renderers`` frames the chunks of a stream.
 """
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import time
 import uuid
-from json.encoder import encode_basestring  # the C encoder where there is one
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
+
+from Middleware.common import instance_global_variables as globals_
+from Middleware.common.constants import OLLAMA_VERSION
+from Middleware.utilities import config_utils
+
+logger = logging.getLogger(__name__)
 
 STREAM_FINGERPRINT = "fp_44709d6fcb"
 FINGERPRINT = "wmr_123456789"
-SSE_DONE = b"data: [DONE]\n\n"
-SSE_HEARTBEAT = b":\n\n"
+LATEST = ":latest"
+MODIFIED_AT = "2024-11-23T00:00:00Z"
+NEVER = "2318-01-01T00:00:00Z"  # Ollama's own way to say that a model stays loaded
+CONTEXT_LENGTH = 32768  # workflows shorten conversations themselves; clients only want a plausible number
+DETAILS = {"format": "gguf", "family": "wilmer", "families": None, "parameter_size": "N/A",
+           "quantization_level": "Q8"}
+
+ToolCalls = Sequence[Mapping[str, Any]]
 
 
 def to_json(value: Any) -> bytes:
@@ -28,112 +45,216 @@ def encode_text(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
-def sse(value: Any) -> bytes:
-    """One server-sent event."""
-    return b"data: " + to_json(value) + b"\n\n"
+def current_model_name() -> str:
+    """The model name of an answer to the current request: ``user`` or ``user:workflow``."""
+    user, workflow = config_utils.get_current_username(), globals_.get_workflow_override()
+    return f"{user}:{workflow}" if workflow else user
+
+
+def timestamp() -> str:
+    """Now, as Ollama writes it: UTC with microseconds and ``Z``."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What Ollama tells about the cost of an answer; durations in nanoseconds."""
+
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    prompt_eval_duration: int = 0
+    eval_count: int = 0
+    eval_duration: int = 0
 
 
 class ResponseBuilderService:
-    """Builds response objects as dicts."""
+    """Builds response objects as dicts. ``model`` None means the name that belongs to the current request."""
 
     # -- OpenAI --------------------------------------------------------------------------------------------------
-    def build_openai_models_response(self, model_ids: list[str]) -> dict[str, Any]:
-        created = int(time.time())
-        return {"object": "list", "data": [
-            {"id": name, "object": "model", "created": created, "owned_by": "Wilmer"} for name in model_ids]}
+    def build_openai_models_response(self, model_ids: Sequence[str] | None = None) -> dict[str, Any]:
+        ids = config_utils.model_ids() if model_ids is None else model_ids
+        return {"object": "list", "data": [self.build_openai_model(name) for name in ids]}
+
+    def build_openai_model(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": int(time.time()), "owned_by": "Wilmer"}
 
     def build_openai_chat_completion_response(
-            self, text: str, model: str, tool_calls: list[dict[str, Any]] | None = None,
-            finish_reason: str | None = None, usage: dict[str, Any] | None = None) -> dict[str, Any]:
-        now = int(time.time())
+            self, text: str, tool_calls: ToolCalls | None = None, *, model: str | None = None,
+            finish_reason: str | None = None, usage: Mapping[str, Any] | None = None, reasoning: str = "",
+            fingerprint: str = "") -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text}
+        if reasoning:
+            message["reasoning_content"] = reasoning
         if tool_calls:
             message["content"] = text or None
-            message["tool_calls"] = tool_calls
-        return {
-            "id": f"chatcmpl-{now}", "object": "chat.completion", "created": now, "model": model,
-            "system_fingerprint": FINGERPRINT,
-            "choices": [{"index": 0, "message": message, "logprobs": None,
-                         "finish_reason": "tool_calls" if tool_calls else finish_reason or "stop"}],
-            "usage": usage or {}}
+            message["tool_calls"] = list(tool_calls)
+        choice = {"index": 0, "message": message, "logprobs": None,
+                  "finish_reason": "tool_calls" if tool_calls else finish_reason or "stop"}
+        return self._openai_body("chatcmpl", "chat.completion", choice, model, usage, fingerprint)
+
+    def build_openai_completion_response(
+            self, text: str, *, model: str | None = None, finish_reason: str | None = None,
+            usage: Mapping[str, Any] | None = None, fingerprint: str = "") -> dict[str, Any]:
+        choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": _text_reason(finish_reason)}
+        return self._openai_body("cmpl", "text_completion", choice, model, usage, fingerprint)
+
+    def build_openai_tool_call_response(self, model: str | None = None) -> dict[str, Any]:
+        """The answer that no tool is wanted, to a front-end that asks which of its tools to use."""
+        choice = {"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": []}, "logprobs": None,
+                  "finish_reason": "tool_calls"}
+        return self._openai_body("chatcmpl-opnwui-tool", "chat.completion", choice, model, None, "")
+
+    @staticmethod
+    def _openai_body(prefix: str, kind: str, choice: dict[str, Any], model: str | None,
+                     usage: Mapping[str, Any] | None, fingerprint: str) -> dict[str, Any]:
+        now = int(time.time())
+        return {"id": f"{prefix}-{now}", "object": kind, "created": now,
+                "model": current_model_name() if model is None else model,
+                "system_fingerprint": fingerprint or FINGERPRINT, "choices": [choice], "usage": dict(usage or {})}
 
     def build_openai_chat_completion_chunk(
-            self, token: str, finish_reason: str | None, model: str, *, chunk_id: str = "", created: int = 0,
-            role: str | None = None, tool_calls: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+            self, token: str, finish_reason: str | None, tool_calls: ToolCalls | None = None, *,
+            model: str | None = None, chunk_id: str = "", created: int = 0, role: str | None = None,
+            reasoning: str = "", fingerprint: str = "") -> dict[str, Any]:
         delta: dict[str, Any] = {"role": role} if role else {}
+        if reasoning:
+            delta["reasoning_content"] = reasoning
         if token:
             delta["content"] = token
         if tool_calls:
-            delta["tool_calls"] = tool_calls
-        return {
-            "id": chunk_id or f"chatcmpl-{uuid.uuid4()}", "object": "chat.completion.chunk",
-            "created": created or int(time.time()), "model": model, "system_fingerprint": STREAM_FINGERPRINT,
-            "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]}
+            delta["tool_calls"] = list(tool_calls)
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return self._openai_chunk("chatcmpl", "chat.completion.chunk", choice, model, chunk_id, created, fingerprint)
+
+    def build_openai_completion_chunk(self, token: str, finish_reason: str | None, *, model: str | None = None,
+                                      chunk_id: str = "", created: int = 0, fingerprint: str = "") -> dict[str, Any]:
+        choice = {"text": token, "index": 0, "logprobs": None, "finish_reason": finish_reason and _text_reason(
+            finish_reason)}
+        return self._openai_chunk("cmpl", "text_completion", choice, model, chunk_id, created, fingerprint)
+
+    @staticmethod
+    def _openai_chunk(prefix: str, kind: str, choice: dict[str, Any], model: str | None, chunk_id: str, created: int,
+                      fingerprint: str) -> dict[str, Any]:
+        return {"id": chunk_id or f"{prefix}-{uuid.uuid4()}", "object": kind, "created": created or int(time.time()),
+                "model": current_model_name() if model is None else model,
+                "system_fingerprint": fingerprint or STREAM_FINGERPRINT, "choices": [choice]}
 
     def build_openai_error(self, message: str, status: int) -> dict[str, Any]:
         return {"error": {"message": message, "type": "server_error", "code": status}}
 
+    # -- Ollama --------------------------------------------------------------------------------------------------
+    def build_ollama_tags_response(self, model_ids: Sequence[str] | None = None) -> dict[str, Any]:
+        ids = config_utils.model_ids() if model_ids is None else model_ids
+        return {"models": [self.build_ollama_model(name) for name in ids]}
 
-class OpenAIChatStream:
-    """Renders one streamed chat completion, the constant part of its chunks serialised once.
+    def build_ollama_model(self, name: str) -> dict[str, Any]:
+        """One entry of the model list."""
+        return {"name": name, "model": name + LATEST, "modified_at": MODIFIED_AT, "size": 1,
+                "digest": hashlib.sha256(name.encode("utf-8")).hexdigest(), "details": dict(DETAILS)}
 
-    Args:
-        model: the name the client sees.
-        include_usage: the client asked for a closing chunk with token counts; the others then carry ``usage: null``.
-    """
+    def build_ollama_ps_response(self) -> dict[str, Any]:
+        """The loaded models: all of the list, as none of them has to be loaded."""
+        return {"models": [{**self.build_ollama_model(name), "expires_at": NEVER, "size_vram": 0,
+                            "context_length": CONTEXT_LENGTH} for name in config_utils.model_ids()]}
 
-    heartbeat = SSE_HEARTBEAT
-    content_type = "text/event-stream; charset=utf-8"
+    def build_ollama_show_response(self, name: str) -> dict[str, Any]:
+        """What a model can do. Clients look for capabilities and the context length."""
+        return {"license": "", "modelfile": f"FROM {name}", "parameters": "",
+                "template": "{{ .System }}{{ .Tools }}{{ .Prompt }}",  # some clients look for the tools here
+                "details": {**DETAILS, "parent_model": ""}, "modified_at": MODIFIED_AT,
+                "model_info": {"general.architecture": "wilmer", "general.basename": name,
+                               "wilmer.context_length": CONTEXT_LENGTH},
+                "capabilities": ["completion", "tools", "vision"]}
 
-    def __init__(self, builder: ResponseBuilderService, model: str, include_usage: bool = False) -> None:
-        self._builder = builder
-        self._model = model
-        self.include_usage = include_usage
-        self._id = f"chatcmpl-{uuid.uuid4()}"
-        self._created = int(time.time())
-        self._role: str | None = "assistant"
-        marker = "\u0000"
-        whole = self._event(self._chunk(marker))
-        before, after = whole.split(encode_text(json.dumps(marker)))
-        self._before, self._after = before, after
+    def build_ollama_version_response(self) -> dict[str, Any]:
+        return {"version": OLLAMA_VERSION}
 
-    def text(self, token: str) -> bytes:
-        """One chunk with text."""
-        if self._role:
-            return self._event(self._chunk(token, role=self._take_role()))
-        return self._before + encode_text(encode_basestring(token)) + self._after
+    def build_ollama_chat_response(
+            self, text: str, model_name: str | None = None, request_id: str | None = None,
+            tool_calls: ToolCalls | None = None, *, finish_reason: str | None = None, reasoning: str = "",
+            counters: Counters | None = None) -> dict[str, Any]:
+        return {**self.build_ollama_chat_chunk(text, finish_reason or "stop", None, tool_calls, model=model_name,
+                                               reasoning=reasoning),
+                **asdict(counters or Counters()), **_identified(request_id)}
 
-    def tool_calls(self, token: str, calls: list[dict[str, Any]], finish_reason: str | None) -> bytes:
-        """One chunk with fragments of tool calls."""
-        return self._event(self._chunk(token, finish_reason, role=self._take_role(), tool_calls=calls))
+    def build_ollama_generate_response(
+            self, text: str, model: str | None = None, request_id: str | None = None, *,
+            finish_reason: str | None = None, usage: Mapping[str, Any] | None = None,
+            counters: Counters | None = None) -> dict[str, Any]:
+        now = int(time.time())
+        chunk = self.build_ollama_generate_chunk(text, finish_reason or "stop", model=model)
+        return {"id": f"gen-{now}", "object": "text_completion", "created": now, **chunk,
+                "choices": [{"text": text, "index": 0, "logprobs": None,
+                             "finish_reason": _text_reason(finish_reason)}],
+                "usage": dict(usage or {}), **asdict(counters or Counters()), **_identified(request_id)}
 
-    def final(self, finish_reason: str) -> bytes:
-        """The closing chunk, before ``terminator``."""
-        return self._event(self._chunk("", finish_reason, role=self._take_role()))
+    def build_ollama_tool_call_response(self, model: str | None = None) -> dict[str, Any]:
+        """The answer that no tool is wanted, to a front-end that asks which of its tools to use."""
+        return self.build_ollama_chat_response("", model)
 
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        chunk = self._chunk("")
-        chunk.update(choices=[], usage=usage)
-        return sse(chunk)
+    def build_ollama_chat_chunk(
+            self, token: str, finish_reason: str | None, request_id: str | None = None,
+            tool_calls: ToolCalls | None = None, *, model: str | None = None, reasoning: str = "") -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": token}
+        if reasoning:
+            message["thinking"] = reasoning
+        if tool_calls is not None:
+            message["tool_calls"] = ollama_tool_calls(tool_calls)
+        return self._ollama_chunk({"message": message}, finish_reason, request_id, model)
 
-    def terminator(self) -> bytes:
-        return SSE_DONE
+    def build_ollama_generate_chunk(self, token: str, finish_reason: str | None, request_id: str | None = None, *,
+                                    model: str | None = None) -> dict[str, Any]:
+        return self._ollama_chunk({"response": token}, finish_reason, request_id, model)
 
-    def error(self, message: str, status: int) -> bytes:
-        """An error in the middle of a stream, and the end of it."""
-        return sse(self._builder.build_openai_error(message, status)) + SSE_DONE
+    @staticmethod
+    def _ollama_chunk(content: dict[str, Any], finish_reason: str | None, request_id: str | None,
+                      model: str | None) -> dict[str, Any]:
+        done = {"done_reason": ollama_done_reason(finish_reason), "done": True} if finish_reason else {"done": False}
+        return {"model": current_model_name() if model is None else model, "created_at": timestamp(), **content,
+                **done, **_identified(request_id)}
 
-    def _take_role(self) -> str | None:
-        role, self._role = self._role, None
-        return role
+    def build_ollama_error(self, message: str) -> dict[str, Any]:
+        return {"error": message}
 
-    def _chunk(self, token: str, finish_reason: str | None = None, role: str | None = None,
-               tool_calls: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        return self._builder.build_openai_chat_completion_chunk(
-            token, finish_reason, self._model, chunk_id=self._id, created=self._created, role=role,
-            tool_calls=tool_calls)
 
-    def _event(self, chunk: dict[str, Any]) -> bytes:
-        if self.include_usage:
-            chunk["usage"] = None
-        return sse(chunk)
+def ollama_done_reason(finish_reason: str | None) -> str:
+    return "length" if finish_reason == "length" else "stop"
+
+
+def ollama_tool_calls(calls: ToolCalls) -> list[dict[str, Any]]:
+    """OpenAI tool calls in Ollama's shape: no id, arguments as an object. Native calls pass unchanged."""
+    return [dict(call) if _is_native(call) else _ollama_call(call) for call in calls if isinstance(call, Mapping)]
+
+
+def _is_native(call: Mapping[str, Any]) -> bool:
+    function = call.get("function")
+    return isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping) and \
+        not call.keys() & {"id", "type", "index"}
+
+
+def _ollama_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    function = function if isinstance(function, Mapping) else {}
+    return {"function": {"name": function.get("name") or "", "arguments": _arguments(function.get("arguments"))}}
+
+
+def _arguments(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if isinstance(value, Mapping):
+        return dict(value)
+    logger.warning("The arguments of a tool call are not a JSON object; they are left out.")
+    return {}
+
+
+def _identified(request_id: str | None) -> dict[str, str]:
+    return {"request_id": request_id} if request_id else {}
+
+
+def _text_reason(finish_reason: str | None) -> str:
+    """A finish reason of a text completion, which cannot carry tool calls."""
+    return finish_reason if finish_reason and finish_reason != "tool_calls" else "stop"

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from Middleware.api import answer as answer_module
-from Middleware.api.answer import StreamingAnswer, WholeAnswer, estimated_usage
+from Middleware.api.answer import FinishedAnswer, StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.running_requests import running_requests
 from Middleware.exceptions import BackendStatusError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext, current_request, request_scope
 from Middleware.services.cancellation_service import cancellation_service
-from Middleware.services.response_builder_service import OpenAIChatStream, ResponseBuilderService
+from Middleware.services.response_builder_service import Counters
+from Middleware.services.stream_renderers import OllamaGenerateStream, OpenAIChatStream
 from Middleware.workflows.processors.workflows_processor import END
 from Tests.api.api_lab import settled
 from Tests.llmapis.lab import Lab
@@ -74,7 +75,7 @@ class Run:
 
 
 def stream(request: RequestContext, run: Run, include_usage: bool = False, patience: float = 1.0) -> StreamingAnswer:
-    renderer = OpenAIChatStream(ResponseBuilderService(), "m", include_usage)
+    renderer = OpenAIChatStream("m", include_usage)
     return StreamingAnswer(request, run, renderer, lambda answer: {"answer": answer}).begin(patience)
 
 
@@ -97,10 +98,14 @@ def _block(block: str) -> str:
     return choice["delta"].get("content", "") + calls + finish
 
 
-def read(body: StreamingAnswer) -> list[str]:
+def written(body: StreamingAnswer) -> list[bytes]:
     writes = list(body)
     body.close()
-    return summary(writes)
+    return writes
+
+
+def read(body: StreamingAnswer) -> list[str]:
+    return summary(written(body))
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -153,6 +158,42 @@ def test_no_heartbeat_after_the_terminator(request_: RequestContext) -> None:
     assert read(stream(request_, Run(text("a"), FINAL, END, 0.2, SILENCE)))[-1].endswith(".")
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_reasoning_is_told_only_on_request(lab: Lab, request_: RequestContext, wanted: bool) -> None:
+    lab.user(sendReasoningToClient=wanted)
+    thought = {**SILENCE, "reasoning": "hm"}
+    writes = written(stream(request_, Run(thought, text("a"), {**text("b"), "reasoning": "oh"}, FINAL, END)))
+    told = [json.loads(write[6:])["choices"][0]["delta"] for block in writes for write in block.split(b"\n\n")
+            if write.startswith(b"data: {")]
+    assert [delta.get("reasoning_content") for delta in told if "reasoning_content" in delta] == (
+        ["hm", "oh"] if wanted else [])
+    assert "".join(delta.get("content", "") for delta in told) == "ab"
+    assert "role" in told[0] and not any("role" in delta for delta in told[1:])
+
+
+@pytest.mark.parametrize("before", [{**SILENCE, "fingerprint": "b77"}, {**text("x"), "fingerprint": "b77"}])
+def test_fingerprint_of_the_back_end(request_: RequestContext, before: Chunk) -> None:
+    data = b"".join(written(stream(request_, Run(SILENCE, before, text("a"), text("b"), FINAL, END))))
+    assert data.count(b'"system_fingerprint":"b77"') == data.count(b"system_fingerprint") > 2
+
+
+def test_a_late_fingerprint_is_for_the_chunks_from_then_on(request_: RequestContext) -> None:
+    run = Run(text("a"), text("b"), {**text("c"), "fingerprint": "b77"}, text("d"), FINAL, END)
+    data = b"".join(written(stream(request_, run)))
+    found = [b"b77" in block for block in data.split(b"\n\n") if b"choices" in block]
+    assert found == [False, False, True, True, True]
+
+
+def test_lines_leave_one_by_one(request_: RequestContext) -> None:
+    run = Run(text("a"), text("b", more=True), text("c", more=True), {**FINAL, "more": True}, END)
+    renderer = OllamaGenerateStream("m", "r", lambda usage: Counters())
+    body = StreamingAnswer(request_, run, renderer, lambda answer: {"completion_tokens": len(answer)}).begin()
+    writes = written(body)
+    assert [(line["response"], line["done"]) for line in map(json.loads, writes)] == [
+        ("a", False), ("b", False), ("c", False), ("", True)]
+    assert all(write.endswith(b"\n") and write.count(b"\n") == 1 for write in writes)
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 def test_an_early_error_is_raised_with_its_own_type(request_: RequestContext) -> None:
@@ -160,6 +201,22 @@ def test_an_early_error_is_raised_with_its_own_type(request_: RequestContext) ->
     with pytest.raises(BackendStatusError):
         stream(request_, run)
     assert settled()
+
+
+@pytest.mark.parametrize("silent", [SILENCE, {**SILENCE, "fingerprint": "f"}, {**SILENCE, "reasoning": "hidden"},
+                                    {**SILENCE, "more": True}])
+def test_an_error_after_chunks_that_show_nothing_keeps_its_status(request_: RequestContext, silent: Chunk) -> None:
+    with pytest.raises(BackendStatusError):
+        stream(request_, Run(silent, silent, BackendStatusError("no")))
+    assert settled()
+
+
+def test_closing_while_nothing_is_shown_ends_the_run(request_: RequestContext) -> None:
+    silence: list[Chunk | float | Exception | Callable[[], Any]] = [SILENCE, 0.02]
+    run = Run(*silence * 500)
+    body = stream(request_, run, patience=0.05)
+    body.close()
+    assert settled(1) and run.closed
 
 
 def test_an_error_before_the_run_exists_is_raised(request_: RequestContext) -> None:
@@ -243,7 +300,8 @@ def after(request: RequestContext, *steps: Any) -> Run:
 
 
 def test_later_nodes_run_in_the_background(request_: RequestContext) -> None:
-    gate, threads = threading.Event(), []
+    gate = threading.Event()
+    threads: list[Any] = []
     run = after(request_, lambda: threads.append(threading.current_thread()), lambda: gate.wait(3),
                 lambda: threads.append(current_request()))
     assert "".join(read(stream(request_, run))) == "a!stop."
@@ -321,9 +379,33 @@ def test_whole_answer_goes_before_later_nodes(request_: RequestContext) -> None:
     assert settled() and ran == [True]
 
 
+CALLS = [{"id": "c1"}]
+
+
+@pytest.mark.parametrize(("value", "text", "calls"), [
+    ("x", "x", None), (5, "5", None), ({"a": 1}, "{'a': 1}", None),
+    ({"tool_calls": CALLS, "content": "x"}, "x", CALLS), ({"tool_calls": CALLS, "content": None}, "", CALLS),
+    ({"tool_calls": CALLS}, "", CALLS), ({"tool_calls": [], "content": "x"}, "x", None),
+    ({"tool_calls": None, "content": "x"}, "x", None)])
+def test_what_a_whole_answer_says(request_: RequestContext, value: Any, text: str,
+                                  calls: list[dict[str, Any]] | None) -> None:
+    request_.reasoning, request_.fingerprint, request_.finish_reason = "hidden", "b77", "length"
+    found = FinishedAnswer.of(value, request_, [])
+    assert (found.text, found.tool_calls, found.reasoning) == (text, calls, "")
+    assert (found.fingerprint, found.finish_reason) == ("b77", "length")
+    running_requests.end(request_)
+
+
+def test_reasoning_of_a_whole_answer(lab: Lab, request_: RequestContext) -> None:
+    lab.user(sendReasoningToClient=True)
+    request_.reasoning = "hm"
+    assert FinishedAnswer.of("x", request_, []).reasoning == "hm"
+    running_requests.end(request_)
+
+
 def test_usage_estimate() -> None:
     request_ = RequestContext()
-    messages = [{"role": "user", "content": "hello world"}, {"role": "user", "content": None}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "hello world"}, {"role": "user", "content": None}]
     assert estimated_usage(request_, messages, "hello world") == {
         "prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
     request_.usage = {"total_tokens": 1}

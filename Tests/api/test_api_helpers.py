@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flask import Flask
 
 from Middleware.api import api_helpers
 from Middleware.common import instance_global_variables as instance
@@ -133,3 +134,24 @@ def test_sse_format() -> None:
     assert api_helpers.sse_format("{}", "openai") == "data: {}\n\n"
     assert api_helpers.sse_format("{}", "openaichatcompletion") == "data: {}\n\n"
     assert api_helpers.sse_format("{}", "ollamaapichat") == "{}\n"
+
+
+@pytest.mark.parametrize(("sent", "key"), [
+    ("k", "k"), ("  a b ", "a b"), ("x" * 128, "x" * 128), ("x" * 129, None), ("", None), ("  ", None), (None, None),
+    ("a:b", "a:b")])
+def test_idempotency_key(sent: str | None, key: str | None) -> None:
+    environ = {} if sent is None else {"HTTP_X_IDEMPOTENCY_KEY": sent}
+    assert api_helpers.extract_idempotency_key(environ) == (key and f"anon:{key}")
+
+
+@pytest.mark.parametrize(("authorization", "scope"), [
+    ("Bearer secret", "2bb80d537b1da3e3"), ("Bearer  secret ", "2bb80d537b1da3e3"), ("Bearer ", "anon"),
+    ("bearer secret", "anon"), ("Basic secret", "anon")])
+def test_idempotency_keys_are_kept_apart_by_the_bearer_key(authorization: str, scope: str) -> None:
+    environ = {"HTTP_X_IDEMPOTENCY_KEY": "k", "HTTP_AUTHORIZATION": authorization}
+    assert api_helpers.extract_idempotency_key(environ) == f"{scope}:k"
+
+
+def test_idempotency_key_of_the_current_request() -> None:
+    with Flask("test").test_request_context(headers={"X-Idempotency-Key": "k", "Authorization": "Bearer secret"}):
+        assert api_helpers.extract_idempotency_key() == "2bb80d537b1da3e3:k"

@@ -4,12 +4,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask
+from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
 
 from Middleware.api import app as app_module
 from Middleware.api import handlers
+from Middleware.api.admission_middleware import AdmissionMiddleware
 from Middleware.api.api_server import ApiServer, discover_handlers
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
 from Middleware.common import instance_global_variables as instance
@@ -26,12 +29,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
         yield lab
 
 
-@pytest.mark.parametrize("path", ["/", "/nope", "/static/x.js", "/v1", "/v1/chat", "/v2/models"])
+@pytest.mark.parametrize("path", ["/nope", "/%0Anope", "/static/x.js", "/v1", "/v1/chat", "/v2/models"])
 def test_unknown_path(lab: ApiLab, path: str) -> None:
     answer = lab.get(path)
     assert answer.status == 404
     assert answer.headers["Content-Type"] == "application/json"
     assert (answer.json["error"]["type"], answer.json["error"]["code"]) == ("server_error", 404)
+    assert "\n" not in answer.json["error"]["message"]
 
 
 def test_unknown_ollama_path_has_its_own_error_shape(lab: ApiLab) -> None:
@@ -57,7 +61,7 @@ def test_options_and_head(lab: ApiLab) -> None:
 
 def test_discovery() -> None:
     names = [type(handler).__name__ for handler in discover_handlers()]
-    assert "OpenAIApiHandler" in names
+    assert {"OpenAIApiHandler", "OllamaApiHandler", "CompatibilityApiHandler"} <= set(names)
     assert "BaseApiHandler" not in names
     assert len(set(names)) == len(names)
 
@@ -103,16 +107,42 @@ def test_a_given_application_is_used() -> None:
     assert CHAT in [rule.rule for rule in flask.url_map.iter_rules()]
 
 
-def test_an_unforeseen_error_is_json_without_details(lab: ApiLab) -> None:
+@pytest.mark.parametrize(("error", "status"), [(RuntimeError("internal words"), 500), (BadRequest(), 400),
+                                               (RequestEntityTooLarge(), 413)])
+@pytest.mark.parametrize("path", ["/broken", "/api/broken"])
+def test_an_unforeseen_error_is_json_without_details(lab: ApiLab, path: str, error: Exception, status: int) -> None:
     def view() -> str:
-        raise RuntimeError("internal words")
+        raise error
 
     flask = app_module.create_app()
-    flask.add_url_rule("/broken", "broken", view)
-    response = flask.test_client().get("/broken")
-    assert response.status_code == 500
-    assert response.get_json()["error"]["code"] == 500
+    flask.add_url_rule(path, "broken", view)
+    response = flask.test_client().get(path)
+    assert response.status_code == status
     assert "internal words" not in response.get_data(as_text=True)
+    told = response.get_json()["error"]
+    if status == 400 or path.startswith("/api/"):
+        assert isinstance(told, str)
+    else:
+        assert told["code"] == status
+
+
+ROUTES = {"/v1/chat/completions": "POST", "/chat/completions": "POST", "/v1/completions": "POST",
+          "/completions": "POST", "/v1/models": "GET", "/models": "GET", "/v1/models/tester": "GET",
+          "/models/tester": "GET", "/api/chat": "POST", "/api/generate": "POST", "/api/tags": "GET",
+          "/api/version": "GET", "/api/ps": "GET", "/api/show": "POST"}
+
+
+@pytest.mark.parametrize(("path", "method"), ROUTES.items())
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_every_route(lab: ApiLab, path: str, method: str, slash: str) -> None:
+    with lab.client.options(path + slash) as response:
+        assert response.status_code == 200 and method in response.headers["Allow"]
+    with lab.client.open(path + slash, method=method, data='{"model":"tester","messages":[]}') as response:
+        assert response.status_code == 200
+    with lab.client.patch(path + slash) as response:
+        assert response.status_code == 405 and method in response.headers["Allow"]
+    with lab.client.head(path + slash) as response:
+        assert response.status_code == (200 if method == "GET" else 405)
 
 
 def test_factory_and_lazy_app() -> None:
@@ -122,14 +152,21 @@ def test_factory_and_lazy_app() -> None:
         _ = app_module.no_such_name
 
 
+def behind_admission(flask: Flask, threads: int | None = None) -> Any:
+    """What a request meets once it is admitted."""
+    outer = app_module.build_wsgi_application(flask, threads)
+    assert isinstance(outer, AdmissionMiddleware)
+    return outer.app
+
+
 def test_gate_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     flask = app_module.create_app()
     monkeypatch.setattr(instance, "_request_semaphore", None)
-    assert app_module.build_wsgi_application(flask) is flask
+    assert behind_admission(flask) is flask
     instance.initialize_request_semaphore(2)
     monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 7)
-    gated = app_module.build_wsgi_application(flask, threads=100)
+    gated = behind_admission(flask, threads=100)
     assert isinstance(gated, ConcurrencyLimitMiddleware)
     assert (gated.acquire_timeout, gated.max_waiting) == (7, 36)
     monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "endpoint")
-    assert app_module.build_wsgi_application(flask) is flask
+    assert behind_admission(flask) is flask

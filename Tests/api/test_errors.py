@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from Middleware.api.errors import PublicError, describe_error, log_error
 from Middleware.exceptions import (
@@ -32,9 +33,18 @@ def test_status(error: Exception, status: int) -> None:
     assert public.message
 
 
+@pytest.mark.parametrize(("error", "status", "message"), [
+    (RequestEntityTooLarge("/secret/path"), 413, "413 Request Entity Too Large"),
+    (ClientDisconnected(), 400, "400 Bad Request")])
+def test_a_body_that_could_not_be_read(error: Exception, status: int, message: str) -> None:
+    assert describe_error(error) == PublicError(status, message)
+
+
 @pytest.mark.parametrize("status", [400, 404, 413])
 def test_client_errors_are_told_as_they_are(status: int) -> None:
-    assert describe_error(ClientError("wrong", status), RequestContext()) == PublicError(status, "wrong", True)
+    public = describe_error(ClientError("wrong", status), RequestContext())
+    assert public == PublicError(status, "wrong")
+    assert public.is_client_error is (status == 400)
 
 
 def test_our_own_errors_tell_place_and_request() -> None:
@@ -57,7 +67,8 @@ def test_one_line() -> None:
 
 
 @pytest.mark.parametrize(("error", "level", "traceback"), [
-    (ClientError("wrong"), logging.WARNING, False), (ConfigValueError("bad"), logging.ERROR, False),
+    (ClientError("wrong"), logging.WARNING, False), (ClientDisconnected(), logging.WARNING, False),
+    (ConfigValueError("bad"), logging.ERROR, False),
     (BackendStatusError("no"), logging.ERROR, False), (GateTimeoutError("busy"), logging.ERROR, False),
     (ValueError("internal"), logging.ERROR, True)])
 def test_log(error: Exception, level: int, traceback: bool, caplog: pytest.LogCaptureFixture) -> None:

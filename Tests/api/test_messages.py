@@ -53,6 +53,28 @@ def test_content(content: Any, expected: str, images: list[str] | None) -> None:
     assert message == {"role": "user", "content": expected, **({"images": images} if images else {})}
 
 
+@pytest.mark.parametrize(("raw", "accepted"), [
+    ({"role": "assistant"}, True), ({"role": "tool", "tool_name": "f"}, True),
+    ({"role": "user", "images": ["Zm9v"]}, True), ({"role": "user"}, False), ({"role": "system"}, False)])
+def test_empty_texts_may_be_left_out_where_the_dialect_does_that(raw: dict[str, Any], accepted: bool) -> None:
+    with pytest.raises(ClientError, match="must have 'content' or 'tool_calls'"):
+        chat_messages([raw])
+    if accepted:
+        assert chat_messages([raw], empty_texts_left_out=True)[0]["content"] == ""
+    else:
+        with pytest.raises(ClientError):
+            chat_messages([raw], empty_texts_left_out=True)
+
+
+def test_results_that_name_their_call_give_it_their_id() -> None:
+    call = {"function": {"name": "f", "arguments": {}}}
+    messages = chat_messages([{"role": "assistant", "tool_calls": [call, call]},
+                              {"role": "tool", "content": "1", "tool_call_id": "a"}, {"role": "tool", "content": "2"}])
+    ids = [entry["id"] for entry in messages[0]["tool_calls"]]
+    assert ids[0] == messages[1]["tool_call_id"] == "a"
+    assert ids[1] == messages[2]["tool_call_id"] != "a"
+
+
 def test_prefix_goes_before_the_joined_text(lab: Lab) -> None:
     lab.user(**PREFIXES)
     assert chat_messages([{"role": "user", "content": [text("a"), image("http://h/x.png"), text("b")]}]) == [
@@ -86,6 +108,53 @@ def test_tool_keys_are_kept_and_others_dropped() -> None:
     assert chat_messages([{"role": "tool", "content": "r", "tool_call_id": "c1", "name": "f", "refusal": None,
                            "tool_calls": None, "cache_control": {}}]) == [
         {"role": "tool", "content": "r", "tool_call_id": "c1", "name": "f"}]
+
+
+@pytest.mark.parametrize(("raw", "expected"), [
+    ({"role": "developer", "content": "x"}, {"role": "system", "content": "x"}),
+    ({"role": "systemMes", "content": "x"}, {"role": "systemMes", "content": "x"}),
+    ({"role": "tool", "tool_name": "f", "content": "x"}, {"role": "tool", "content": "x", "name": "f"}),
+    ({"role": "tool", "tool_name": "f", "name": "g", "content": "x"}, {"role": "tool", "content": "x", "name": "g"}),
+    ({"role": "tool", "tool_name": 5, "content": "x"}, {"role": "tool", "content": "x"}),
+    ({"role": "assistant", "content": "x", "thinking": "t", "reasoning_content": "t"},
+     {"role": "assistant", "content": "x"}),
+    ({"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"},
+                                  {"type": "input_image", "image_url": "http://h/x"}]},
+     {"role": "user", "content": "a\nb", "images": ["http://h/x"]}),
+    ({"role": "user", "content": [{"type": "input_image", "image_url": {"url": "http://h/x"}}]},
+     {"role": "user", "content": "", "images": ["http://h/x"]}),
+])
+def test_words_of_other_dialects(raw: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert chat_messages([raw]) == [expected]
+
+
+def call(arguments: Any, **more: Any) -> dict[str, Any]:
+    return {**more, "function": {"name": "f", "arguments": arguments}}
+
+
+def test_ollama_calls_become_openai_calls() -> None:
+    messages = chat_messages([
+        {"role": "assistant", "tool_calls": [call({"a": "ü"}), call({}), call("{}", id="c9", type="function")]},
+        {"role": "tool", "content": "one"}, {"role": "tool", "content": "two"}, {"role": "tool", "content": "three"}])
+    calls = messages[0]["tool_calls"]
+    assert [(entry["type"], entry["function"]["arguments"]) for entry in calls] == [
+        ("function", '{"a": "ü"}'), ("function", "{}"), ("function", "{}")]
+    assert len({entry["id"] for entry in calls}) == 3 and calls[2]["id"] == "c9"
+    assert [message.get("tool_call_id") for message in messages[1:]] == [calls[0]["id"], calls[1]["id"], None]
+
+
+def test_ids_of_several_rounds_differ() -> None:
+    turn = {"role": "assistant", "tool_calls": [call({})]}
+    messages = chat_messages([turn, {"role": "tool", "content": "1"}, turn, {"role": "tool", "content": "2"}])
+    ids = [message["tool_calls"][0]["id"] for message in messages[::2]]
+    assert len(set(ids)) == 2
+    assert [message["tool_call_id"] for message in messages[1::2]] == ids
+
+
+@pytest.mark.parametrize("calls", ["x", {}, [None, "x", {}, {"function": 5}], []])
+def test_odd_calls_pass(calls: Any) -> None:
+    assert chat_messages([{"role": "assistant", "tool_calls": calls}]) == [
+        {"role": "assistant", "content": "", "tool_calls": calls}]
 
 
 @pytest.mark.parametrize(("settings", "last", "appended"), [

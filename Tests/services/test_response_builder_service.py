@@ -3,29 +3,21 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from Middleware.services.response_builder_service import (
-    SSE_DONE,
-    OpenAIChatStream,
+    Counters,
     ResponseBuilderService,
     encode_text,
-    sse,
+    ollama_tool_calls,
     to_json,
 )
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 builder = ResponseBuilderService()
-
-
-def event(data: bytes) -> Any:
-    """The object in one server-sent event."""
-    assert data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2
-    return json.loads(data[6:])
 
 
 def test_models() -> None:
@@ -40,7 +32,7 @@ def test_models() -> None:
 
 
 def test_chat_completion() -> None:
-    body = builder.build_openai_chat_completion_response("Hi", "ann", usage={"total_tokens": 1})
+    body = builder.build_openai_chat_completion_response("Hi", model="ann", usage={"total_tokens": 1})
     assert body["id"] == f"chatcmpl-{body['created']}"
     del body["id"], body["created"]
     assert body == {
@@ -53,13 +45,13 @@ def test_chat_completion() -> None:
 @pytest.mark.parametrize(("reason", "expected"), [
     (None, "stop"), ("length", "length"), ("content_filter", "content_filter")])
 def test_finish_reason(reason: str | None, expected: str) -> None:
-    body = builder.build_openai_chat_completion_response("x", "m", finish_reason=reason)
+    body = builder.build_openai_chat_completion_response("x", model="m", finish_reason=reason)
     assert body["choices"][0]["finish_reason"] == expected
 
 
 @pytest.mark.parametrize(("text", "content"), [("", None), ("so:", "so:")])
 def test_tool_calls(text: str, content: str | None) -> None:
-    choice = builder.build_openai_chat_completion_response(text, "m", [CALL])["choices"][0]
+    choice = builder.build_openai_chat_completion_response(text, [CALL], model="m")["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": content, "tool_calls": [CALL]}
     assert choice["finish_reason"] == "tool_calls"
 
@@ -68,7 +60,7 @@ def test_tool_calls(text: str, content: str | None) -> None:
     ("x", None, {"content": "x"}), ("", None, {}), ("", [CALL], {"tool_calls": [CALL]}),
     ("x", [CALL], {"content": "x", "tool_calls": [CALL]})])
 def test_chunk(token: str, calls: Any, delta: dict[str, Any]) -> None:
-    chunk = builder.build_openai_chat_completion_chunk(token, "stop" if not token else None, "m", tool_calls=calls)
+    chunk = builder.build_openai_chat_completion_chunk(token, "stop" if not token else None, calls, model="m")
     assert chunk["id"].startswith("chatcmpl-") and len(chunk["id"]) == len("chatcmpl-") + 36
     assert (chunk["object"], chunk["model"], chunk["system_fingerprint"]) == \
         ("chat.completion.chunk", "m", "fp_44709d6fcb")
@@ -80,71 +72,98 @@ def test_error() -> None:
     assert builder.build_openai_error("m", 502) == {"error": {"message": "m", "type": "server_error", "code": 502}}
 
 
-# -- the stream --------------------------------------------------------------------------------------------------------
+# -- Ollama ------------------------------------------------------------------------------------------------------------
 
-def test_stream() -> None:
-    stream = OpenAIChatStream(builder, "ann")
-    events = [event(stream.text("Hi")), event(stream.text(" you")), event(stream.final("stop"))]
-    assert [entry["choices"][0]["delta"] for entry in events] == [
-        {"role": "assistant", "content": "Hi"}, {"content": " you"}, {}]
-    assert [entry["choices"][0]["finish_reason"] for entry in events] == [None, None, "stop"]
-    assert len({(entry["id"], entry["created"], entry["model"]) for entry in events}) == 1
-    assert all("usage" not in entry for entry in events)
-    assert all(entry.keys() == events[0].keys() for entry in events)
-    assert stream.terminator() == SSE_DONE == b"data: [DONE]\n\n"
+NATIVE = {"function": {"name": "f", "arguments": {"a": 1}, "description": "kept"}}
 
 
-@pytest.mark.parametrize("first", ["tool", "final"])
-def test_role_is_on_the_first_delta_whatever_it_is(first: str) -> None:
-    stream = OpenAIChatStream(builder, "m")
-    data = stream.tool_calls("", [CALL], "tool_calls") if first == "tool" else stream.final("stop")
-    assert event(data)["choices"][0]["delta"]["role"] == "assistant"
-    assert "role" not in event(stream.text("x"))["choices"][0]["delta"]
+@pytest.mark.parametrize(("calls", "expected"), [
+    ([{"id": "c", "type": "function", "index": 0, "function": {"name": "f", "arguments": '{"a": 1}'}}],
+     [{"function": {"name": "f", "arguments": {"a": 1}}}]),
+    ([{"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}],
+     [{"function": {"name": "f", "arguments": {"a": 1}}}]),
+    ([NATIVE], [NATIVE]), (["x", None, 5], []), ([], []), ([{}], [{"function": {"name": "", "arguments": {}}}]),
+    *[([{"function": {"name": "f", "arguments": bad}}], [{"function": {"name": "f", "arguments": {}}}])
+      for bad in ("", " ", "{bad", "[1]", "5", None, [1], "[" * 100_000)],
+])
+def test_tool_calls_in_ollama_shape(calls: Any, expected: Any) -> None:
+    assert ollama_tool_calls(calls) == expected
 
 
-def test_include_usage() -> None:
-    stream = OpenAIChatStream(builder, "m", include_usage=True)
-    assert event(stream.text("a"))["usage"] is None
-    assert event(stream.text("b"))["usage"] is None
-    assert event(stream.final("stop"))["usage"] is None
-    closing = event(stream.usage({"total_tokens": 3}))
-    assert (closing["choices"], closing["usage"]) == ([], {"total_tokens": 3})
+@pytest.mark.parametrize("arguments", ["", "{bad", "[1]"])
+def test_lost_arguments_are_warned_about(arguments: str, caplog: pytest.LogCaptureFixture) -> None:
+    ollama_tool_calls([{"function": {"name": "f", "arguments": arguments}}])
+    record, = caplog.records
+    assert record.levelname == "WARNING" and "arguments" in record.message
+    caplog.clear()
+    ollama_tool_calls([NATIVE])
+    assert not caplog.records
 
 
-def test_error_in_mid_stream() -> None:
-    data = OpenAIChatStream(builder, "m").error("broken", 500)
-    assert data.endswith(SSE_DONE)
-    assert event(data.removesuffix(SSE_DONE)) == builder.build_openai_error("broken", 500)
+@pytest.mark.parametrize(("reason", "done", "told"), [
+    (None, False, None), ("stop", True, "stop"), ("length", True, "length"), ("tool_calls", True, "stop"),
+    ("content_filter", True, "stop")])
+@pytest.mark.parametrize("chat", [False, True])
+def test_ollama_chunk(reason: str | None, done: bool, told: str | None, chat: bool) -> None:
+    build = builder.build_ollama_chat_chunk if chat else builder.build_ollama_generate_chunk
+    chunk = build("t", reason, "r-1", model="m")
+    said = {"message": {"role": "assistant", "content": "t"}} if chat else {"response": "t"}
+    assert datetime.strptime(chunk.pop("created_at"), "%Y-%m-%dT%H:%M:%S.%fZ")
+    assert chunk == {"model": "m", **said, "done": done, "request_id": "r-1", **({"done_reason": told} if told else {})}
 
 
-@pytest.mark.parametrize("model", ['an"n', "\\", "data", "größe", "\\u0000"])
-def test_odd_model_names(model: str) -> None:
-    stream = OpenAIChatStream(builder, model)
-    stream.text("a")
-    assert event(stream.text("x"))["model"] == model
-    assert event(stream.text("x"))["choices"][0]["delta"] == {"content": "x"}
+def test_no_request_id_is_no_key() -> None:
+    assert "request_id" not in builder.build_ollama_chat_chunk("x", None, model="m")
+    assert "request_id" not in builder.build_ollama_generate_response("x", "m")
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.text(min_size=1))
-def test_any_token_survives(token: str) -> None:
-    stream = OpenAIChatStream(builder, "m")
-    assert event(stream.text(token))["choices"][0]["delta"]["content"] == token
-    assert event(stream.text(token))["choices"][0]["delta"]["content"] == token
+@pytest.mark.parametrize(("calls", "present"), [(None, False), ([], True), ([NATIVE], True)])
+def test_absent_calls_stay_absent(calls: Any, present: bool) -> None:
+    body = builder.build_ollama_chat_response("x", "m", "r", calls)
+    assert ("tool_calls" in body["message"]) is present
 
 
-@pytest.mark.parametrize("token", ["[DONE]", "data: [DONE]\n\n", "\u2028\u2029", "a\r\nb", '"', "\x7f\x01"])
-def test_tokens_that_look_like_framing(token: str) -> None:
-    stream = OpenAIChatStream(builder, "m")
-    for data in (stream.text(token), stream.text(token)):
-        assert event(data)["choices"][0]["delta"]["content"] == token
+@pytest.mark.parametrize("chat", [False, True])
+def test_counters(chat: bool) -> None:
+    counters = Counters(6, 1, 2, 3, 4, 5)
+    body = builder.build_ollama_chat_response("x", "m", "r", counters=counters) if chat else \
+        builder.build_ollama_generate_response("x", "m", "r", counters=counters)
+    assert [body[key] for key in ("total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration",
+                                  "eval_count", "eval_duration")] == [6, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("text", ["", "x"])
+def test_reasoning_has_its_own_place(text: str) -> None:
+    openai = builder.build_openai_chat_completion_response(text, model="m", reasoning="hm")
+    assert openai["choices"][0]["message"] == {"role": "assistant", "content": text, "reasoning_content": "hm"}
+    ollama = builder.build_ollama_chat_response(text, "m", reasoning="hm")
+    assert ollama["message"] == {"role": "assistant", "content": text, "thinking": "hm"}
+
+
+@pytest.mark.parametrize(("given", "told"), [("", "wmr_123456789"), ("b77", "b77")])
+def test_fingerprint(given: str, told: str) -> None:
+    assert builder.build_openai_completion_response("x", model="m", fingerprint=given)["system_fingerprint"] == told
+    assert builder.build_openai_chat_completion_response(
+        "x", model="m", fingerprint=given)["system_fingerprint"] == told
+    chunk = builder.build_openai_completion_chunk("x", None, model="m", fingerprint=given)
+    assert chunk["system_fingerprint"] == (given or "fp_44709d6fcb")
+
+
+@pytest.mark.parametrize(("reason", "told"), [(None, None), ("length", "length"), ("tool_calls", "stop")])
+def test_text_completions_know_no_tool_calls(reason: str | None, told: str | None) -> None:
+    assert builder.build_openai_completion_chunk("", reason, model="m")["choices"][0]["finish_reason"] == told
+    whole = builder.build_openai_completion_response("x", model="m", finish_reason=reason)
+    assert whole["choices"][0]["finish_reason"] == (told or "stop")
+
+
+def test_ollama_error() -> None:
+    assert builder.build_ollama_error("m") == {"error": "m"}
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 def test_json_is_compact_utf8() -> None:
     assert to_json({"a": "ü😀", "b": [1, 2]}) == '{"a":"ü😀","b":[1,2]}'.encode()
-    assert sse({"a": 1}) == b'data: {"a":1}\n\n'
 
 
 @pytest.mark.parametrize(("text", "expected"), [

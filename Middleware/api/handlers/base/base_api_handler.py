@@ -3,25 +3,33 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flask import Flask, Response
 from flask import request as http
 
 from Middleware.api import api_helpers
-from Middleware.api.answer import Start, StreamingAnswer, StreamRenderer, WholeAnswer
+from Middleware.api.answer import FinishedAnswer, Start, StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.disconnect_watcher import probe_for
 from Middleware.api.errors import describe_error, log_error
-from Middleware.api.running_requests import running_requests
+from Middleware.api.running_requests import request_of, running_requests
+from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.response_builder_service import to_json
+from Middleware.services.stream_renderers import StreamRenderer
 from Middleware.utilities import config_utils
 from Middleware.utilities.sensitive_logging_utils import sensitive_log_lazy, truncate_for_log
 
 logger = logging.getLogger(__name__)
 
+Message = dict[str, Any]
+
+TOOL_CHOICE_PROMPT = (
+    "Your task is to choose and return the correct tool(s) from the list of available tools based on the query")
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -42,7 +50,9 @@ class BaseApiHandler(ABC):
 
     def serve(self, api_type: str, answer: Any) -> Response:
         """Run one POST view: ``answer(context, body)`` with the request's state set up, errors in this dialect."""
-        context = RequestContext(api_type=api_type)
+        context = request_of(http.environ) or RequestContext()
+        context.api_type = api_type
+        context.started = time.monotonic()  # a client's counters leave out the time in the queue
         with request_scope(context):
             try:
                 context.api_key = api_helpers.extract_api_key(http.headers.get("Authorization"))
@@ -61,6 +71,22 @@ class BaseApiHandler(ABC):
             return json_response({"error": public.message}, public.status)
         return json_response(self.error_body(public.message, public.status), public.status)
 
+    def listing(self, build: Callable[[], dict[str, Any]]) -> Response:
+        """Answer a request that runs no workflow with what ``build`` returns."""
+        with request_scope(RequestContext()):
+            try:
+                return json_response(build())
+            except Exception as error:  # the HTTP edge
+                return self.failure(error, None)
+
+    @staticmethod
+    def asks_for_tool_choice_only(messages: Any) -> bool:
+        """Whether a front-end only asks which of its tools to use, and the user wants that answered with none."""
+        return config_utils.user_flag("interceptOpenWebUIToolRequests") and isinstance(messages, list) and any(
+            isinstance(message, dict) and message.get("role") == "system"
+            and isinstance(message.get("content"), str) and TOOL_CHOICE_PROMPT in message["content"]
+            for message in messages)
+
     @staticmethod
     def identify(context: RequestContext, body: dict[str, Any]) -> None:
         """Set user, workflow and redaction of the request from its ``model`` field; log the body after that."""
@@ -72,27 +98,45 @@ class BaseApiHandler(ABC):
                     api_helpers.get_model_name())
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 
-    @staticmethod
-    def whole_answer(context: RequestContext, start: Start, build: Any) -> Response:
-        """Run the engine and answer with ``build(value)`` as JSON; later nodes run when the response is out."""
-        running_requests.begin(context, probe_for(http.environ))
-        answer = WholeAnswer(context, start)
-        value = answer.value()
-        try:
-            response = json_response(build(value))
-        except BaseException:
-            answer.close()
-            raise
-        running_requests.answered(context)  # a client that has read it all may leave before the server closes it
-        response.call_on_close(answer.close)
-        return response
+    def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],
+            body: Callable[[FinishedAnswer], dict[str, Any]], tools: Any = None, tool_choice: Any = None) -> Response:
+        """Run the engine and answer in this dialect: with ``renderer`` streamed, with ``body`` whole."""
+        offered = tools if isinstance(tools, list) and tools else None
 
-    @staticmethod
-    def streamed_answer(context: RequestContext, start: Start, renderer: StreamRenderer, content_type: str,
-                        usage: Any) -> Response:
-        running_requests.begin(context, probe_for(http.environ))
+        def start() -> Iterator[Any]:
+            return start_user_prompt(context, messages, context.stream, context.api_key, offered, tool_choice)
+
+        if context.stream:
+            return streamed_answer(context, start, renderer(), lambda text: estimated_usage(context, messages, text))
+        return whole_answer(context, start, lambda value: body(FinishedAnswer.of(value, context, messages)))
+
+
+def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], dict[str, Any]]) -> Response:
+    """Run the engine and answer with ``build(value)`` as JSON; later nodes run when the response is out."""
+    running_requests.begin(context, probe_for(http.environ))
+    answer = WholeAnswer(context, start)
+    value = answer.value()
+    try:
+        response = json_response(build(value))
+    except BaseException:
+        answer.close()
+        raise
+    running_requests.answered(context)  # a client that has read it all may leave before the server closes it
+    response.call_on_close(answer.close)
+    return response
+
+
+def streamed_answer(context: RequestContext, start: Start, renderer: StreamRenderer,
+                    usage: Callable[[str], dict[str, Any]]) -> Response:
+    """Start the engine and answer with a stream."""
+    running_requests.begin(context, probe_for(http.environ))
+    try:
         body = StreamingAnswer(context, start, renderer, usage).begin()
-        return Response(body, headers=STREAM_HEADERS, content_type=content_type)  # type: ignore[arg-type]
+    except BaseException:
+        running_requests.end(context)
+        raise
+    return Response(body, headers=STREAM_HEADERS,  # type: ignore[arg-type]
+                    content_type=renderer.content_type)
 
 
 def read_json_body() -> dict[str, Any]:

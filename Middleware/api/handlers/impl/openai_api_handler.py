@@ -1,20 +1,21 @@
-"""The OpenAI dialect: chat completions and the model list."""
+"""The OpenAI dialect: chat completions, text completions and the model list."""
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from flask import Flask, Response
+from flask import request as http
 
 from Middleware.api import api_helpers
-from Middleware.api.answer import estimated_usage
+from Middleware.api.answer import FinishedAnswer
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response, stream_flag
 from Middleware.api.messages import chat_messages
-from Middleware.api.workflow_gateway import start_user_prompt
-from Middleware.common.constants import OPENAI_CHAT
+from Middleware.api.text_prompts import completion_messages
+from Middleware.common.constants import OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext
-from Middleware.services.response_builder_service import OpenAIChatStream, ResponseBuilderService
+from Middleware.services.response_builder_service import ResponseBuilderService
+from Middleware.services.stream_renderers import OpenAIChatStream, OpenAICompletionStream
 from Middleware.utilities import config_utils
 
 
@@ -25,47 +26,79 @@ class OpenAIApiHandler(BaseApiHandler):
         self.builder = ResponseBuilderService()
 
     def register_routes(self, app: Flask) -> None:
-        for path in ("/v1/chat/completions", "/chat/completions"):
-            app.add_url_rule(path, f"openai_chat{path.count('/')}", self.chat_completions, methods=["POST"])
-        for path in ("/v1/models", "/models"):
-            app.add_url_rule(path, f"openai_models{path.count('/')}", self.models, methods=["GET"])
+        for prefix in ("/v1", ""):
+            for path, view, method in (
+                    ("/chat/completions", self.chat_completions, "POST"), ("/completions", self.completions, "POST"),
+                    ("/models", self.models, "GET"), ("/models/<path:name>", self.model, "GET")):
+                app.add_url_rule(prefix + path, f"openai {prefix}{path}", view, methods=[method])
 
     def error_body(self, message: str, status: int) -> dict[str, Any]:
         return self.builder.build_openai_error(message, status)
 
-    def models(self) -> Response:
-        try:
-            return json_response(self.builder.build_openai_models_response(config_utils.model_ids()))
-        except Exception as error:  # the HTTP edge
-            return self.failure(error, None)
+    def identify(self, context: RequestContext, body: dict[str, Any]) -> None:  # type: ignore[override]
+        if context.api_type == OPENAI_CHAT and "messages" not in body:
+            raise ClientError("The 'messages' field is required.")
+        super().identify(context, body)
 
+    # -- models --------------------------------------------------------------------------------------------------
+    def models(self) -> Response:
+        return self.listing(self.builder.build_openai_models_response)
+
+    def model(self, name: str) -> Response:
+        """One entry of the list; clients ask for it to see whether a model exists."""
+        return self.listing(lambda: self._model(name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        listed = name.rstrip("/").removesuffix(api_helpers.LATEST)
+        if listed not in config_utils.model_ids():
+            raise ClientError(f"There is no model '{name[:100]}'.", 404)
+        return self.builder.build_openai_model(listed)
+
+    # -- completions ---------------------------------------------------------------------------------------------
     def chat_completions(self) -> Response:
         return self.serve(OPENAI_CHAT, self._chat)
 
     def _chat(self, context: RequestContext, body: dict[str, Any]) -> Response:
-        if "messages" not in body:
-            raise ClientError("The 'messages' field is required.")
+        if self.asks_for_tool_choice_only(body["messages"]):
+            return json_response(self.builder.build_openai_tool_call_response())
         messages = chat_messages(body["messages"])
         context.stream = stream_flag(body, default=False)
-        tools = body.get("tools")
         model = api_helpers.get_model_name()
 
-        def start() -> Iterator[Any]:
-            return start_user_prompt(context, messages, context.stream, context.api_key,
-                                     tools if isinstance(tools, list) else None, body.get("tool_choice"))
+        def whole(answer: FinishedAnswer) -> dict[str, Any]:
+            return self.builder.build_openai_chat_completion_response(
+                answer.text, answer.tool_calls, model=model, finish_reason=answer.finish_reason, usage=answer.usage,
+                reasoning=answer.reasoning, fingerprint=answer.fingerprint)
 
-        if context.stream:
-            options = body.get("stream_options")
-            renderer = OpenAIChatStream(self.builder, model,
-                                        isinstance(options, dict) and bool(options.get("include_usage")))
-            return self.streamed_answer(context, start, renderer, renderer.content_type,
-                                        lambda text: estimated_usage(context, messages, text))
-        return self.whole_answer(context, start, lambda value: self._body(context, messages, model, value))
+        return self.run(context, messages, lambda: OpenAIChatStream(model, _wants_usage(body)), whole,
+                        body.get("tools"), body.get("tool_choice"))
 
-    def _body(self, context: RequestContext, messages: list[dict[str, Any]], model: str, value: Any) -> dict[str, Any]:
-        calls, text = None, value
-        if isinstance(value, dict) and value.get("tool_calls"):
-            calls, text = value["tool_calls"], value.get("content") or ""
-        text = text if isinstance(text, str) else str(text)
-        return self.builder.build_openai_chat_completion_response(
-            text, model, calls, context.finish_reason, estimated_usage(context, messages, text))
+    def completions(self) -> Response:
+        return self.serve(OPENAI_COMPLETION, self._completion)
+
+    def _completion(self, context: RequestContext, body: dict[str, Any]) -> Response:
+        messages = completion_messages(body.get("prompt"))
+        context.stream = stream_flag(body, default=not _reads_whole_answers_only())
+        model = api_helpers.get_model_name()
+
+        def whole(answer: FinishedAnswer) -> dict[str, Any]:
+            return self.builder.build_openai_completion_response(
+                answer.text, model=model, finish_reason=answer.finish_reason, usage=answer.usage,
+                fingerprint=answer.fingerprint)
+
+        return self.run(context, messages, lambda: OpenAICompletionStream(model, _wants_usage(body)), whole)
+
+
+def _reads_whole_answers_only() -> bool:
+    """Whether a client that says nothing of streaming wants one JSON body, as OpenAI's own server would send it.
+
+    The OpenAI packages say so in ``Accept``. SillyTavern leaves the key out as well when its streaming is off, and is
+    known by the HTTP library of its server. All others get the stream that they are used to.
+    """
+    return (http.headers.get("Accept", "").strip().lower() == "application/json"
+            or http.headers.get("User-Agent", "").startswith("node-fetch"))
+
+
+def _wants_usage(body: dict[str, Any]) -> bool:
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))

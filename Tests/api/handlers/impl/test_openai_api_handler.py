@@ -199,6 +199,49 @@ def test_a_failing_later_node_leaves_the_answer(lab: ApiLab, stream: bool, caplo
     assert "failed after the answer" in caplog.text
 
 
+# -- text completions --------------------------------------------------------------------------------------------------
+
+COMPLETIONS = "/v1/completions"
+
+
+def test_whole_completion(lab: ApiLab) -> None:
+    answer = lab.post({"prompt": "a", "stream": False}, COMPLETIONS)
+    body = answer.json
+    assert body.pop("id") == f"cmpl-{body.pop('created')}"
+    assert body == {
+        "object": "text_completion", "model": "tester", "system_fingerprint": "wmr_123456789",
+        "choices": [{"text": "<a>", "index": 0, "logprobs": None, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+
+
+def test_streamed_completion(lab: ApiLab) -> None:
+    events = lab.post({"prompt": "abcd"}, COMPLETIONS).events
+    assert events.pop() == "[DONE]"
+    assert len({(event.pop("id"), event.pop("created")) for event in events}) == 1
+    assert [event.pop("choices")[0] for event in events] == [
+        {"text": text, "index": 0, "logprobs": None, "finish_reason": reason}
+        for text, reason in (("<ab", None), ("cd>", None), ("", "stop"))]
+    assert events == [{"object": "text_completion", "model": "tester", "system_fingerprint": "fp_44709d6fcb"}] * 3
+
+
+@pytest.mark.parametrize(("prompt", "messages"), [
+    ("plain text", [("user", "plain text")]), (["one"], [("user", "one")]),
+    ("[Beg_Sys]S[Beg_User] Ann: hi [Beg_Assistant]Mira:", [("system", "S"), ("user", "Ann: hi"),
+                                                           ("assistant", "Mira:")])])
+def test_prompts(lab: ApiLab, prompt: Any, messages: list[tuple[str, str]]) -> None:
+    lab.user(chatCompleteAddUserAssistant=True, chatCompletionAddMissingAssistantGenerator=True)
+    lab.default([llm("", systemPrompt="{chat_system_prompt}")])
+    lab.post({"prompt": prompt, "stream": False}, COMPLETIONS)
+    sent = lab.backend.requests[0].json["messages"]
+    assert [(message["role"], message["content"]) for message in sent] == messages
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": None}, {"prompt": ""}, {"prompt": [""]}])
+def test_empty_prompt(lab: ApiLab, body: dict[str, Any]) -> None:
+    lab.default([static("x")])
+    assert lab.post({**body, "stream": False}, COMPLETIONS).json["choices"][0]["text"] == "x"
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("body", "text"), [
@@ -368,6 +411,21 @@ def test_models(lab: ApiLab, path: str) -> None:
     assert [entry["id"] for entry in lab.get(path).json["data"]] == ["tester:a", "tester:b"]
     lab.user(allowSharedWorkflows=False)
     assert [entry["id"] for entry in lab.get(path).json["data"]] == ["tester"]
+
+
+@pytest.mark.parametrize(("path", "found"), [
+    ("/v1/models/tester:a", "tester:a"), ("/models/tester:a", "tester:a"), ("/v1/models/tester:a/", "tester:a"),
+    ("/v1/models/tester:a:latest", "tester:a"), ("/v1/models/tester", ""), ("/v1/models/meta/llama", "")])
+def test_one_model(lab: ApiLab, path: str, found: str) -> None:
+    lab.user(allowSharedWorkflows=True)
+    lab.shared("a", "t")
+    answer = lab.get(path)
+    if found:
+        assert answer.status == 200
+        assert (answer.json["id"], answer.json["object"], answer.json["owned_by"]) == (found, "model", "Wilmer")
+    else:
+        assert answer.status == 404
+        assert (answer.json["error"]["type"], answer.json["error"]["code"]) == ("server_error", 404)
 
 
 def test_models_of_two_users(two_users: ApiLab) -> None:

@@ -1,0 +1,31 @@
+"""What clients and monitors ask to see whether a server is there, whatever its dialect."""
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Flask, Response
+
+from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
+from Middleware.common.constants import VERSION
+from Middleware.services.response_builder_service import ResponseBuilderService
+
+GREETING = f"WilmerAI {VERSION}\nOllama is running\n"  # the second line is what Ollama's clients look for
+
+
+class CompatibilityApiHandler(BaseApiHandler):
+    """The root page and the health check. Both answer at once, without configuration and without a workflow."""
+
+    def register_routes(self, app: Flask) -> None:
+        app.add_url_rule("/", "compatibility root", self.root, methods=["GET"])
+        app.add_url_rule("/health", "compatibility health", self.health, methods=["GET"])
+
+    def error_body(self, message: str, status: int) -> dict[str, Any]:
+        return ResponseBuilderService().build_openai_error(message, status)
+
+    @staticmethod
+    def root() -> Response:
+        return Response(GREETING, content_type="text/plain; charset=utf-8")
+
+    @staticmethod
+    def health() -> Response:
+        return json_response({"status": "ok"})

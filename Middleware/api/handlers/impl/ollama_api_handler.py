@@ -1,0 +1,151 @@
+"""The Ollama dialect: chat, text generation, model lists and what clients ask to see whether a server is Ollama."""
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Flask, Response
+
+from Middleware.api import api_helpers
+from Middleware.api.answer import FinishedAnswer
+from Middleware.api.handlers.base.base_api_handler import (
+    BaseApiHandler,
+    json_response,
+    read_json_body,
+    stream_flag,
+)
+from Middleware.api.messages import chat_messages
+from Middleware.api.text_prompts import generate_messages
+from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE
+from Middleware.exceptions import ClientError
+from Middleware.models.request_context import RequestContext
+from Middleware.services.cancellation_service import cancellation_service
+from Middleware.services.response_builder_service import Counters, ResponseBuilderService
+from Middleware.services.stream_renderers import OllamaChatStream, OllamaGenerateStream
+from Middleware.utilities import config_utils
+
+
+class OllamaApiHandler(BaseApiHandler):
+    """Routes under ``/api``."""
+
+    def __init__(self) -> None:
+        self.builder = ResponseBuilderService()
+
+    def register_routes(self, app: Flask) -> None:
+        for path, view, method in (
+                ("chat", self.chat, "POST"), ("generate", self.generate, "POST"), ("chat", self.cancel, "DELETE"),
+                ("generate", self.cancel, "DELETE"), ("tags", self.tags, "GET"), ("version", self.version, "GET"),
+                ("ps", self.running, "GET"), ("show", self.show, "POST")):
+            app.add_url_rule(f"/api/{path}", f"ollama {method} {path}", view, methods=[method])
+
+    def error_body(self, message: str, status: int) -> dict[str, Any]:
+        return self.builder.build_ollama_error(message)
+
+    def identify(self, context: RequestContext, body: dict[str, Any]) -> None:  # type: ignore[override]
+        if context.api_type == OLLAMA_CHAT and ("model" not in body or "messages" not in body):
+            raise ClientError("Both 'model' and 'messages' fields are required.")
+        if context.api_type == OLLAMA_GENERATE and body.get("model") in (None, ""):
+            raise ClientError("The 'model' field is required.")
+        super().identify(context, body)
+
+    # -- models --------------------------------------------------------------------------------------------------
+    def tags(self) -> Response:
+        return self.listing(self.builder.build_ollama_tags_response)
+
+    def version(self) -> Response:
+        return self.listing(self.builder.build_ollama_version_response)
+
+    def running(self) -> Response:
+        """The loaded models: every model is, as WilmerAI loads none itself."""
+        return self.listing(self.builder.build_ollama_ps_response)
+
+    def show(self) -> Response:
+        """What a model can do; IDE assistants look for ``tools`` and ``vision`` before they offer it."""
+        return self.listing(self._show)
+
+    def _show(self) -> dict[str, Any]:
+        body = read_json_body()
+        name = body.get("model") or body.get("name")
+        if not isinstance(name, str):
+            raise ClientError("The 'model' field is required.")
+        listed = name.removesuffix(api_helpers.LATEST)
+        if listed not in config_utils.model_ids():
+            raise ClientError(f"model '{name[:100]}' not found", 404)
+        return self.builder.build_ollama_show_response(listed)
+
+    # -- answers -------------------------------------------------------------------------------------------------
+    def chat(self) -> Response:
+        return self.serve(OLLAMA_CHAT, self._chat)
+
+    def _chat(self, context: RequestContext, body: dict[str, Any]) -> Response:
+        if self.asks_for_tool_choice_only(body["messages"]):
+            return json_response(self.builder.build_ollama_tool_call_response(
+                body["model"] or api_helpers.get_model_name()))
+        messages = chat_messages(body["messages"], empty_texts_left_out=True)
+        context.stream = stream_flag(body, default=True)
+        model = api_helpers.get_model_name()
+        if not body["messages"]:
+            return self._loaded(context, self.builder.build_ollama_chat_response("", model, context.request_id))
+
+        def whole(answer: FinishedAnswer) -> dict[str, Any]:
+            return self.builder.build_ollama_chat_response(
+                answer.text, model, context.request_id, answer.tool_calls, finish_reason=answer.finish_reason,
+                reasoning=answer.reasoning, counters=counters(context, answer.usage))
+
+        return self.run(context, messages, lambda: OllamaChatStream(
+            model, context.request_id, lambda usage: counters(context, usage)), whole, body.get("tools"))
+
+    def generate(self) -> Response:
+        return self.serve(OLLAMA_GENERATE, self._generate)
+
+    def _generate(self, context: RequestContext, body: dict[str, Any]) -> Response:
+        messages = generate_messages(body)
+        context.stream = stream_flag(body, default=True)
+        model = api_helpers.get_model_name()
+        if not messages:
+            return self._loaded(context, self.builder.build_ollama_generate_response("", model, context.request_id))
+
+        def whole(answer: FinishedAnswer) -> dict[str, Any]:
+            return self.builder.build_ollama_generate_response(
+                answer.text, model, context.request_id, finish_reason=answer.finish_reason, usage=answer.usage,
+                counters=counters(context, answer.usage))
+
+        return self.run(context, messages, lambda: OllamaGenerateStream(
+            model, context.request_id, lambda usage: counters(context, usage)), whole)
+
+    @staticmethod
+    def _loaded(context: RequestContext, answer: dict[str, Any]) -> Response:
+        """The answer to a request without any text, by which clients have a model loaded before they need it."""
+        return json_response({**answer, "done_reason": "load"})
+
+    # -- stopping ------------------------------------------------------------------------------------------------
+    def cancel(self) -> Response:
+        return self.listing(self._cancel)
+
+    @staticmethod
+    def _cancel() -> dict[str, Any]:
+        request_id = read_json_body().get("request_id")
+        if not isinstance(request_id, str) or not request_id:
+            raise ClientError("The 'request_id' field is required.")
+        cancellation_service.request_cancellation(request_id)
+        return {"status": "cancelled", "request_id": request_id}
+
+
+def counters(context: RequestContext, usage: Mapping[str, Any]) -> Counters:
+    """Ollama's counters of an answer that has just been made."""
+    now = time.monotonic()
+    first = context.first_token_at or context.started
+    return Counters(
+        total_duration=_nanoseconds(now - context.started), prompt_eval_count=_count(usage, "prompt_tokens"),
+        prompt_eval_duration=_nanoseconds(first - context.started), eval_count=_count(usage, "completion_tokens"),
+        eval_duration=_nanoseconds(now - first))
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1_000_000_000)
+
+
+def _count(usage: Mapping[str, Any], key: str) -> int:
+    value = usage.get(key)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,89 @@
+"""What follows an answer: the nodes that remain, the end of the request, and its last line in the log."""
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from Middleware.api.errors import log_error
+from Middleware.api.running_requests import running_requests
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.request_context import RequestContext
+from Middleware.utilities import config_utils
+
+logger = logging.getLogger(__name__)
+
+BACKGROUND_LIMIT_SECONDS = 3600
+
+
+def finish_run(request: RequestContext, context: contextvars.Context, items: Iterator[Any] | None) -> None:
+    """Run what remains of a run: on a thread of its own if nodes follow the answer, else here and now.
+
+    Args:
+        context: where the run was started; its log lines belong there too.
+        items: the engine's iterator, None if it was never made.
+    """
+    if items is None:
+        running_requests.end(request)
+    elif not request.answer_complete or request.cancel_scope.cancelled:
+        try:
+            context.run(items.close)  # type: ignore[attr-defined]
+        finally:
+            _end(request, context)
+    elif request.background_pending:
+        threading.Thread(target=_run_in_background, args=(request, context, items), name="background-nodes",
+                         daemon=True).start()
+    else:
+        _exhaust(request, context, items)
+
+
+def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
+    limit = context.run(config_utils.user_int, "backgroundNodesTimeoutInSeconds", BACKGROUND_LIMIT_SECONDS, minimum=0)
+    timer = threading.Timer(limit, request.cancel_scope.cancel, args=("background nodes took too long",))
+    timer.daemon = True
+    if limit:
+        timer.start()
+    try:
+        _exhaust(request, context, items)
+    finally:
+        timer.cancel()
+
+
+def _exhaust(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
+    try:
+        context.run(_drain, request, items)
+    finally:
+        _end(request, context)
+
+
+def _drain(request: RequestContext, items: Iterator[Any]) -> None:
+    try:
+        for _ in items:
+            pass
+    except EarlyTerminationException as error:
+        logger.info("Request %s: the nodes after the answer ended early: %s", request.request_id, error)
+    except Exception as error:  # the answer is out; only the log can be told
+        log_error(error, request, "after the answer")
+
+
+def _end(request: RequestContext, context: contextvars.Context) -> None:
+    running_requests.end(request)
+    context.run(_log_request, request)
+
+
+def _log_request(request: RequestContext) -> None:
+    """One line that says how the request went."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    now = time.monotonic()
+    first, answered = request.first_token_at, request.answered_at or now
+    speed = ""
+    if first is not None and answered > first:
+        rate = request.tokens / (answered - first)
+        speed = f", first token after {first - request.started:.2f} s, {rate:.1f} tokens/s"
+    logger.info("Request %s: route %s, endpoint %s%s, answered after %.2f s, done after %.2f s%s", request.request_id,
+                request.route or "-", request.endpoint or "-", speed, answered - request.started,
+                now - request.started, ", cancelled" if request.cancel_scope.cancelled else "")

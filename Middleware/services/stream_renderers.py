@@ -1,0 +1,269 @@
+"""How each front-end dialect writes a stream, chunk by chunk, as bytes.
+
+The constant part of a chunk is serialised once per stream; per token only the text is escaped in between.
+"""
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from json.encoder import encode_basestring  # the C encoder where there is one
+from typing import Any, Protocol
+
+from Middleware.services.response_builder_service import (
+    Counters,
+    ResponseBuilderService,
+    encode_text,
+    to_json,
+)
+from Middleware.utilities.tool_calls import ToolCallAssembler
+
+SSE_DONE = b"data: [DONE]\n\n"
+SSE_HEARTBEAT = b":\n\n"
+SSE_TYPE = "text/event-stream; charset=utf-8"
+NDJSON_TYPE = "application/x-ndjson"
+
+Calls = list[dict[str, Any]]
+Usage = Callable[[], dict[str, Any]]
+_MARKER = "\u0000"
+
+builder = ResponseBuilderService()
+
+
+class StreamRenderer(Protocol):
+    """Writes one stream.
+
+    Attributes:
+        content_type: of the response.
+        joins: several pieces may leave in one write; False where each must be an HTTP chunk of its own.
+        wants_usage: ``ending`` needs token counts.
+        fingerprint: the back-end's own, if it says one; for the chunks from then on.
+    """
+
+    content_type: str
+    joins: bool
+    wants_usage: bool
+    fingerprint: str
+
+    def heartbeat(self) -> bytes:
+        """A sign of life without text."""
+
+    def text(self, token: str) -> bytes:
+        """A piece of the answer."""
+
+    def reasoning(self, token: str) -> bytes:
+        """A piece of what the model thinks; ``b""`` if the dialect has no place for it."""
+
+    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+        """Fragments of tool calls, perhaps with text; ``b""`` if they leave later or not at all."""
+
+    def final(self, finish_reason: str) -> bytes:
+        """The end of the answer's text; ``b""`` where it leaves with ``ending``."""
+
+    def ending(self, usage: Usage) -> list[bytes]:
+        """What ends the stream."""
+
+    def error(self, message: str, status: int) -> list[bytes]:
+        """An error in the middle of a stream, and the end of it."""
+
+
+def sse(value: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + to_json(value) + b"\n\n"
+
+
+class _Template:
+    """A chunk with a hole for its text."""
+
+    def __init__(self, frame: Callable[[str], bytes]) -> None:
+        self._before, self._after = frame(_MARKER).split(encode_text(encode_basestring(_MARKER)))
+
+    def fill(self, token: str) -> bytes:
+        return self._before + encode_text(encode_basestring(token)) + self._after
+
+
+class _OpenAIStream:
+    """What both OpenAI dialects share: events, token counts on request, ``[DONE]``."""
+
+    content_type = SSE_TYPE
+    joins = True
+
+    def __init__(self, model: str, include_usage: bool = False) -> None:
+        self.wants_usage = include_usage
+        self._fingerprint = ""
+        self._model = model
+        self._created = int(time.time())
+        self._template: _Template | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @fingerprint.setter
+    def fingerprint(self, value: str) -> None:
+        self._fingerprint = value
+        self._template = None
+
+    def heartbeat(self) -> bytes:
+        return SSE_HEARTBEAT
+
+    def text(self, token: str) -> bytes:
+        if self._template is None:
+            self._template = _Template(lambda text: self._event(self._chunk(text)))
+        return self._template.fill(token)
+
+    def final(self, finish_reason: str) -> bytes:
+        return self._event(self._chunk("", finish_reason))
+
+    def ending(self, usage: Usage) -> list[bytes]:
+        if not self.wants_usage:
+            return [SSE_DONE]
+        return [sse({**self._chunk(""), "choices": [], "usage": usage()}), SSE_DONE]
+
+    def error(self, message: str, status: int) -> list[bytes]:
+        return [sse(builder.build_openai_error(message, status)), SSE_DONE]
+
+    def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _event(self, chunk: dict[str, Any]) -> bytes:
+        if self.wants_usage:
+            chunk["usage"] = None
+        return sse(chunk)
+
+
+class OpenAIChatStream(_OpenAIStream):
+    """A streamed chat completion. ``include_usage``: a closing chunk with token counts, the others say null."""
+
+    def __init__(self, model: str, include_usage: bool = False) -> None:
+        super().__init__(model, include_usage)
+        self._id = f"chatcmpl-{uuid.uuid4()}"
+        self._role: str | None = "assistant"
+
+    def text(self, token: str) -> bytes:
+        return self._event(self._chunk(token)) if self._role else super().text(token)
+
+    def reasoning(self, token: str) -> bytes:
+        return self._event(self._chunk("", reasoning=token))
+
+    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+        return self._event(self._chunk(token, finish_reason, tool_calls=calls))
+
+    def _chunk(self, token: str, finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+        role, self._role = self._role, None
+        return builder.build_openai_chat_completion_chunk(
+            token, finish_reason, model=self._model, chunk_id=self._id, created=self._created, role=role,
+            fingerprint=self.fingerprint, **delta)
+
+
+class OpenAICompletionStream(_OpenAIStream):
+    """A streamed text completion, which has no place for tool calls and reasoning."""
+
+    def __init__(self, model: str, include_usage: bool = False) -> None:
+        super().__init__(model, include_usage)
+        self._id = f"cmpl-{uuid.uuid4()}"
+
+    def reasoning(self, token: str) -> bytes:
+        return b""
+
+    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+        return (self.text(token) if token else b"") + (self.final(finish_reason) if finish_reason else b"")
+
+    def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, Any]:
+        return builder.build_openai_completion_chunk(token, finish_reason, model=self._model, chunk_id=self._id,
+                                                     created=self._created, fingerprint=self.fingerprint)
+
+
+class _OllamaStream:
+    """What both Ollama dialects share: a line per chunk, and one last line that says all about the end.
+
+    Args:
+        counters: makes the closing counters from the token counts.
+    """
+
+    content_type = NDJSON_TYPE
+    joins = False  # front-ends parse an HTTP chunk as one JSON object
+    wants_usage = True
+
+    def __init__(self, model: str, request_id: str, counters: Callable[[Mapping[str, Any]], Counters]) -> None:
+        self.fingerprint = ""
+        self._model = model
+        self._request_id = request_id
+        self._counters = counters
+        self._reason = "stop"
+        self._templates: dict[str, _Template] = {}
+        self._second = -1
+
+    def heartbeat(self) -> bytes:
+        return self.text("")
+
+    def text(self, token: str) -> bytes:
+        return self._filled("text", token, lambda text: self._chunk(text, None))
+
+    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+        self._reason = finish_reason or self._reason
+        return self.text(token) if token else b""
+
+    def final(self, finish_reason: str) -> bytes:
+        self._reason = finish_reason
+        return b""
+
+    def ending(self, usage: Usage) -> list[bytes]:
+        return [_line({**self._last(), **asdict(self._counters(usage()))})]
+
+    def error(self, message: str, status: int) -> list[bytes]:
+        return [_line(builder.build_ollama_error(message))]
+
+    def _filled(self, kind: str, token: str, chunk: Callable[[str], dict[str, Any]]) -> bytes:
+        """A chunk from its template, made anew each second because it tells the time."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second = second
+            self._templates.clear()
+        if kind not in self._templates:
+            self._templates[kind] = _Template(lambda text: _line(chunk(text)))
+        return self._templates[kind].fill(token)
+
+    def _last(self) -> dict[str, Any]:
+        return self._chunk("", self._reason)
+
+    def _chunk(self, token: str, finish_reason: str | None) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class OllamaChatStream(_OllamaStream):
+    """A streamed chat. Tool calls are collected and ride, complete, on the last line."""
+
+    def __init__(self, model: str, request_id: str, counters: Callable[[Mapping[str, Any]], Counters]) -> None:
+        super().__init__(model, request_id, counters)
+        self._calls = ToolCallAssembler()
+
+    def reasoning(self, token: str) -> bytes:
+        return self._filled("reasoning", token, lambda text: builder.build_ollama_chat_chunk(
+            "", None, self._request_id, model=self._model, reasoning=text))
+
+    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+        self._calls.add(calls)
+        return super().tool_calls(token, calls, finish_reason)
+
+    def _last(self) -> dict[str, Any]:
+        return builder.build_ollama_chat_chunk("", self._reason, self._request_id, self._calls.calls() or None,
+                                               model=self._model)
+
+    def _chunk(self, token: str, finish_reason: str | None) -> dict[str, Any]:
+        return builder.build_ollama_chat_chunk(token, finish_reason, self._request_id, model=self._model)
+
+
+class OllamaGenerateStream(_OllamaStream):
+    """A streamed text generation, which has no place for tool calls and reasoning."""
+
+    def reasoning(self, token: str) -> bytes:
+        return b""
+
+    def _chunk(self, token: str, finish_reason: str | None) -> dict[str, Any]:
+        return builder.build_ollama_generate_chunk(token, finish_reason, self._request_id, model=self._model)
+
+
+def _line(value: Any) -> bytes:
+    return to_json(value) + b"\n"

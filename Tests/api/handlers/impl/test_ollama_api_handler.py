@@ -1,0 +1,323 @@
+"""The Ollama dialect, from HTTP to HTTP."""
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.services.cancellation_service import cancellation_service
+from Tests.api.api_lab import Answer, ApiLab, settled
+from Tests.api.front_dialects import COUNTERS, FRONTS, OLLAMA_CHAT, OLLAMA_TEXT, Front
+from Tests.stub_backend import Reply, StubBackend, chat_chunk, chat_stream_reply, json_reply, sse_reply
+from Tests.workflows.engine_lab import llm, static, user
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+BOTH = (OLLAMA_CHAT, OLLAMA_TEXT)
+PATHS = [front.path for front in BOTH]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
+    with StubBackend() as backend:
+        lab = ApiLab(tmp_path, monkeypatch, backend)
+        lab.default([llm("", systemPrompt="{chat_system_prompt}")])
+        yield lab
+    assert settled()
+
+
+def chat(lab: ApiLab, *messages: Any, **fields: Any) -> Answer:
+    return lab.post({"model": "m", "messages": list(messages), "stream": False, **fields}, OLLAMA_CHAT.path)
+
+
+def generate(lab: ApiLab, **fields: Any) -> Answer:
+    return lab.post({"model": "m", "stream": False, **fields}, OLLAMA_TEXT.path)
+
+
+def sent(lab: ApiLab) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in lab.backend.requests[-1].json["messages"]]
+
+
+# -- the shape of answers ----------------------------------------------------------------------------------------------
+
+def without_varying(body: dict[str, Any]) -> dict[str, Any]:
+    """A body without what differs from request to request; checks those values."""
+    assert TIME.fullmatch(body.pop("created_at"))
+    assert uuid.UUID(body.pop("request_id")).version == 4
+    for key in COUNTERS if body["done"] else ():
+        assert type(body[key]) is int and body.pop(key) >= 0
+    return body
+
+
+def test_whole_chat(lab: ApiLab) -> None:
+    lab.default([static("Hi")])
+    answer = chat(lab, user("x"))
+    assert answer.json["request_id"] == answer.headers["X-Request-Id"]
+    assert without_varying(answer.json) == {
+        "model": "tester", "message": {"role": "assistant", "content": "Hi"}, "done_reason": "stop", "done": True}
+
+
+def test_whole_generate(lab: ApiLab) -> None:
+    lab.default([static("Hi")])
+    answer = generate(lab, prompt="x")
+    assert answer.json["request_id"] == answer.headers["X-Request-Id"]
+    body = without_varying(answer.json)
+    assert body.pop("id") == f"gen-{body.pop('created')}"
+    assert body.pop("usage").keys() == {"prompt_tokens", "completion_tokens", "total_tokens"}
+    assert body == {
+        "object": "text_completion", "model": "tester", "response": "Hi", "done_reason": "stop", "done": True,
+        "choices": [{"text": "Hi", "index": 0, "logprobs": None, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize("front", BOTH, ids=str)
+def test_stream(lab: ApiLab, front: Front) -> None:
+    answer = lab.post(front.body("x"), front.path)
+    items = front.items(answer.data)
+    assert {item["request_id"] for item in items} == {answer.headers["X-Request-Id"]}
+    *chunks, last = [without_varying(item) for item in items]
+    assert "".join(front.text(chunk) for chunk in chunks) == "<x>"
+
+    def shape(text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}} if front.chat else {"response": text}
+
+    assert chunks == [{"model": "tester", **shape(front.text(chunk)), "done": False} for chunk in chunks]
+    assert last == {"model": "tester", **shape(""), "done": True, "done_reason": "stop"}
+
+
+@pytest.mark.parametrize("front", BOTH, ids=str)
+def test_length(lab: ApiLab, front: Front) -> None:
+    lab.backend.responder = lambda request: json_reply(
+        {"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]})
+    answer = lab.post(front.body(stream=False), front.path).json
+    assert answer["done_reason"] == "length"
+    if not front.chat:
+        assert answer["choices"][0]["finish_reason"] == "length"
+
+
+# -- chat --------------------------------------------------------------------------------------------------------------
+
+def test_roles_prefixes_and_generator(lab: ApiLab) -> None:
+    lab.user(chatCompleteAddUserAssistant=True, chatCompletionAddMissingAssistantGenerator=True)
+    chat(lab, {"role": "developer", "content": "s"}, user("a"), {"role": "assistant", "content": "b"}, user("c"))
+    assert sent(lab) == [("system", "s"), ("user", "User: a"), ("assistant", "Assistant: b"), ("user", "User: c"),
+                         ("assistant", "Assistant:")]
+
+
+def test_parts_and_images(lab: ApiLab) -> None:
+    lab.default([llm("")])
+    chat(lab, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}],
+               "images": []})
+    assert sent(lab) == [("user", "a\nb")]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_tool_turns_of_ollama_clients(lab: ApiLab, linked: bool) -> None:
+    call = {"function": {"name": "f", "arguments": {"a": 1}}}
+    chat(lab, user("q"), {"role": "assistant", "content": "", "tool_calls": [{"id": "c7", **call} if linked else call]},
+         {"role": "tool", "tool_name": "f", "content": "42", **({"tool_call_id": "c7"} if linked else {})})
+    _, asked, result = lab.backend.requests[0].json["messages"]
+    made, = asked["tool_calls"]
+    assert made["type"] == "function" and json.loads(made["function"]["arguments"]) == {"a": 1}
+    assert made["id"] == result["tool_call_id"] and bool(made["id"])
+    assert (made["id"] == "c7") is linked
+    assert (result["content"], result["name"]) == ("42", "f")
+
+
+def test_tool_choice_is_not_an_ollama_word(lab: ApiLab) -> None:
+    lab.default([llm("", allowTools=True)])
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    chat(lab, user("x"), tools=tools, tool_choice="auto")
+    body = lab.backend.requests[0].json
+    assert body["tools"] == tools and "tool_choice" not in body
+
+
+def test_invalid_arguments_become_an_empty_object(lab: ApiLab) -> None:
+    lab.default([llm("", allowTools=True)])
+    lab.backend.responder = lambda request: sse_reply([
+        chat_chunk({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{bad"}}]}),
+        chat_chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"done":'}}]}),
+        chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "true}"}}]}),
+        chat_chunk({}, "tool_calls"), "[DONE]"])
+    answer = chat(lab, user("x"), stream=True, tools=[{"type": "function", "function": {"name": "f"}}])
+    assert OLLAMA_CHAT.calls(answer.data, True) == [{"function": {"name": "f", "arguments": {"done": True}}},
+                                                    {"function": {"name": "g", "arguments": {}}}]
+    assert [bool(item["message"].get("tool_calls")) for item in OLLAMA_CHAT.items(answer.data)].count(True) == 1
+
+
+# -- text generation ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("fields", "expected"), [
+    ({"prompt": "plain"}, [("user", "plain")]),
+    ({"prompt": "plain", "system": "Be. "}, [("user", "Be. plain")]),
+    ({"system": "only"}, [("user", "only")]),
+    ({"prompt": None, "system": "only"}, [("user", "only")]),
+    ({"prompt": "[Beg_Sys]A[Beg_User] c [Beg_Assistant]Mira:"}, [("system", "A"), ("user", "c"),
+                                                                 ("assistant", "Mira:")]),
+    ({"prompt": "[Beg_User]c[Beg_Assistant]"}, [("user", "c")]),
+    ({"system": "Be brief.", "prompt": "[Beg_User]c"}, [("system", "Be brief."), ("user", "c")]),
+    ({"system": "[Beg_Sys]S", "prompt": "[Beg_User]c"}, [("system", "S"), ("user", "c")]),
+])
+def test_prompts(lab: ApiLab, fields: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert generate(lab, **fields).status == 200
+    assert sent(lab) == expected
+
+
+def test_image_without_words(lab: ApiLab) -> None:
+    lab.default([llm("", acceptImages=True)])
+    assert generate(lab, prompt="", images=["Zm9v"]).json["response"]
+    assert len(lab.backend.requests) == 1
+
+
+@pytest.mark.parametrize(("path", "fields"), [
+    ("/api/generate", {}), ("/api/generate", {"prompt": ""}), ("/api/generate", {"keep_alive": -1, "stream": True}),
+    ("/api/chat", {"messages": []}), ("/api/chat", {"messages": [], "stream": True})])
+def test_load_call_runs_no_workflow(lab: ApiLab, path: str, fields: dict[str, Any]) -> None:
+    answer = lab.post({"model": "m", **fields}, path)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    body = answer.json
+    assert (body["model"], body["done"], body["done_reason"]) == ("tester", True, "load")
+    assert body.get("response", body.get("message", {}).get("content")) == ""
+    assert lab.backend.requests == []
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+def listed(lab: ApiLab) -> ApiLab:
+    lab.user(allowSharedWorkflows=True)
+    for name in ("b", "a", "_x"):
+        lab.shared(name, f"from {name}")
+    return lab
+
+
+def test_tags(lab: ApiLab) -> None:
+    models = listed(lab).get("/api/tags").json["models"]
+    assert [model["name"] for model in models] == ["tester:a", "tester:b"]
+    assert models[0] == {
+        "name": "tester:a", "model": "tester:a:latest", "modified_at": "2024-11-23T00:00:00Z", "size": 1,
+        "digest": hashlib.sha256(b"tester:a").hexdigest(),
+        "details": {"format": "gguf", "family": "wilmer", "families": None, "parameter_size": "N/A",
+                    "quantization_level": "Q8"}}
+
+
+@pytest.mark.parametrize("key", ["name", "model"])
+def test_listed_names_reach_the_workflow(lab: ApiLab, key: str) -> None:
+    for model in listed(lab).get("/api/tags").json["models"]:
+        for front in FRONTS:
+            answer = lab.post(front.body(model=model[key], stream=False), front.path)
+            assert front.text(answer.json) == f"from {model['name'][-1]}"
+            assert answer.json["model"] == model["name"]
+
+
+def test_version(lab: ApiLab) -> None:
+    assert lab.get("/api/version").json == {"version": "0.9"}
+
+
+def test_ps(lab: ApiLab) -> None:
+    models = listed(lab).get("/api/ps").json["models"]
+    assert [model["model"] for model in models] == ["tester:a:latest", "tester:b:latest"]
+    assert all(model.keys() >= {"name", "size", "digest", "details", "expires_at", "size_vram"} for model in models)
+
+
+@pytest.mark.parametrize("body", [{"model": "tester:a"}, {"model": "tester:a:latest"}, {"name": "tester:a"}])
+def test_show(lab: ApiLab, body: dict[str, str]) -> None:
+    shown = listed(lab).post(body, "/api/show").json
+    assert {"completion", "tools"} <= set(shown["capabilities"])
+    assert shown["details"]["family"] == "wilmer" and shown["model_info"]
+
+
+@pytest.mark.parametrize(("body", "status"), [
+    ({"model": "nope"}, 404), ({}, 400), ({"model": 5}, 400), ("{oops", 400), ([], 400)])
+def test_show_unknown(lab: ApiLab, body: Any, status: int) -> None:
+    answer = lab.post(body, "/api/show")
+    assert answer.status == status
+    assert answer.json.keys() == {"error"} and isinstance(answer.json["error"], str)
+
+
+@pytest.mark.parametrize("path", ["/api/tags", "/api/version", "/api/ps"])
+def test_lists_take_head_and_slashes(lab: ApiLab, path: str) -> None:
+    assert lab.get(path + "/").status == 200
+    with lab.client.head(path) as response:
+        assert (response.status_code, response.data) == (200, b"")
+
+
+@pytest.mark.parametrize(("path", "methods"), [
+    ("/api/chat", {"POST", "DELETE"}), ("/api/generate", {"POST", "DELETE"}), ("/api/tags", {"GET", "HEAD"}),
+    ("/api/show", {"POST"})])
+def test_methods(lab: ApiLab, path: str, methods: set[str]) -> None:
+    with lab.client.options(path) as response:
+        assert response.status_code == 200
+        assert set(response.headers["Allow"].split(", ")) == methods | {"OPTIONS"}
+    with lab.client.put(path) as response:
+        assert response.status_code == 405
+        assert isinstance(response.get_json()["error"], str)
+        assert methods <= set(response.headers["Allow"].split(", "))
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+def cancel(lab: ApiLab, body: Any, path: str = "/api/chat") -> Answer:
+    data = body if isinstance(body, str) else json.dumps(body)
+    return Answer(lab.client.delete(path, data=data))
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/api/chat/"])
+def test_cancelling_an_unknown_request(lab: ApiLab, path: str) -> None:
+    answer = cancel(lab, {"request_id": "nope"}, path)
+    assert (answer.status, answer.json) == (200, {"status": "cancelled", "request_id": "nope"})
+    cancellation_service.acknowledge_cancellation("nope")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("body", "text"), [
+    ({}, "The 'request_id' field is required."), ({"request_id": ""}, "The 'request_id' field is required."),
+    ({"request_id": 5}, "The 'request_id' field is required."),
+    ({"request_id": ["x"]}, "The 'request_id' field is required."),
+    ({"request_id": None}, "The 'request_id' field is required."),
+    ("", "Invalid JSON data"), ("{", "Invalid JSON data"), ("[]", "The request body must be a JSON object.")])
+def test_bad_cancellations(lab: ApiLab, path: str, body: Any, text: str) -> None:
+    answer = cancel(lab, body, path)
+    assert (answer.status, answer.json) == (400, {"error": text})
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("front", FRONTS, ids=str)
+def test_either_path_cancels_any_request(lab: ApiLab, front: Front, path: str) -> None:
+    """The client is still connected, so it gets a proper end."""
+    lab.default([llm("", returnToUser=True), llm("never")])
+    lab.backend.responder = lambda request: chat_stream_reply(["one ", "two"], hang=True)
+    response = lab.client.post(front.path, data=json.dumps(front.body(stream=True)))
+    body: Iterator[bytes] = iter(response.response)  # type: ignore[arg-type]
+    data = b""
+    while b"two" not in data:
+        data += next(body)
+    first = response.headers["X-Request-Id"]
+    if front.ollama:
+        assert json.loads(data.split(b"\n")[0])["request_id"] == first
+    timer = threading.Timer(0.05, cancel, (lab, {"request_id": first}, path))
+    timer.start()
+    data += b"".join(body)
+    response.close()
+    timer.join()
+    assert front.streamed(data) == "one two"
+    assert front.finishes(data) == ["stop"]
+    assert lab.backend.requests[0].wait_ended(1)
+    assert settled() and len(lab.backend.requests) == 1
+    assert first not in cancellation_service.get_all_cancelled_requests()
+
+
+def test_cancelled_before_the_first_token(lab: ApiLab) -> None:
+    lab.backend.responder = lambda request: Reply(never=True)
+    response = lab.client.post(OLLAMA_TEXT.path, data=json.dumps(OLLAMA_TEXT.body()))
+    body: Iterator[bytes] = iter(response.response)  # type: ignore[arg-type]
+    data = next(body)
+    cancel(lab, {"request_id": json.loads(data)["request_id"]})
+    data += b"".join(body)
+    response.close()
+    assert OLLAMA_TEXT.finishes(data) == ["stop"]
+    assert lab.backend.requests[0].wait_ended(1)

@@ -1,0 +1,47 @@
+"""Fragments of streamed tool calls."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from Middleware.utilities.tool_calls import ToolCallAssembler
+
+
+def assembled(*fragments: Any) -> list[tuple[str, str, Any]]:
+    assembler = ToolCallAssembler()
+    for fragment in fragments:
+        assembler.add([fragment])
+    calls = assembler.calls()
+    assert all(call["type"] == "function" for call in calls)
+    return [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
+
+
+def part(arguments: Any = None, name: Any = None, index: Any = 0, call_id: Any = None) -> dict[str, Any]:
+    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+    return {"index": index, "id": call_id, "function": function}
+
+
+@pytest.mark.parametrize(("fragments", "calls"), [
+    ((), []),
+    ((part('{"a":', "f", 0, "c1"), part("1}")), [("c1", "f", '{"a":1}')]),
+    ((part("x", "first"), part("y", "second"), part("z", "")), [("", "second", "xyz")]),
+    ((part("2", "g", 1), part("1", "f", 0)), [("", "f", "1"), ("", "g", "2")]),
+    (({"function": {"name": "f", "arguments": "a"}}, part("b")), [("", "f", "ab")]),
+    ((part("a", "f", "odd"), part("b")), [("", "f", "ab")]),
+    ((part("old", "f"), part({"a": 1})), [("", "f", {"a": 1})]),
+    ((part({"a": 1}, "f"), part("new")), [("", "f", "new")]),
+    ((part(None, "f"),), [("", "f", "")]),
+    (("junk", None, 5, {"index": 0}, {"index": 0, "function": "x"}), [("", "", "")]),
+    ((part("", 5, 0, 6),), [("", "", "")]),
+])
+def test_assembly(fragments: tuple[Any, ...], calls: list[tuple[str, str, Any]]) -> None:
+    assert assembled(*fragments) == calls
+
+
+def test_objects_are_copied() -> None:
+    arguments = {"a": 1}
+    assembler = ToolCallAssembler()
+    assembler.add([part(arguments, "f")])
+    assembler.calls()[0]["function"]["arguments"]["b"] = 2
+    assert arguments == {"a": 1}
