@@ -6,9 +6,12 @@ from typing import Any
 
 from flask import Flask
 
+from Middleware.api.admission_middleware import AdmissionMiddleware
 from Middleware.api.api_server import ApiServer
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
+from Middleware.api.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
+from Middleware.services.idempotency_service import idempotency_service
 
 RESERVED_THREADS = 64  # never occupied by requests that wait at the gate
 
@@ -19,18 +22,19 @@ def create_app() -> Flask:
 
 
 def build_wsgi_application(app: Flask | None = None, threads: int | None = None) -> Callable[..., Any]:
-    """The WSGI callable that launchers serve: the application behind the concurrency gate, if one is configured.
+    """The WSGI callable that launchers serve: admission, then the concurrency gate if one is configured, then the app.
 
     Args:
         app: the application; a fresh one by default.
         threads: how many threads the server has; bounds how many requests may wait at the gate.
     """
-    app = app or create_app()
+    idempotency_service.is_running = running_requests.knows
+    gated: Callable[..., Any] = app or create_app()
     semaphore = globals_.get_request_semaphore()
-    if semaphore is None or globals_.CONCURRENCY_LEVEL != "wilmer":
-        return app
-    waiting = max(threads - RESERVED_THREADS, 1) if threads else None
-    return ConcurrencyLimitMiddleware(app, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
+    if semaphore is not None and globals_.CONCURRENCY_LEVEL == "wilmer":
+        waiting = max(threads - RESERVED_THREADS, 1) if threads else None
+        gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
+    return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
-"""The concurrency gate at the front door (frontend-api, section 11)."""
+"""The concurrency gate at the front door."""
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import threading
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from Middleware.api.disconnect_watcher import probe_for
+from Middleware.api.running_requests import request_of
+from Middleware.common.fair_semaphore import FairSemaphore, Place
 
 logger = logging.getLogger(__name__)
 
@@ -21,16 +24,20 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class ConcurrencyLimitMiddleware:
-    """Lets a limited number of POST requests through at a time; other methods never wait.
+    """Lets a limited number of POST requests through at a time, in the order of their arrival.
+
+    Other methods never wait. A waiting request whose client leaves is dropped. One that is cancelled while its client
+    waits on needs no slot: it goes through to the application, which runs nothing for it and answers in its dialect.
 
     Args:
         app: the WSGI application behind the gate.
-        semaphore: its slots; a slot is held until the response body is closed.
+        semaphore: its slots; a slot is held until the response body is exhausted, closed or fails. The order is kept
+            by a ``FairSemaphore``; those of ``threading`` serve whom they like.
         acquire_timeout: seconds a request may wait before it is answered with 503.
         max_waiting: how many requests may wait at a time (each occupies a server thread); more get their 503 at once.
     """
 
-    def __init__(self, app: WsgiApp, semaphore: threading.BoundedSemaphore, acquire_timeout: float = 900,
+    def __init__(self, app: WsgiApp, semaphore: FairSemaphore | threading.Semaphore, acquire_timeout: float = 900,
                  max_waiting: int | None = None) -> None:
         self.app = app
         self.semaphore = semaphore
@@ -42,7 +49,10 @@ class ConcurrencyLimitMiddleware:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ.get("REQUEST_METHOD") != "POST":
             return self.app(environ, start_response)
-        if not self._acquire(environ):
+        way = self._queue(environ)
+        if way is _Way.WITHOUT_SLOT:
+            return self.app(environ, start_response)
+        if way is _Way.REFUSED:
             start_response("503 Service Unavailable", [
                 ("Content-Type", "application/json"), ("Content-Length", str(len(BUSY))),
                 ("Retry-After", RETRY_AFTER)])
@@ -55,39 +65,88 @@ class ConcurrencyLimitMiddleware:
             raise
         return _GatedBody(body, slot)
 
-    def _acquire(self, environ: dict[str, Any]) -> bool:
-        if self.semaphore.acquire(blocking=False):
-            return True
-        with self._lock:
-            if self.max_waiting is not None and self._waiting >= self.max_waiting:
-                logger.warning("Concurrency gate: %d requests wait already, refusing one more", self._waiting)
-                return False
-            self._waiting += 1
-            logger.info("Concurrency gate: all slots are taken, %d waiting", self._waiting)
+    def _queue(self, environ: dict[str, Any]) -> _Way:
+        place = self.semaphore.line_up() if isinstance(self.semaphore, FairSemaphore) else _Poll(self.semaphore)
+        if place.wait(0):
+            return _Way.WITH_SLOT
+        way = _Way.REFUSED
         try:
-            return self._wait(environ)
+            if self._may_wait(environ):
+                way = self._wait(environ, place)
+        finally:
+            if way is not _Way.WITH_SLOT:
+                place.leave()
+        return way
+
+    def _may_wait(self, environ: dict[str, Any]) -> bool:
+        with self._lock:
+            waiting = self._waiting
+            full = self.max_waiting is not None and waiting >= self.max_waiting
+            self._waiting += not full
+        if full:
+            logger.warning("Concurrency gate: %d requests wait already, refusing request %s", waiting, _name(environ))
+        else:
+            logger.info("Concurrency gate: all slots are taken, request %s waits, %d waiting", _name(environ),
+                        waiting + 1)
+        return not full
+
+    def _wait(self, environ: dict[str, Any], place: Place | _Poll) -> _Way:
+        began = time.monotonic()
+        try:
+            way = self._wait_in_line(environ, place, began + self.acquire_timeout)
         finally:
             with self._lock:
                 self._waiting -= 1
+        if way is _Way.WITH_SLOT:
+            logger.info("Concurrency gate: request %s goes on after %.2f s", _name(environ), time.monotonic() - began)
+        return way
 
-    def _wait(self, environ: dict[str, Any]) -> bool:
-        gone = probe_for(environ)
-        deadline = time.monotonic() + self.acquire_timeout
+    def _wait_in_line(self, environ: dict[str, Any], place: Place | _Poll, deadline: float) -> _Way:
+        gone, request = probe_for(environ), request_of(environ)
         while (left := deadline - time.monotonic()) > 0:
-            if self.semaphore.acquire(timeout=min(SLICE, left)):
-                return True
+            if place.wait(min(SLICE, left)):
+                return _Way.WITH_SLOT
             if gone is not None and gone():
-                logger.info("Concurrency gate: a waiting client has gone")
-                return False
-        logger.warning("Concurrency gate: no slot became free in %s s", self.acquire_timeout)
-        return False
+                logger.info("Concurrency gate: the client of request %s has gone", _name(environ))
+                return _Way.REFUSED
+            if request is not None and request.cancel_scope.cancelled:
+                return _Way.WITHOUT_SLOT
+        logger.warning("Concurrency gate: no slot became free in %s s, refusing request %s", self.acquire_timeout,
+                       _name(environ))
+        return _Way.REFUSED
+
+
+class _Way(enum.Enum):
+    """How a request leaves the queue."""
+
+    WITH_SLOT = enum.auto()
+    WITHOUT_SLOT = enum.auto()
+    REFUSED = enum.auto()
+
+
+class _Poll:
+    """In place of a place in line, for semaphores that keep none."""
+
+    def __init__(self, semaphore: threading.Semaphore) -> None:
+        self._semaphore = semaphore
+
+    def wait(self, timeout: float) -> bool:
+        return self._semaphore.acquire(timeout=timeout) if timeout else self._semaphore.acquire(blocking=False)
+
+    def leave(self) -> None:
+        """There is nothing to give up."""
+
+
+def _name(environ: dict[str, Any]) -> str:
+    request = request_of(environ)
+    return request.request_id if request else "-"
 
 
 class _Slot:
     """One place, given back exactly once."""
 
-    def __init__(self, semaphore: threading.BoundedSemaphore) -> None:
-        self._semaphore: threading.BoundedSemaphore | None = semaphore
+    def __init__(self, semaphore: FairSemaphore | threading.Semaphore) -> None:
+        self._semaphore: FairSemaphore | threading.Semaphore | None = semaphore
         self._lock = threading.Lock()
 
     def release(self) -> None:

@@ -82,7 +82,6 @@ class DisconnectWatcher:
                 # in this order: a client leaves a complete answer as it likes
                 if self._gone(probe) and not request.answer_complete:
                     self.forget(request)
-                    logger.info("Request %s: the client has gone, stopping its work", request.request_id)
                     request.cancel_scope.cancel("client disconnected")  # leaves no trace if the request has just ended
             time.sleep(self._interval)
 

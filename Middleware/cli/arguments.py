@@ -23,6 +23,7 @@ class LaunchArguments:
 
     Attributes:
         concurrency_timeout: seconds a request waits for a slot.
+        max_request_mb: largest request body in units of 1024 * 1024 bytes; 0 for any size.
         file_logging: True if the switch was given, else None (a user file may decide).
         log_level: name of the lowest level that is logged, or None for the environment or the default.
     """
@@ -39,6 +40,7 @@ class LaunchArguments:
     concurrency: int = 1
     concurrency_timeout: float = 900
     concurrency_level: str = "wilmer"
+    max_request_mb: int = 256
     log_level: str | None = None
 
 
@@ -66,6 +68,8 @@ def build_parser(program: str | None = None) -> argparse.ArgumentParser:
         help="seconds a request waits for its turn (default: %(default)s)")
     add("--concurrency-level", choices=("wilmer", "endpoint"), default="wilmer",
         help="what takes a turn: a whole request, or each call of an LLM (default: %(default)s)")
+    add("--max-request-mb", type=int, default=256, metavar="N",
+        help="largest request body in megabytes, 0 = any size (default: %(default)s)")
     add("--log-level", type=str.upper, choices=LOG_LEVELS, help="DEBUG writes conversation text to the log "
                                                                "(default: environment WILMER_LOG_LEVEL, else INFO)")
     add("--version", action="version", version=f"WilmerAI {VERSION}")
@@ -88,7 +92,7 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         logging_directory=_directory(raw.LoggingDirectory, keep_trailing=True),
         users=users, file_logging=raw.file_logging, port=raw.port, listen=_clean_address(raw.listen),
         concurrency=raw.concurrency, concurrency_timeout=raw.concurrency_timeout,
-        concurrency_level=raw.concurrency_level, log_level=raw.log_level)
+        concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb, log_level=raw.log_level)
 
 
 def apply_arguments(arguments: LaunchArguments) -> None:
@@ -109,6 +113,7 @@ def apply_arguments(arguments: LaunchArguments) -> None:
     instance.CONCURRENCY_LIMIT = arguments.concurrency
     instance.CONCURRENCY_TIMEOUT = arguments.concurrency_timeout
     instance.CONCURRENCY_LEVEL = arguments.concurrency_level
+    instance.MAX_REQUEST_MB = arguments.max_request_mb
 
 
 def _directory(value: str | None, keep_trailing: bool = False) -> str | None:
@@ -125,6 +130,8 @@ def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
         parser.error("--concurrency must be >= 0")
     if not 0 < raw.concurrency_timeout < float("inf"):  # false for nan too
         parser.error("--concurrency-timeout must be > 0")
+    if raw.max_request_mb < 0:
+        parser.error("--max-request-mb must be >= 0")
     if raw.port is not None and not 0 <= raw.port <= 65535:
         parser.error("--port must be between 0 and 65535")
     address = (raw.listen or "").strip()

@@ -4,6 +4,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from Middleware.api.request_bodies import BODY_LEFT_KEY
+from Middleware.cli.listening import say_goodbye
+
 
 def error_body(status: int, message: str) -> bytes:
     """An error as JSON; the dialect is not known where the request could not be read, so it is OpenAI's."""
@@ -24,6 +27,12 @@ class JsonErrorsMixin:
         self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+    def finish(self: Any) -> None:
+        """Let a client whose body was refused read why, before the connection ends."""
+        if BODY_LEFT_KEY in getattr(self, "environ", ()):
+            say_goodbye(self.connection)
+        super().finish()  # type: ignore[misc]
 
     def version_string(self) -> str:
         return "WilmerAI"

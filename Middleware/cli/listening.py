@@ -4,10 +4,12 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+import time
 
 from Middleware.cli.errors import StartError
 
 BACKLOG = 1024
+GOODBYE_SECONDS = 10.0
 _WINDOWS_IN_USE = 10048
 _WINDOWS_NO_ACCESS = 10013  # also what an address that another program holds exclusively answers
 
@@ -41,6 +43,22 @@ def start_listening(sock: socket.socket) -> None:
     except OSError as error:
         sock.close()
         raise StartError(_explain(error, host, port)) from error
+
+
+def say_goodbye(connection: socket.socket, seconds: float = GOODBYE_SECONDS) -> None:
+    """End the sending half and throw away what the peer still sends, until it closes too or the time is up.
+
+    Closing at once would reset a connection on which data is under way, and the peer might lose the answer.
+    """
+    deadline = time.monotonic() + seconds
+    try:
+        connection.shutdown(socket.SHUT_WR)
+        while (left := deadline - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not connection.recv(65536):
+                return
+    except OSError:  # gone already, or silent for too long
+        pass
 
 
 def url_of(host: str, port: int) -> str:

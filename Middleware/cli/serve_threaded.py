@@ -1,6 +1,7 @@
 """Serving with a thread per connection: ``server.py``, and ``run_eventlet.py`` without its package."""
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import threading
@@ -9,6 +10,7 @@ from typing import Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
+from Middleware.api.request_bodies import BODY_LEFT_KEY
 from Middleware.cli.json_errors import JsonErrorsMixin
 from Middleware.cli.listening import start_listening
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests
@@ -26,6 +28,13 @@ class RequestHandler(JsonErrorsMixin, WSGIRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = 65536  # werkzeug flushes after each chunk
     timeout = None
+
+    def end_headers(self) -> None:
+        """Keep Werkzeug from waiting for the rest of a refused body; ``finish`` throws that away, within limits."""
+        super().end_headers()
+        if BODY_LEFT_KEY in getattr(self, "environ", ()):
+            self.rfile.close()
+            self.rfile = io.BytesIO()
 
 
 class _Server(ThreadedWSGIServer):

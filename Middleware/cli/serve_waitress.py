@@ -2,21 +2,27 @@
 from __future__ import annotations
 
 import select
+import socket
+import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from waitress import create_server, wasyncore
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
 from waitress.task import ErrorTask
 
 from Middleware.cli.json_errors import error_body
+from Middleware.cli.listening import GOODBYE_SECONDS
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests
 from Middleware.cli.stop_signals import StopSignals
+from Middleware.common import instance_global_variables as instance
 
 WORKER_THREADS = 512  # all created at start: about 16 KB of memory each
 MEGABYTE = 1024 * 1024
-MAX_BODY_BYTES = 512 * MEGABYTE
+NEVER = sys.maxsize  # bytes
 HAS_POLL = hasattr(select, "poll")
 FLUSH_SECONDS = 2.0
 
@@ -29,9 +35,9 @@ def waitress_settings() -> dict[str, Any]:
         "asyncore_use_poll": HAS_POLL,
         "channel_request_lookahead": 8,  # keep reading while a request runs, to see its client leave
         "channel_timeout": 120,
-        "max_request_body_size": MAX_BODY_BYTES,
-        "inbuf_overflow": MAX_BODY_BYTES + MEGABYTE,
-        "outbuf_overflow": MAX_BODY_BYTES + MEGABYTE,
+        "max_request_body_size": NEVER,  # Parser has the limit
+        "inbuf_overflow": NEVER,
+        "outbuf_overflow": NEVER,
         "recv_bytes": 65536,
         "expose_tracebacks": False,
         "clear_untrusted_proxy_headers": True,
@@ -40,8 +46,39 @@ def waitress_settings() -> dict[str, Any]:
     }
 
 
+class Parser(HTTPRequestParser):
+    """Stops reading a body above the limit. The application is told its length, and answers that.
+
+    ``on_refusal`` is called then: the rest of the body is still to come, and no request can follow it.
+    """
+
+    def __init__(self, adj: Any, on_refusal: Callable[[], None]) -> None:
+        super().__init__(adj)
+        self._limit = instance.MAX_REQUEST_MB * MEGABYTE or NEVER
+        self._on_refusal = on_refusal
+
+    def received(self, data: bytes) -> int:
+        consumed: int = super().received(data)
+        size = self._size()
+        if size <= self._limit:
+            return consumed
+        self.completed = True
+        self.error, self.expect_continue = None, False
+        self.headers.update(CONTENT_LENGTH=str(size), CONNECTION="close")
+        self.close()
+        self.body_rcv = None
+        self._on_refusal()
+        return len(data)
+
+    def _size(self) -> int:
+        """Bytes of the body: as announced, else so far. Framing counts where it is most of what was sent."""
+        if not self.chunked or self.body_rcv is None:
+            return self.content_length
+        return max(len(self.body_rcv), self.body_bytes_received // 8)
+
+
 class JsonErrorTask(ErrorTask):
-    """Answers what Waitress itself refuses (malformed, too large, a crash) as JSON."""
+    """Answers what Waitress itself refuses (malformed, a crash) as JSON."""
 
     def execute(self) -> None:
         error = self.request.error
@@ -53,15 +90,59 @@ class JsonErrorTask(ErrorTask):
         self.write(body)
 
 
-class JsonErrorChannel(HTTPChannel):
+class Channel(HTTPChannel):
+    """A connection. After a refused body it lets the client read the answer before it closes.
+
+    Closing at once would reset a connection on which data is under way, and the client might lose the answer.
+    """
+
     error_task_class = JsonErrorTask
+    _deaf = False  # throws away what arrives
+    _goodbye_until: float | None = None  # monotonic; set once the answer is out and our sending half is closed
+
+    def parser_class(self, adj: Any) -> Parser:
+        """Called for every request, as the class would be."""
+        return Parser(adj, self._grow_deaf)
+
+    def _grow_deaf(self) -> None:
+        self._deaf = True
+
+    def received(self, data: bytes) -> bool:
+        return self._deaf or bool(super().received(data))
+
+    def readable(self) -> bool:
+        return self._goodbye_until is not None or super().readable()
+
+    def writable(self) -> bool:
+        return self.will_close if self._goodbye_until is not None else super().writable()
+
+    def handle_write(self) -> None:
+        if not self._deaf or not self.close_when_flushed or self.will_close:
+            super().handle_write()
+            return
+        self._flush_exception(self._flush_some)
+        if not self.total_outbufs_len and not self.will_close:
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        self.close_when_flushed = False
+        self._goodbye_until = time.monotonic() + GOODBYE_SECONDS
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:  # the peer has gone
+            self.will_close = True
+
+    def handle_read(self) -> None:
+        super().handle_read()
+        if self._goodbye_until is not None and time.monotonic() > self._goodbye_until:
+            self.will_close = True
 
 
 def serve(launch: Launch) -> None:
     """Serve until Ctrl-C or SIGTERM, then let running requests come to their end."""
     channels: dict[int, Any] = {}
     server = create_server(launch.application, map=channels, sockets=[launch.sock], **waitress_settings())
-    server.channel_class = JsonErrorChannel
+    server.channel_class = Channel
     launch.announce()
     with StopSignals(wake=server.pull_trigger) as signals:
         while not signals.requested:

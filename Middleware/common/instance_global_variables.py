@@ -4,9 +4,9 @@ The names are part of the contract with users' scripts (configuration-and-securi
 """
 from __future__ import annotations
 
-import threading
 import uuid
 
+from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.request_context import RequestContext, current_request, set_current_request
 
 INSTANCE_ID = str(uuid.uuid4())
@@ -23,17 +23,18 @@ LISTEN_ADDRESS: str = "127.0.0.1"
 CONCURRENCY_LIMIT: int = 1
 CONCURRENCY_TIMEOUT: float = 900
 CONCURRENCY_LEVEL: str = "wilmer"
+MAX_REQUEST_MB: int = 256  # units of 1024 * 1024 bytes; 0: any size
 
-_request_semaphore: threading.BoundedSemaphore | None = None
+_request_semaphore: FairSemaphore | None = None
 
 
 def initialize_request_semaphore(limit: int) -> None:
     """Create the gate's semaphore; a limit of 0 or less means no gate."""
     global _request_semaphore
-    _request_semaphore = threading.BoundedSemaphore(limit) if limit > 0 else None
+    _request_semaphore = FairSemaphore(limit) if limit > 0 else None
 
 
-def get_request_semaphore() -> threading.BoundedSemaphore | None:
+def get_request_semaphore() -> FairSemaphore | None:
     return _request_semaphore
 
 

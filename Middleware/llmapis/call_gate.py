@@ -1,12 +1,17 @@
-"""The concurrency gate around single LLM calls (``--concurrency-level endpoint``, llm-backends section 10.5)."""
+"""The concurrency gate around single LLM calls (``--concurrency-level endpoint``)."""
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.common.fair_semaphore import Place
 from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import current_request
+
+logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.1
 
@@ -29,8 +34,21 @@ class CallSlot:
         """Like ``acquire``, but yields once per second of waiting, so that a stream can show signs of life."""
         if self._semaphore is None or self._held:
             return
+        place = self._semaphore.line_up()
+        try:
+            self._held = place.wait(0)
+            if not self._held:
+                yield from self._wait(place, self._semaphore.waiting)
+        finally:
+            if not self._held:
+                place.leave()
+
+    def _wait(self, place: Place, waiting: int) -> Generator[None, None, None]:
+        request = current_request()
+        logger.info("Concurrency gate: all slots are taken, a call of request %s waits, %d waiting",
+                    request.request_id if request else "-", waiting)
         started = shown = time.monotonic()
-        while not self._semaphore.acquire(timeout=SLICE_SECONDS):
+        while not place.wait(SLICE_SECONDS):
             now = time.monotonic()
             if self._scope is not None and self._scope.cancelled:
                 raise EarlyTerminationException("cancelled while waiting for a slot")

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
+from Middleware.api.running_requests import REQUEST_KEY
+from Middleware.common.fair_semaphore import FairSemaphore
+from Middleware.models.request_context import RequestContext
 from Tests.workflows.engine_lab import until
 
 
@@ -49,9 +52,18 @@ class Started:
         self.status, self.headers = status, dict(headers)
 
 
+SEMAPHORES = [threading.BoundedSemaphore, threading.Semaphore, FairSemaphore]
+
+
+@pytest.fixture(params=SEMAPHORES, ids=lambda kind: kind.__name__)
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 class Gate:
-    def __init__(self, app: Any, slots: int = 1, timeout: float = 5.0, max_waiting: int | None = None) -> None:
-        self.semaphore = threading.BoundedSemaphore(slots)
+    def __init__(self, app: Any, slots: int = 1, timeout: float = 5.0, max_waiting: int | None = None,
+                 kind: Any = FairSemaphore) -> None:
+        self.semaphore = kind(slots)
         self.middleware = ConcurrencyLimitMiddleware(app, self.semaphore, timeout, max_waiting)
 
     def open(self, method: str = "POST", **environ: Any) -> tuple[Started, Any]:
@@ -155,8 +167,8 @@ def test_other_methods_never_wait(method: str) -> None:
     assert not gate.free()
 
 
-def test_the_next_in_line_goes_when_a_slot_is_free() -> None:
-    gate = Gate(App(b"x"))
+def test_the_next_in_line_goes_when_a_slot_is_free(kind: Any) -> None:
+    gate = Gate(App(b"x"), kind=kind)
     _, first = gate.open()
     second = Waiter(gate)
     time.sleep(0.05)
@@ -167,9 +179,9 @@ def test_the_next_in_line_goes_when_a_slot_is_free() -> None:
     assert gate.free()
 
 
-def test_time_out() -> None:
+def test_time_out(kind: Any) -> None:
     app = App(b"x")
-    gate = Gate(app, timeout=0.15)
+    gate = Gate(app, timeout=0.15, kind=kind)
     _, first = gate.open()
     began = time.monotonic()
     started, body = gate.open()
@@ -186,8 +198,8 @@ def test_time_out() -> None:
     assert gate.free()
 
 
-def test_more_than_may_wait_are_refused_at_once() -> None:
-    gate = Gate(App(b"x"), max_waiting=1)
+def test_more_than_may_wait_are_refused_at_once(kind: Any) -> None:
+    gate = Gate(App(b"x"), max_waiting=1, kind=kind)
     _, first = gate.open()
     waiting = Waiter(gate)
     assert until(lambda: gate.middleware._waiting == 1)
@@ -199,9 +211,9 @@ def test_more_than_may_wait_are_refused_at_once() -> None:
     assert finish(waiting.body) == b"x"
 
 
-def test_a_client_that_left_the_queue_is_not_served() -> None:
+def test_a_client_that_left_the_queue_is_not_served(kind: Any) -> None:
     app = App(b"x")
-    gate = Gate(app)
+    gate = Gate(app, kind=kind)
     _, first = gate.open()
     gone = threading.Event()
     waiting = Waiter(gate, **{"waitress.client_disconnected": gone.is_set})
@@ -214,7 +226,7 @@ def test_a_client_that_left_the_queue_is_not_served() -> None:
     assert app.calls == ["POST"] and gate.free()
 
 
-def test_slots_under_load() -> None:
+def test_slots_under_load(kind: Any) -> None:
     running, most = [0], [0]
     lock = threading.Lock()
 
@@ -227,7 +239,7 @@ def test_slots_under_load() -> None:
             running[0] -= 1
         return Body(App(b"x"))
 
-    gate = Gate(app, slots=3)
+    gate = Gate(app, slots=3, kind=kind)
     waiters = [Waiter(gate) for _ in range(20)]
 
     def close_all() -> bool:
@@ -240,3 +252,80 @@ def test_slots_under_load() -> None:
     assert 1 <= most[0] <= 3
     close_all()
     assert all(gate.semaphore.acquire(blocking=False) for _ in range(3))
+
+
+# -- the queue ---------------------------------------------------------------------------------------------------------
+
+def queued(gate: Gate, number: int, **environ: Any) -> Waiter:
+    """A request in the queue, the ``number``th there."""
+    waiter = Waiter(gate, **environ)
+    assert until(lambda: gate.middleware._waiting == number)
+    return waiter
+
+
+def test_first_come_first_served() -> None:
+    gate = Gate(App(b"x"))
+    _, running = gate.open()
+    waiters = [queued(gate, number) for number in range(1, 9)]
+    for number, waiter in enumerate(waiters):
+        running.close()
+        waiter.join(1)
+        assert [other.body is not None for other in waiters] == [True] * (number + 1) + [False] * (7 - number)
+        running = waiter.body
+    running.close()
+    assert gate.free()
+
+
+def test_who_leaves_the_queue_lets_the_next_one_go() -> None:
+    app, gone = App(b"x"), threading.Event()
+    gate = Gate(app)
+    _, running = gate.open()
+    leaves = queued(gate, 1, **{"waitress.client_disconnected": gone.is_set})
+    stays = queued(gate, 2)
+    gone.set()
+    leaves.join(1)
+    assert leaves.started is not None and leaves.started.status.startswith("503")
+    running.close()
+    stays.join(1)
+    assert stays.body is not None and app.calls == ["POST"] * 2
+
+
+def test_a_cancelled_request_goes_through_without_a_slot(kind: Any) -> None:
+    app, request = App(b"x"), RequestContext()
+    gate = Gate(app, kind=kind)
+    _, running = gate.open()
+    waiting = queued(gate, 1, **{REQUEST_KEY: request})
+    began = time.monotonic()
+    request.cancel_scope.cancel()
+    waiting.join(1)
+    assert time.monotonic() - began < 0.5
+    assert finish(waiting.body) == b"x" and waiting.environ[REQUEST_KEY] is request
+    assert not gate.free()
+    running.close()
+    assert gate.free()
+
+
+def test_a_cancelled_request_whose_client_has_gone_is_dropped() -> None:
+    app, request = App(b"x"), RequestContext()
+    gate = Gate(app)
+    gate.open()
+    request.cancel_scope.cancel()
+    started, _ = gate.open(**{REQUEST_KEY: request, "waitress.client_disconnected": lambda: True})
+    assert started.status.startswith("503") and app.calls == ["POST"]
+
+
+def test_the_log_tells_of_the_queue(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    requests = [RequestContext() for _ in range(3)]
+    gate = Gate(App(b"x"), max_waiting=2)
+    _, running = gate.open()
+    first, second = [queued(gate, number, **{REQUEST_KEY: requests[number - 1]}) for number in (1, 2)]
+    gate.open(**{REQUEST_KEY: requests[2]})
+    running.close()
+    first.join(1)
+    finish(first.body)
+    second.join(1)
+    lines = [record.getMessage() for record in caplog.records]
+    for request, words in zip(requests, ("1 waiting", "2 waiting", "refusing"), strict=True):
+        assert any(request.request_id in line and words in line for line in lines), lines
+    assert sum("goes on after" in line for line in lines) == 2

@@ -58,6 +58,8 @@ def test_listen(words, address):
     (["--concurrency-timeout", "-2"], "--concurrency-timeout must be > 0"),
     (["--concurrency-timeout", "nan"], "--concurrency-timeout must be > 0"),
     (["--concurrency-level", "x"], "--concurrency-level"),
+    (["--max-request-mb", "-1"], "--max-request-mb must be >= 0"),
+    (["--max-request-mb", "1.5"], "--max-request-mb"),
     (["--port", "70000"], "--port"),
     (["--listen", "cfg/"], "--ConfigDirectory"),
     (["--log-level", "chatty"], "--log-level"),
@@ -86,26 +88,27 @@ def test_version(capsys):
 def test_what_is_not_given_stays_as_it_was(monkeypatch):
     for name, value in (("CONFIG_DIRECTORY", "kept"), ("USERS", ["kept"]), ("PORT", 7), ("FILE_LOGGING", True),
                         ("LISTEN_ADDRESS", "10.1.1.1"), ("CONCURRENCY_LIMIT", 9), ("CONCURRENCY_TIMEOUT", 9),
-                        ("CONCURRENCY_LEVEL", "endpoint"), ("PUBLIC_DIRECTORY", None)):
+                        ("CONCURRENCY_LEVEL", "endpoint"), ("MAX_REQUEST_MB", 9), ("PUBLIC_DIRECTORY", None)):
         monkeypatch.setattr(instance, name, value)
     apply_arguments(parse_arguments(["--PublicDirectory", "pub"]))
     assert (instance.CONFIG_DIRECTORY, instance.USERS, instance.PORT, instance.FILE_LOGGING, instance.LISTEN_ADDRESS,
             instance.PUBLIC_DIRECTORY) == ("kept", ["kept"], 7, True, "10.1.1.1", "pub")
-    assert (instance.CONCURRENCY_LIMIT, instance.CONCURRENCY_TIMEOUT, instance.CONCURRENCY_LEVEL) == (1, 900, "wilmer")
+    assert (instance.CONCURRENCY_LIMIT, instance.CONCURRENCY_TIMEOUT, instance.CONCURRENCY_LEVEL,
+            instance.MAX_REQUEST_MB) == (1, 900, "wilmer", 256)
 
 
 def test_everything_given_is_stored(monkeypatch):
     for name in ("CONFIG_DIRECTORY", "USERS", "PORT", "FILE_LOGGING", "LISTEN_ADDRESS", "CONCURRENCY_LIMIT",
                  "CONCURRENCY_TIMEOUT", "CONCURRENCY_LEVEL", "PUBLIC_DIRECTORY", "DISCUSSION_DIRECTORY",
-                 "USER_LEVEL_SQLITE_DIRECTORY"):
+                 "USER_LEVEL_SQLITE_DIRECTORY", "MAX_REQUEST_MB"):
         monkeypatch.setattr(instance, name, None)
     apply_arguments(parse_arguments(
         "--ConfigDirectory A --PublicDirectory B --DiscussionDirectory C --UserLevelSqlLiteDirectory D "
         "--User u --User v --file-logging --port 81 --listen 10.0.0.4 --concurrency 0 --concurrency-timeout 2.5 "
-        "--concurrency-level endpoint".split()))
+        "--concurrency-level endpoint --max-request-mb 0".split()))
     assert (instance.CONFIG_DIRECTORY, instance.PUBLIC_DIRECTORY, instance.DISCUSSION_DIRECTORY,
             instance.USER_LEVEL_SQLITE_DIRECTORY) == ("A", "B", "C", "D")
     assert (instance.USERS, instance.FILE_LOGGING, instance.PORT, instance.LISTEN_ADDRESS) == (
         ["u", "v"], True, 81, "10.0.0.4")
-    assert (instance.CONCURRENCY_LIMIT, instance.CONCURRENCY_TIMEOUT, instance.CONCURRENCY_LEVEL) == (
-        0, 2.5, "endpoint")
+    assert (instance.CONCURRENCY_LIMIT, instance.CONCURRENCY_TIMEOUT, instance.CONCURRENCY_LEVEL,
+            instance.MAX_REQUEST_MB) == (0, 2.5, "endpoint", 0)

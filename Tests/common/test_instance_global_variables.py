@@ -20,9 +20,9 @@ def test_values_before_a_launcher_sets_them() -> None:
     code = ("from Middleware.common import instance_global_variables as i; print([i.CONFIG_DIRECTORY, "
             "i.PUBLIC_DIRECTORY, i.DISCUSSION_DIRECTORY, i.USER_LEVEL_SQLITE_DIRECTORY, i.USERS, i.FILE_LOGGING, "
             "i.PORT, i.LOGGING_DIRECTORY, i.LISTEN_ADDRESS, i.CONCURRENCY_LIMIT, i.CONCURRENCY_TIMEOUT, "
-            "i.CONCURRENCY_LEVEL, i.get_request_semaphore()])")
+            "i.CONCURRENCY_LEVEL, i.MAX_REQUEST_MB, i.get_request_semaphore()])")
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert shown.strip() == str([None] * 7 + ["logs", "127.0.0.1", 1, 900, "wilmer", None])
+    assert shown.strip() == str([None] * 7 + ["logs", "127.0.0.1", 1, 900, "wilmer", 256, None])
 
 
 def test_the_instance_id_is_a_uuid4() -> None:

@@ -11,6 +11,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
 from Middleware.llmapis.call_gate import CallSlot
 from Middleware.models.cancel_scope import CancelScope
+from Tests.workflows.engine_lab import until
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +65,52 @@ def test_at_the_level_of_requests_calls_are_free(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "wilmer")
     for _ in range(3):
         CallSlot(None).acquire()
+
+
+def test_calls_are_served_in_order_and_the_log_tells_how_many_wait(caplog: pytest.LogCaptureFixture,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 5)
+    semaphore = instance.get_request_semaphore()
+    assert semaphore is not None
+    served: list[int] = []
+
+    def call(number: int) -> None:
+        slot = CallSlot(None)
+        slot.acquire()
+        served.append(number)
+        slot.release()
+
+    held = CallSlot(None)
+    held.acquire()
+    threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in range(5)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        assert until(lambda: semaphore.waiting == number + 1)  # noqa: B023
+    time.sleep(0.25)  # each has looked at its scope meanwhile
+    held.release()
+    for thread in threads:
+        thread.join(2)
+    assert served == [0, 1, 2, 3, 4]
+    assert [f"{number} waiting" in record.getMessage() for number, record in enumerate(caplog.records, 1)] == [True] * 5
+
+
+@pytest.mark.parametrize("how", ["cancelled", "abandoned", "timed out"])
+def test_a_call_that_gives_up_leaves_the_line(how: str) -> None:
+    held, scope, semaphore = CallSlot(None), CancelScope(), instance.get_request_semaphore()
+    assert semaphore is not None
+    held.acquire()
+    slot = CallSlot(scope)
+    steps = slot.waiting()
+    if how == "abandoned":
+        instance.CONCURRENCY_TIMEOUT = 5
+        next(steps)
+        steps.close()
+    else:
+        if how == "cancelled":
+            scope.cancel()
+        with pytest.raises((EarlyTerminationException, GateTimeoutError)):
+            list(steps)
+    assert semaphore.waiting == 0
+    held.release()
+    assert semaphore.acquire(blocking=False)

@@ -1,0 +1,110 @@
+"""First come, first served."""
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from Middleware.common.fair_semaphore import FairSemaphore
+from Tests.workflows.engine_lab import until
+
+
+def test_it_works_like_a_bounded_semaphore() -> None:
+    semaphore = FairSemaphore(2)
+    assert [semaphore.acquire(blocking=False) for _ in range(3)] == [True, True, False]
+    started = time.monotonic()
+    assert not semaphore.acquire(timeout=0.05)
+    assert 0.04 < time.monotonic() - started < 1
+    semaphore.release()
+    assert semaphore.acquire()
+    semaphore.release()
+    semaphore.release()
+    with pytest.raises(ValueError):
+        semaphore.release()
+    with pytest.raises(ValueError):
+        FairSemaphore(-1)
+
+
+def test_slots_are_handed_out_in_order() -> None:
+    semaphore, served, threads = FairSemaphore(1), [], []
+    semaphore.acquire()
+
+    def wait(number: int) -> None:
+        assert semaphore.acquire(timeout=5)
+        served.append(number)
+        semaphore.release()
+
+    for number in range(10):
+        threads.append(threading.Thread(target=wait, args=(number,), daemon=True))
+        threads[-1].start()
+        assert until(lambda: semaphore.waiting == number + 1)  # noqa: B023
+    semaphore.release()
+    for thread in threads:
+        thread.join(5)
+    assert served == list(range(10))
+
+
+def test_a_place_is_kept_between_two_looks() -> None:
+    semaphore = FairSemaphore(1)
+    semaphore.acquire()
+    first, second = semaphore.line_up(), semaphore.line_up()
+    assert not first.wait(0.01) and not second.wait(0)
+    semaphore.release()
+    assert not second.wait(0) and first.wait(0) and first.wait(0)
+    semaphore.release()
+    assert second.wait(0)
+
+
+def test_a_newcomer_cannot_overtake() -> None:
+    semaphore = FairSemaphore(1)
+    semaphore.acquire()
+    waiting = semaphore.line_up()
+    semaphore.release()
+    assert not semaphore.acquire(blocking=False)
+    assert waiting.wait(0)
+
+
+def test_leaving_the_line_lets_the_next_one_go() -> None:
+    semaphore = FairSemaphore(1)
+    semaphore.acquire()
+    leaves, stays = semaphore.line_up(), semaphore.line_up()
+    leaves.leave()
+    assert semaphore.waiting == 1
+    semaphore.release()
+    assert stays.wait(0) and not leaves.wait(0)
+
+
+def test_a_slot_that_came_too_late_is_passed_on() -> None:
+    semaphore = FairSemaphore(1)
+    semaphore.acquire()
+    late, following = semaphore.line_up(), semaphore.line_up()
+    semaphore.release()  # late's turn has come, and it does not know yet
+    late.leave()
+    assert following.wait(0)
+    following.leave()
+    assert semaphore.acquire(blocking=False)
+
+
+def test_no_slot_is_lost_under_load() -> None:
+    semaphore, busy, most, lock = FairSemaphore(3), [0], [0], threading.Lock()
+
+    def work(number: int) -> None:
+        for turn in range(30):
+            if not semaphore.acquire(timeout=0.0005 if (number + turn) % 3 else 5):
+                continue
+            with lock:
+                busy[0] += 1
+                most[0] = max(most[0], busy[0])
+            time.sleep(0.0002)
+            with lock:
+                busy[0] -= 1
+            semaphore.release()
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert most[0] <= 3 and semaphore.waiting == 0
+    assert [semaphore.acquire(blocking=False) for _ in range(4)] == [True, True, True, False]

@@ -1,0 +1,153 @@
+"""The concurrency gate over real launchers: its order, who need not wait, and who leaves it early."""
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from Tests.integration.gate_cases import CHAT, Ask, wait_in_queue
+from Tests.integration.launcher import (
+    LAUNCHERS,
+    USER,
+    Backend,
+    Launcher,
+    read_until,
+    sse_payloads,
+    standard_tree,
+    streamed_text,
+    stuck,
+)
+
+AT_ONCE = 0.5  # seconds
+QUIET_SECONDS = 0.15
+BUSY = {"error": {"message": "Server busy, concurrency limit reached", "type": "server_error", "code": 503}}
+
+
+@contextmanager
+def held(server: Launcher, backend: Backend) -> Iterator[socket.socket]:
+    """One stream that has begun and does not end: the only slot is taken."""
+    backend.replies["single"] = stuck("Once ", "upon ", "a ")
+    with server.open("Single", stream=True) as sock:
+        read_until(sock, b"upon")
+        backend.replies.clear()
+        yield sock
+
+
+def free(sock: socket.socket) -> float:
+    """End the stream that holds the slot; returns the time."""
+    sock.close()
+    return time.monotonic()
+
+
+def texts(backend: Backend) -> list[str]:
+    """The first word of the last message of every call, in order."""
+    return [call.json["messages"][-1]["content"].split()[0] for call in backend.calls()]
+
+
+def test_only_posts_wait(gated_server: Launcher, backend: Backend) -> None:
+    with held(gated_server, backend) as sock:
+        ask, _ = wait_in_queue(gated_server, backend.hello)
+        for method, path, body in (("GET", "/v1/models", None), ("HEAD", "/api/tags", None),
+                                   ("OPTIONS", CHAT, None), ("DELETE", "/api/chat", {"request_id": "nobody"})):
+            response = gated_server.request(method, path, body)
+            assert (response.status, response.seconds < AT_ONCE) == (200, True)
+        assert ask.is_alive()
+        left = free(sock)
+        assert ask.answer().text == "single says hello."
+        assert time.monotonic() - left < 1
+
+
+def test_first_come_first_served(gated_server: Launcher, backend: Backend) -> None:
+    with held(gated_server, backend) as sock:
+        asks = [wait_in_queue(gated_server, f"{number} {backend.hello}", stream=number % 2 == 0)[0]
+                for number in range(6)]
+        free(sock)
+        assert all(ask.answer().status == 200 for ask in asks)
+    assert texts(backend)[1:] == ["0", "1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
+def test_a_client_that_leaves_the_queue_is_noticed_at_once(gated_server: Launcher, backend: Backend,
+                                                           size: int) -> None:
+    """Also one whose request is larger than what a server reads with the headers."""
+    with held(gated_server, backend) as sock:
+        ask, request_id = wait_in_queue(gated_server, f"gone {backend.hello} {'x' * size}")
+        ask.leave()
+        gated_server.wait_output(f"the client of request {request_id} has gone", AT_ONCE)
+        free(sock)
+        assert gated_server.ask("Single").status == 200
+    assert "gone" not in texts(backend)
+
+
+DIALECTS = {CHAT: ["choices", 0, "message", "content"], "/v1/completions": ["choices", 0, "text"],
+            "/api/chat": ["message", "content"], "/api/generate": ["response"]}
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_a_request_cancelled_in_the_queue_gets_an_empty_answer_at_once(gated_server: Launcher, backend: Backend,
+                                                                       path: str) -> None:
+    with held(gated_server, backend):
+        model = USER if path.startswith("/api/") else None  # either way: prompt routing, which would ask the LLM
+        ask, request_id = wait_in_queue(gated_server, backend.hello, model=model, path=path)
+        started = time.monotonic()
+        assert gated_server.request("DELETE", "/api/chat", {"request_id": request_id}).status == 200
+        response = ask.answer()
+        assert time.monotonic() - started < AT_ONCE
+        assert (response.status, response.headers["x-request-id"]) == (200, request_id)
+        value = response.json
+        for step in DIALECTS[path]:
+            value = value[step]
+        assert value == ""
+        time.sleep(QUIET_SECONDS)
+        assert backend.nodes() == ["single"]
+        gated_server.wait_output(f"Request {request_id} is cancelled")
+
+
+def test_a_stream_cancelled_in_the_queue_ends_properly(gated_server: Launcher, backend: Backend) -> None:
+    with held(gated_server, backend):
+        ask, request_id = wait_in_queue(gated_server, backend.hello, model="Chain", stream=True)
+        gated_server.request("DELETE", "/api/generate", {"request_id": request_id})
+        body = ask.answer(2).body
+    assert streamed_text(body) == "" and sse_payloads(body)[-1] == "[DONE]"
+    assert backend.nodes() == ["single"]
+
+
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def impatient(request: pytest.FixtureRequest, shared_backend: Backend,
+              tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    tree = standard_tree(tmp_path_factory.mktemp("impatient") / "Public", shared_backend.url)
+    with Launcher(request.param, "--PublicDirectory", tree.public, "--User", USER, "--concurrency-timeout", "0.5",
+                  backend=shared_backend) as server:
+        yield server
+
+
+@pytest.mark.parametrize("path", [CHAT, "/api/chat/"])
+def test_a_wait_too_long(impatient: Launcher, backend: Backend, path: str) -> None:
+    with held(impatient, backend):
+        ask, request_id = wait_in_queue(impatient, backend.hello, path=path)
+        response = ask.answer()
+    assert response.status == 503 and 0.3 < response.seconds < 2
+    assert response.json == BUSY and int(response.headers["content-length"]) == len(response.body)
+    assert response.headers["content-type"] == "application/json"
+    assert int(response.headers["retry-after"]) > 0
+    assert response.headers["x-request-id"] == request_id
+    assert f"refusing request {request_id}" in impatient.output()
+    assert backend.nodes() == ["single"]
+    assert impatient.ask("Single").status == 200  # the slot is free again
+
+
+def test_calls_wait_in_line_at_the_level_of_endpoints(tmp_path: Path, backend: Backend) -> None:
+    tree = standard_tree(tmp_path / "Public", backend.url)
+    with Launcher(LAUNCHERS[0], "--PublicDirectory", tree.public, "--User", USER, "--concurrency-level", "endpoint",
+                  backend=backend) as server, held(server, backend) as sock:
+        asks = []
+        for number in range(4):
+            asks.append(Ask(server, f"{number} {backend.hello}"))
+            server.wait_output(f"waits, {number + 1} waiting")
+        free(sock)
+        assert [ask.answer().text for ask in asks] == ["single says hello."] * 4
+    assert texts(backend)[1:] == ["0", "1", "2", "3"]
