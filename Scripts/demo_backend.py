@@ -122,12 +122,12 @@ def answer(messages: list[dict[str, Any]]) -> str:
     options = _options(system)
     if not options:
         options, lines = _options(asked), [line for line in lines if not BULLET.match(line)]
-    if options and CHOOSE.search(f"{system}\n{instructions}"):
-        return _choose(options, lines)
     sample = JSON_SAMPLE.findall(asked)
     if sample and "json" in asked.lower():
         title = "Demo: " + " ".join(word for word in question.split() if word.lower() not in STOP_WORDS)[:50]
         return json.dumps({sample[-1][0]: title if sample[-1][1] == '"' else [title]}, ensure_ascii=False)
+    if options and CHOOSE.search(f"{system}\n{instructions}"):
+        return _choose(options, lines)
     told = "\n".join([system.split(".")[0], *instructions.splitlines()[:1], *instructions.splitlines()[-1:]])
     if SUMMARISE.search(told):
         text = " ".join(part for part in re.split(r"(?<=[:.!?])\s+|\n", material) if not SUMMARISE.search(part))

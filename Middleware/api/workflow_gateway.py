@@ -5,6 +5,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from Middleware.api.background_requests import is_background_task
+from Middleware.api.liveness_cleanup import LivenessCall, clean_up
 from Middleware.exceptions import ClientError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext, current_request
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
@@ -16,6 +18,8 @@ from Middleware.workflows.managers.workflow_manager import WorkflowManager
 logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
+
+BACKGROUND_KEY = "backgroundTaskWorkflow"
 
 
 def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream: bool, api_key: str | None = None,
@@ -35,7 +39,10 @@ def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream
 def start_user_prompt(request: RequestContext, messages: list[Message], stream: bool, api_key: str | None = None,
                       tools: list[dict[str, Any]] | None = None, tool_choice: Any = None) -> Iterator[Any]:
     """Choose the workflow and start it. Both modes: the iterator yields the answer, then runs the later nodes."""
-    discussion_id = extract_discussion_id(messages) or ""
+    messages = _without_machinery(messages)
+    background = _background_workflow(request, messages, stream)
+    # a front-end's own call quotes the conversation, whose memories are not its business
+    discussion_id = "" if background else extract_discussion_id(messages) or ""
     messages = [_escaped(message) for message in messages]
     shared: dict[str, Any] = {"api_key": api_key, "tools": tools, "tool_choice": tool_choice}
 
@@ -44,8 +51,29 @@ def start_user_prompt(request: RequestContext, messages: list[Message], stream: 
             request, messages, discussion_id=discussion_id, non_responder=True, api_key=api_key))
         return items[-1] if items else None
 
-    manager = _choose(request, run_categorization)
+    manager = background or _choose(request, run_categorization)
     return manager.start(request, messages, discussion_id=discussion_id, stream=stream, **shared)
+
+
+def _without_machinery(messages: list[Message]) -> list[Message]:
+    """The conversation without the liveness calls of earlier answers, for users who have such a call."""
+    liveness = LivenessCall.of(config_utils.user_settings().get("livenessToolCall"))
+    return clean_up(messages, liveness) if liveness else messages
+
+
+def _background_workflow(request: RequestContext, messages: list[Message], stream: bool) -> WorkflowManager | None:
+    """The user's workflow for what front-ends ask on their own; None if this is no such request or there is none."""
+    name = config_utils.user_name_setting(BACKGROUND_KEY)
+    if not name or not is_background_task(messages, stream):
+        return None
+    try:
+        config_utils.load_workflow(name)
+    except ConfigNotFoundError as error:
+        raise ConfigNotFoundError(f"workflow '{name}' does not exist", tried=error.tried,
+                                  json_path=BACKGROUND_KEY, suggestion=error.suggestion) from error
+    request.route = f"background task -> {name}"
+    logger.info("Request %s is a background task of the front-end; it runs %s", request.request_id, name)
+    return WorkflowManager(name)
 
 
 def _choose(request: RequestContext, run_categorization: Any) -> WorkflowManager:

@@ -95,6 +95,7 @@ def test_a_user_routes_to_workflows_that_exist(user: User) -> None:
         assert route["description"]
         assert has(user.workflows / f"{route['workflow']}.json")
     assert has(user.workflows / f"{user.data['categorizationWorkflow']}.json")
+    assert has(user.workflows / f"{user.data['backgroundTaskWorkflow']}.json")
     assert has(user.workflows / "_DefaultWorkflow.json")
     assert has(ROOT / "PromptTemplates" / f"{user.data['chatPromptTemplateName']}.json")
 

@@ -1,0 +1,214 @@
+"""Takes the liveness calls that WilmerAI added to its own answers out of a conversation, and folds repeated calls.
+
+An agent client that is kept going by such a call sends it back with every later request. There it would teach the
+LLM to make it, too. Nothing here changes its input; messages that stay as they are, are passed on as they are.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Message = dict[str, Any]
+
+ID_PREFIX = "wilmer_liveness_"
+MARK = "[Wilmer]"
+NO_TEXT = ("", "Assistant:")
+LEAST_REPEATS = 3
+NOTE = ("[Wilmer note: this call was made {count} consecutive times, and the result was identical each time. "
+        "Making it again will change nothing. Act differently now: try other arguments or another tool, "
+        "or answer with what is known.]")
+
+
+def clean_up(messages: Sequence[Any], liveness: LivenessCall) -> list[Any]:
+    """The conversation without liveness exchanges, except one at its end, and with repeated exchanges as one."""
+    return collapse_repeats(strip_machinery(messages, liveness))
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A well-formed call. ``arguments`` is the text it came as, an object as JSON, "" if there was none."""
+
+    id: str
+    name: str
+    arguments: str
+
+    @staticmethod
+    def of(call: Any) -> ToolCall | None:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            return None
+        arguments = function.get("arguments")
+        if isinstance(arguments, Mapping):
+            arguments = json.dumps(dict(arguments), ensure_ascii=False)
+        if arguments is not None and not isinstance(arguments, str):
+            return None
+        return ToolCall(_text(call.get("id")), function["name"], arguments or "")
+
+    @property
+    def canonical_arguments(self) -> str:
+        """The same text for the same object, whatever the order of its keys; other text as it is."""
+        try:
+            return json.dumps(json.loads(self.arguments.strip() or "{}"), sort_keys=True)
+        except (ValueError, RecursionError):
+            return self.arguments
+
+
+@dataclass(frozen=True)
+class LivenessCall:
+    """The user's liveness call, and by it which calls are machinery."""
+
+    name: str
+    canonical_arguments: str
+
+    @staticmethod
+    def of(setting: Any) -> LivenessCall | None:
+        """From the value of ``livenessToolCall``; None unless it names a tool."""
+        name = setting.get("toolName") if isinstance(setting, Mapping) else None
+        if not isinstance(name, str) or not name.strip():
+            return None
+        arguments = setting.get("arguments")
+        encoded = json.dumps(dict(arguments) if isinstance(arguments, Mapping) else {}, sort_keys=True)
+        return LivenessCall(name.strip(), encoded)
+
+    def made(self, raw: Any) -> bool:
+        """Whether a call is machinery. A malformed one never is."""
+        call = ToolCall.of(raw)
+        return call is not None and (
+            call.id.startswith(ID_PREFIX) or MARK in call.arguments
+            or call.name.strip() == self.name and call.canonical_arguments == self.canonical_arguments)
+
+
+# -- machinery ---------------------------------------------------------------------------------------------------------
+
+def strip_machinery(messages: Sequence[Any], liveness: LivenessCall) -> list[Any]:
+    """The conversation without machinery calls and their results; an exchange at its end stays."""
+    last = _trailing_exchange(messages, liveness)
+    strip = _Stripping(liveness)
+    kept: list[Any] = []
+    for index, message in enumerate(messages):
+        kept += [message] if index in last else strip.feed(message)
+    return kept
+
+
+def _trailing_exchange(messages: Sequence[Any], liveness: LivenessCall) -> range:
+    """Where a machinery turn and its results end the conversation, not counting turns that are yet to be written."""
+    end = len(messages)
+    while end and _is_open_turn(messages[end - 1]):
+        end -= 1
+    start = end
+    while start and _role(messages[start - 1]) == "tool":
+        start -= 1
+    if start and any(map(liveness.made, _calls(messages[start - 1]))):
+        return range(start - 1, end)
+    return range(0)
+
+
+class _Stripping:
+    """Goes through a conversation from its start, message by message."""
+
+    def __init__(self, liveness: LivenessCall) -> None:
+        self._liveness = liveness
+        self._removed_ids: set[str] = set()
+        self._results_due = 0  # how many results without an id may still belong to the turn just before
+
+    def feed(self, message: Any) -> list[Any]:
+        """What stays of ``message``: itself, a reduced copy, or nothing."""
+        if _role(message) == "tool":
+            return [] if self._belongs_to_removed(message) else [message]
+        return self._turn(message)
+
+    def _turn(self, message: Any) -> list[Any]:
+        calls = _calls(message)
+        removed = [call for call in calls if self._liveness.made(call)]
+        genuine = [call for call in calls if not self._liveness.made(call)]
+        self._removed_ids -= _ids(genuine)  # a client may count its ids anew in every turn
+        self._removed_ids |= _ids(removed)
+        self._results_due = 0 if genuine else len(removed)
+        if not removed:
+            return [message]
+        rest = {key: value for key, value in message.items() if key != "tool_calls"}
+        if genuine:
+            return [{**rest, "tool_calls": genuine}]
+        return [] if _has_no_text(message) and not message.get("images") else [rest]
+
+    def _belongs_to_removed(self, result: Message) -> bool:
+        call_id = result.get("tool_call_id")
+        ours = _text(call_id) in self._removed_ids if call_id else self._results_due > 0
+        self._results_due = max(self._results_due - 1, 0) if ours else 0
+        return ours
+
+
+# -- repeats -----------------------------------------------------------------------------------------------------------
+
+def collapse_repeats(messages: Sequence[Any]) -> list[Any]:
+    """The conversation with each run of equal exchanges replaced by its first, whose result says so."""
+    kept: list[Any] = []
+    index = 0
+    while index < len(messages):
+        count = _run_length(messages, index)
+        if count >= LEAST_REPEATS:
+            result = messages[index + 1]
+            note = NOTE.format(count=count)
+            kept += [messages[index], {**result, "content": f"{_text(result.get('content'))}\n\n{note}"}]
+            index += 2 * count
+        else:
+            kept.append(messages[index])
+            index += 1
+    return kept
+
+
+def _run_length(messages: Sequence[Any], index: int) -> int:
+    first = _exchange(messages, index)
+    count = 0
+    while first is not None and _exchange(messages, index + 2 * count) == first:
+        count += 1
+    return count
+
+
+def _exchange(messages: Sequence[Any], index: int) -> tuple[Any, ...] | None:
+    """What two exchanges are compared by; None if a turn with one call and its one result is not what is there."""
+    turn, *rest = [*messages[index:index + 3], None, None, None][:3]
+    calls = _calls(turn)
+    call = ToolCall.of(calls[0]) if len(calls) == 1 else None
+    if call is None or _role(rest[0]) != "tool" or _role(rest[1]) == "tool":
+        return None
+    result, content = rest[0], rest[0].get("content")
+    if content is not None and not isinstance(content, str):
+        return None
+    if call.id and result.get("tool_call_id") and call.id != result["tool_call_id"]:
+        return None
+    return call.name, call.canonical_arguments, " ".join(_text(content).split()), result.get("images")
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+def _role(message: Any) -> Any:
+    return message.get("role") if isinstance(message, Mapping) else None
+
+
+def _calls(message: Any) -> list[Any]:
+    """The calls of an assistant turn."""
+    calls = message.get("tool_calls") if _role(message) == "assistant" else None
+    return calls if isinstance(calls, list) else []
+
+
+def _ids(calls: Iterable[Any]) -> set[str]:
+    return {call["id"] for call in calls if isinstance(call, Mapping) and _text(call.get("id"))}
+
+
+def _is_open_turn(message: Any) -> bool:
+    """Whether it is an assistant turn without anything, such as the start of the answer that is asked for."""
+    return _role(message) == "assistant" and not message.get("tool_calls") and _has_no_text(message)
+
+
+def _has_no_text(message: Message) -> bool:
+    content = message.get("content")
+    return content is None or isinstance(content, str) and content.strip() in NO_TEXT
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
