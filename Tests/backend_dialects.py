@@ -134,7 +134,7 @@ class OpenAiCompletion(Dialect):
     @staticmethod
     def _body(choices: list[Any]) -> dict[str, Any]:
         return {"id": "cmpl-1", "object": "text_completion", "created": CREATED, "model": "stub-model",
-                "choices": choices}
+                "system_fingerprint": "b1234-stub", "choices": choices}
 
 
 class OllamaChat(Dialect):

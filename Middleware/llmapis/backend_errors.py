@@ -49,6 +49,8 @@ def short_body(body: bytes, secrets: tuple[str, ...] = ()) -> str:
     except (ValueError, RecursionError):
         if text.lstrip().startswith("<"):
             text = _page_text(text)
+    if text.strip() in ("{}", "[]", "null", '""'):
+        return ""
     for secret in secrets:
         text = text.replace(secret, "***")
     return _one_line(text, MAX_BODY_CHARACTERS)

@@ -263,10 +263,9 @@ class LlmApiHandler(ABC):
         try:
             body = json.loads(data)
         except ValueError:
-            name = self.settings.endpoint_name
             raise BackendResponseError(
-                f"endpoint '{name}' answered a streaming call with something that holds no event. Is its URL that of "
-                "the API, and its ApiType the right one?", endpoint=name) from None
+                f"{self._who()}: the answer to a streaming call holds no event. Is the URL that of the API, and the "
+                "ApiType the right one?", endpoint=self.settings.endpoint_name) from None
         result = self.read_response(body)
         content, calls = (result, None) if isinstance(result, str) else (result["content"], result.get("tool_calls"))
         chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}
@@ -281,8 +280,11 @@ class LlmApiHandler(ABC):
         """Raise what an error object of the back-end says, without the key that some servers repeat in it."""
         secrets = secrets_of(self.headers(), parse_target(self.settings.base_url))
         text = short_body(json.dumps({"error": error}, default=str).encode(), secrets)
-        raise BackendResponseError(f"endpoint '{self.settings.endpoint_name}' answered with an error: {text}",
+        raise BackendResponseError(f"{self._who()}: an error instead of an answer: {text}",
                                    endpoint=self.settings.endpoint_name, body=text)
+
+    def _who(self) -> str:
+        return f"Endpoint '{self.settings.endpoint_name}' ({parse_target(self.settings.base_url).display})"
 
     def unreadable(self, what: str) -> None:
         """Log, without its content, that a part of an answer was skipped."""

@@ -164,7 +164,7 @@ def test_noise_says_nothing(type_name: str, noise: Any) -> None:
 
 @pytest.mark.parametrize("error", ["model  not found", {"message": "model not found"}])
 def test_error_object_raises(type_name: str, error: Any) -> None:
-    with pytest.raises(BackendResponseError, match="'E' answered with an error: model not found"):
+    with pytest.raises(BackendResponseError, match=r"Endpoint 'E' .*: an error instead of an answer: model not found"):
         read(type_name, {"error": error})
     with pytest.raises(BackendResponseError, match="model not found"):
         handler(type_name).read_response({"error": error})

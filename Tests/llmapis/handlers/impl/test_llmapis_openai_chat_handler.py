@@ -109,7 +109,7 @@ def test_content_as_blocks() -> None:
                                    {"error": {"message": "too long"}, "choices": [{"delta": {"content": ""},
                                                                                    "finish_reason": "error"}]}])
 def test_error_object_raises(error: dict[str, Any]) -> None:
-    with pytest.raises(BackendResponseError, match="'E' answered with an error: too long"):
+    with pytest.raises(BackendResponseError, match=r"Endpoint 'E' .*: an error instead of an answer: too long"):
         read(error)
 
 

@@ -112,7 +112,7 @@ def test_fingerprint_is_carried_once() -> None:
 
 
 def test_error_object_raises() -> None:
-    with pytest.raises(BackendResponseError, match="'E' answered with an error: too long"):
+    with pytest.raises(BackendResponseError, match=r"Endpoint 'E' .*: an error instead of an answer: too long"):
         read({"error": {"message": "too  long"}})
     with pytest.raises(BackendResponseError, match="bad"):
         handler().read_events(SSEParser().feed(b'event: error\ndata: {"message": "bad"}\n\n'))

@@ -1,0 +1,246 @@
+"""What survives between every client dialect and every back-end dialect, observed through one real server.
+
+``observe`` runs the requests; ``LOSSES`` says what is lost or changed, and why; everything else must arrive as the
+back-end said it. ``Scripts/dialect_table.py`` writes the user's table from the same observation.
+"""
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer, Call, Dialect
+from Tests.integration.client_dialects import FRONTS, Heard, Turn
+from Tests.integration.launcher import PROJECT, USER, ConfigTree, Launcher, endpoint, llm_node
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend
+
+SHIPPED = PROJECT / "Public" / "Configs"
+TEMPLATE = "chatml-fixed"
+KEY = "sk-secret"
+FINGERPRINT = "b1234-stub"
+HARD_TOKENS = ("Grüße {", "x} ", "[DONE]", " data: [DONE]\n\n", "{{y}} 日本", ' 🙂 "quoted\\n" ', "\u2028</s>",
+               '{"done": true}')
+FIRST, SECOND = Call("look_up", {"word": "Köln {1}", "n": 2}), Call("stop_it", {}, "call_2")
+CALL_TEXT = ("Let me ", "see.")
+ANSWERS = {
+    "text": Answer(HARD_TOKENS),
+    "length": Answer(("cut ", "off"), "length", usage=False),
+    "one-call": Answer((), "tool_calls", calls=(FIRST,)),
+    "two-calls": Answer(CALL_TEXT, "tool_calls", calls=(FIRST, SECOND)),
+    "reasoning": Answer(reasoning=("Hm, ", "größer?")),
+}
+"""What the back-end says when the client's message names the key. ``length`` comes without token counts."""
+
+PICTURE = ("iVBORw0KGgoAAAANSUhEUgAAAAQAAAAECAIAAAAmkwkpAAAAMElEQVR42g3HMQEAMAjEwGj6GSWZEYGSKkFgue0AibQ8KaxY"
+           "bV0GJ047l8WN2+7zA1X7D/EhIMjvAAAAAElFTkSuQmCC")
+HISTORY = (
+    Turn("system", "Be {brief}."), Turn("user", "What is {x}?"),
+    Turn("assistant", call=("look_up", {"word": "x", "n": 1})), Turn("tool", "x is a {letter}"),
+    Turn("assistant", "A letter."), Turn("user", "And this? case:history", image=PICTURE))
+
+
+BACKS: dict[str, Dialect] = DIALECTS
+CHAT, TEXT, OLLAMA, GENERATE, KOBOLD, CLAUDE = BACKS
+PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": TEXT, "/api/chat": OLLAMA, "/api/generate": GENERATE,
+         "/api/v1/generate": KOBOLD, "/api/extra/generate/stream": KOBOLD, "/v1/messages": CLAUDE}
+
+# -- what is expected ----------------------------------------------------------------------------------------------
+KEPT, LOST, STOP, ESTIMATED, OWN, ABSENT = "kept", "lost", "stop", "estimated", "own", "absent"
+FEATURES = {"text": "text", "stop": "`stop`", "length": "`length`", "call": "tool call", "calls": "two calls",
+            "call end": "`tool_calls`", "reasoning": "thinking", "usage": "tokens", "fingerprint": "fingerprint"}
+"""What is observed, and how the table calls it."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What does not arrive as the back-end said it. The first that fits a pair counts.
+
+    Attributes:
+        outcomes: by feature, what the client gets instead.
+        streamed: None: streamed or not.
+    """
+
+    reason: str
+    outcomes: Mapping[str, str]
+    fronts: tuple[str, ...] = tuple(FRONTS)
+    backs: tuple[str, ...] = tuple(BACKS)
+    streamed: bool | None = None
+
+    def fits(self, pair: Pair, feature: str) -> bool:
+        return (feature in self.outcomes and pair.front in self.fronts and pair.back in self.backs
+                and self.streamed in (None, pair.stream))
+
+
+_NO_CALLS = {"call": LOST, "calls": LOST, "call end": STOP}
+_TEXT_FRONTS = ("OpenAI text", "Ollama generate")
+_OLLAMA_FRONTS = ("Ollama chat", "Ollama generate")
+LOSSES = (
+    Loss("This back-end's API has no tool calls; the tools that a client offers are not sent to it.", _NO_CALLS,
+         backs=(TEXT, GENERATE, KOBOLD)),
+    Loss("This client API has no place for tool calls; the text beside them arrives.", _NO_CALLS, _TEXT_FRONTS),
+    Loss("Ollama says `stop` for an answer with tool calls, too.", {"call end": STOP}, ("Ollama chat",)),
+    Loss("This back-end's API does not tell thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
+    Loss("This client API has no place for thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
+    Loss("KoboldCpp tells no token counts in streams; the client gets an estimate.", {"usage": ESTIMATED},
+         backs=(KOBOLD,), streamed=True),
+    Loss("Ollama's API has no `system_fingerprint`.", {"fingerprint": ABSENT}, _OLLAMA_FRONTS),
+    Loss("This back-end tells none; the client gets one of WilmerAI's.", {"fingerprint": OWN},
+         backs=(OLLAMA, GENERATE, KOBOLD, CLAUDE)),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A client dialect, a back-end's API type, and whether the answer is streamed."""
+
+    front: str
+    back: str
+    stream: bool
+
+    def __str__(self) -> str:
+        return f"{self.front} from {self.back}, {'streamed' if self.stream else 'whole'}"
+
+    def loss(self, feature: str) -> Loss | None:
+        return next((loss for loss in LOSSES if loss.fits(self, feature)), None)
+
+    def expected(self, feature: str) -> str:
+        loss = self.loss(feature)
+        return loss.outcomes[feature] if loss else KEPT
+
+
+PAIRS = [Pair(front, back, stream) for front in FRONTS for back in BACKS for stream in (False, True)]
+
+
+# -- what is observed ----------------------------------------------------------------------------------------------
+@dataclass
+class Observation:
+    """What clients heard by pair and name of the answer, and the calls of the pair whose client sent ``HISTORY``."""
+
+    heard: dict[Pair, dict[str, Heard]] = field(default_factory=dict)
+    sent: dict[Pair, RecordedRequest] = field(default_factory=dict)
+
+    def outcome(self, pair: Pair, feature: str) -> str:
+        """What became of a feature, in the words of the expectation; anything else is shown as it is."""
+        return _OUTCOMES[feature](self.heard[pair])
+
+
+def observe() -> Observation:
+    """Run every pair through one server of its own; takes some seconds."""
+    observation = Observation()
+    with matrix_server() as (server, backend):
+        for pair in PAIRS:
+            observation.heard[pair] = {
+                name: _ask(server, pair, (Turn("user", f"Say case:{name}."),)) for name in ANSWERS}
+            _ask(server, pair, HISTORY)
+            observation.sent[pair] = backend.requests[-1]
+    return observation
+
+
+def _ask(server: Launcher, pair: Pair, turns: tuple[Turn, ...]) -> Heard:
+    front = FRONTS[pair.front]
+    return front.read(server.request("POST", front.path, front.body(pair.back, turns, pair.stream)), pair.stream)
+
+
+@contextmanager
+def matrix_server() -> Iterator[tuple[Launcher, StubBackend]]:
+    """A server with a shared workflow per back-end dialect, named like its type, and the back-end behind all."""
+    with TemporaryDirectory() as folder, StubBackend() as backend:
+        backend.responder = reply
+        tree = dialect_tree(Path(folder) / "Public", backend.url)
+        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0") \
+                as server:
+            yield server, backend
+
+
+def dialect_tree(public: Path, url: str) -> ConfigTree:
+    """One endpoint and one shared workflow per back-end dialect, with the shipped API types and prompt template."""
+    tree = ConfigTree(public)
+    tree.write("Users/_current-user.json", {"currentUser": USER})
+    tree.write(f"Users/{USER}.json", {"allowSharedWorkflows": True, "sendReasoningToClient": True,
+                                      "chatPromptTemplateName": "_chatonly"})
+    for dialect in BACKS.values():
+        copy_shipped(tree, f"ApiTypes/{dialect.name}.json")
+        tree.write(f"Endpoints/{dialect.api_type}.json", endpoint(
+            url, apiTypeConfigFileName=dialect.name, apiKey=KEY, promptTemplate=TEMPLATE,
+            presetSamplers={"temperature": 0.5, "stop": ["###"]}))
+        tree.shared(dialect.api_type, llm_node(
+            f"ask-{dialect.api_type}", endpointName=dialect.api_type, preset="", systemPrompt="{chat_system_prompt}",
+            lastMessagesToSendInsteadOfPrompt=20, allowTools=True, acceptImages=True, returnToUser=True))
+    for template in (TEMPLATE, "_chatonly"):
+        copy_shipped(tree, f"PromptTemplates/{template}.json")
+    return tree
+
+
+def copy_shipped(tree: ConfigTree, path: str) -> None:
+    """Put a shipped configuration file into the tree."""
+    target = tree.configs / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(SHIPPED / path, target)
+
+
+def reply(request: RecordedRequest) -> Reply:
+    """What a real server of the dialect at the request's path answers."""
+    found = re.search(rb"case:([a-z-]+)", request.body)
+    answer = ANSWERS.get(found[1].decode() if found else "", Answer())
+    return BACKS[PATHS[request.path]].reply(answer, wants_stream(request))
+
+
+def wants_stream(request: RecordedRequest) -> bool:
+    """Whether a real server would stream its answer."""
+    default = PATHS[request.path] in (OLLAMA, GENERATE) or request.path.endswith("/stream")
+    return bool(request.json.get("stream", default))
+
+
+# -- what became of a feature --------------------------------------------------------------------------------------
+def _text(heard: Mapping[str, Heard]) -> str:
+    return _matched(heard["text"].text, {KEPT: ANSWERS["text"].text})
+
+
+def _calls(name: str, heard: Mapping[str, Heard]) -> str:
+    answer, got = ANSWERS[name], heard[name]
+    if got.text != answer.text:
+        return f"text {got.text!r}"
+    calls = [(call.name, dict(call.arguments)) for call in answer.calls]
+    return KEPT if got.calls == calls else LOST if not got.calls else repr(got.calls)
+
+
+def _reasoning(heard: Mapping[str, Heard]) -> str:
+    answer, got = ANSWERS["reasoning"], heard["reasoning"]
+    if got.text != answer.text:
+        return f"text {got.text!r}"
+    return _matched(got.reasoning, {KEPT: "".join(answer.reasoning), LOST: ""})
+
+
+def _usage(heard: Mapping[str, Heard]) -> str:
+    usage = heard["text"].usage
+    if usage == (PROMPT_TOKENS, COMPLETION_TOKENS):
+        return KEPT
+    return ESTIMATED if usage and min(usage) > 0 else repr(usage)
+
+
+def _fingerprint(heard: Mapping[str, Heard]) -> str:
+    got = heard["text"].fingerprint
+    own = got or "" if re.match("wmr_|fp_", got or "") else "?"
+    return _matched(got, {KEPT: FINGERPRINT, ABSENT: None, OWN: own})
+
+
+def _matched(got: Any, words: Mapping[str, Any]) -> str:
+    return next((word for word, value in words.items() if got == value), repr(got))
+
+
+_OUTCOMES = {
+    "text": _text,
+    "stop": lambda heard: _matched(heard["text"].finish, {KEPT: "stop"}),
+    "length": lambda heard: _matched(heard["length"].finish, {KEPT: "length"}),
+    "call": lambda heard: _calls("one-call", heard),
+    "calls": lambda heard: _calls("two-calls", heard),
+    "call end": lambda heard: _matched(heard["two-calls"].finish, {KEPT: "tool_calls", STOP: "stop"}),
+    "reasoning": _reasoning,
+    "usage": _usage,
+    "fingerprint": _fingerprint,
+}

@@ -1,0 +1,143 @@
+"""Whatever a back-end does, the client's answer ends in its own dialect, soon, and the server goes on.
+
+The table is run once, many requests at a time; the tests look at what came back.
+"""
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from Tests.integration.client_dialects import FRONTS, Heard
+from Tests.integration.dialect_matrix import CHAT, KEY
+from Tests.integration.faults import CASES, DEAD, TEXT, Case, faulty_server
+from Tests.integration.launcher import Launcher, Response
+from Tests.stub_backend import StubBackend
+
+WORKERS = 16
+
+BOUND_SECONDS = 6.0
+REFUSED_SECONDS = 2.0
+PATIENCE_SECONDS = 1.0
+"""A failure before this time has its real status; later the stream has begun with a sign of life."""
+
+LEAKS = re.compile(r"Traceback|File \"|/site-packages/|" + re.escape(KEY))
+
+
+Answers = dict[Case, tuple[Response, Response]]
+
+
+@dataclass
+class Table:
+    """The answers to every case and to a usual request right after it, and what the server holds at the end.
+
+    Attributes:
+        connections: that the back-end has, when those that only wait for a next request had time to go.
+        held: what the server's process holds, before and after.
+    """
+
+    answers: Answers
+    connections: int
+    held: tuple[dict[str, int], dict[str, int]]
+    output: str
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    with faulty_server() as (server, backend):
+        usual = [Case("", CHAT, front, stream) for front in FRONTS for stream in (False, True)]
+        for case in usual:  # one after the other, over one connection
+            case.ask(server, "none")
+        time.sleep(0.2)  # clients' connections are closed a moment after the last byte
+        before = held(server)
+        answers = ask_all(server, [case for case in CASES if case.fault == "refused"])
+        answers |= ask_all(server, [case for case in CASES if case.fault != "refused"])
+        connections = settled(server, backend, usual[0])
+        return Table(answers, connections, (before, held(server, before)), server.output())
+
+
+def ask_all(server: Launcher, cases: Sequence[Case]) -> Answers:
+    with ThreadPoolExecutor(WORKERS) as pool:
+        both = pool.map(lambda case: (case.ask(server, case.fault), case.ask(server, "none")), cases)
+        return dict(zip(cases, both, strict=True))
+
+
+def settled(server: Launcher, backend: StubBackend, usual: Case, timeout: float = 8.0) -> int:
+    """How many connections the back-end still has when the kept ones have expired, but for the one in use."""
+    deadline = time.monotonic() + timeout
+    while len(backend._sockets) > 1 and time.monotonic() < deadline:
+        usual.ask(server, "none")
+        time.sleep(0.1)
+    return len(backend._sockets)
+
+
+def held(server: Launcher, expected: dict[str, int] | None = None, timeout: float = 3.0) -> dict[str, int]:
+    """How many threads and sockets the process has, on systems that tell; waits a little for ``expected``."""
+    assert server.process is not None
+    process = Path(f"/proc/{server.process.pid}")
+    if not process.is_dir():
+        return {}
+    deadline = time.monotonic() + timeout
+    while True:
+        found = {"threads": len(list((process / "task").iterdir())),
+                 "sockets": sum(is_socket(file) for file in (process / "fd").iterdir())}
+        if expected in (None, found) or time.monotonic() >= deadline:
+            return found
+        time.sleep(0.05)
+
+
+def is_socket(file: Path) -> bool:
+    try:
+        return os.readlink(file).startswith("socket:")
+    except OSError:  # closed meanwhile
+        return False
+
+
+def heard(table: Table, case: Case) -> Heard:
+    """What the client made of the answer; fails if it is not well-formed."""
+    return FRONTS[case.front].read(table.answers[case][0], case.stream)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_answer(table: Table, case: Case) -> None:
+    got, seconds = heard(table, case), table.answers[case][0].seconds
+    assert got.text == case.end.text
+    assert seconds < (REFUSED_SECONDS if case.fault == "refused" else BOUND_SECONDS)
+    if not case.end.error:
+        assert (got.status, got.error, got.finish) == (200, "", "stop")
+        return
+    assert case.end.error in got.error
+    late = case.stream and seconds >= PATIENCE_SECONDS
+    assert got.status in ((200,) if case.end.text else (502, 200) if late else (502,))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.end.error], ids=str)
+def test_message(table: Table, case: Case) -> None:
+    """It names endpoint and node, and says nothing that is nobody's business."""
+    message = heard(table, case).error
+    name = DEAD if case.fault == "refused" else case.back
+    assert message.lower().startswith(f"endpoint '{name.lower()}'")
+    assert f"'ask-{name}'" in message
+    assert "\n" not in message and not LEAKS.search(message)
+
+
+def test_next_request(table: Table) -> None:
+    """The request that each client sends right after the failure."""
+    got = {case: FRONTS[case.front].read(after, case.stream) for case, (_, after) in table.answers.items()}
+    assert [str(case) for case, said in got.items() if (said.text, said.finish) != (TEXT, "stop")] == []
+
+
+def test_nothing_is_left(table: Table) -> None:
+    before, after = table.held
+    assert table.connections == 1
+    assert after == before
+
+
+def test_log(table: Table) -> None:
+    assert "scripted trouble" in table.output and not LEAKS.search(table.output)

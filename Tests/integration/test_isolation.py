@@ -1,0 +1,158 @@
+"""Many requests of two users at once: nobody hears, logs or stores what another has said."""
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from Tests.api.front_dialects import FRONTS, Front
+from Tests.integration.launcher import ConfigTree, Launcher, api_type, endpoint, llm_node
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply
+
+USERS = ("alice", "bob")
+PER_USER = 50
+MARKER = re.compile(r"marker-[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request and its answer."""
+
+    user: str
+    marker: str
+    front: Front
+    stream: bool
+    status: int
+    request_id: str
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.front.answer(self.data, self.stream)
+
+
+def echo(request: RecordedRequest) -> Reply:
+    """``<model> heard <last message>``, slowly enough for all requests to be under way at the same time."""
+    text = f"{request.json['model']} heard {request.json['messages'][-1]['content']}"
+    if request.json["stream"]:
+        return chat_stream_reply([text[i:i + 5] for i in range(0, len(text), 5)], header_delay=0.2, delay=0.01)
+    return chat_reply(text, header_delay=0.4)
+
+
+def two_users(public: Path, url: str) -> ConfigTree:
+    tree = ConfigTree(public)
+    tree.write("ApiTypes/Chat.json", api_type())
+    tree.write("Presets/Chat/Plain.json", {})
+    tree.write("PromptTemplates/_chatonly.json", {})
+    tree.write("Users/_current-user.json", {"currentUser": "alice"})
+    for user in USERS:
+        tree.write(f"Users/{user}.json", {"endpointConfigsSubDirectory": user, "chatPromptTemplateName": "_chatonly"})
+        tree.write(f"Endpoints/{user}/Stub.json", endpoint(url, modelNameToSendToAPI=f"model-of-{user}"))
+        tree.write(f"Workflows/{user}/_DefaultWorkflow.json", {"nodes": [
+            llm_node("first"), llm_node("answer", returnToUser=True), llm_node("later")]})
+    return tree
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a crowd of clients has left behind."""
+
+    public: Path
+    logs: Path
+    exchanges: list[Exchange]
+    backend: StubBackend
+
+    def of(self, user: str) -> list[Exchange]:
+        return [exchange for exchange in self.exchanges if exchange.user == user]
+
+
+def send(port: int, user: str, number: int, start: threading.Barrier) -> Exchange:
+    front, stream, marker = FRONTS[number % 4], number % 8 >= 4, f"marker-{uuid.uuid4().hex}"
+    body = front.body(f"{marker}[DiscussionId]talk-{number}[/DiscussionId]", model=user, stream=stream)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    start.wait(30)
+    try:
+        connection.request("POST", front.path, json.dumps(body))
+        response = connection.getresponse()
+        return Exchange(user, marker, front, stream, response.status, response.headers["X-Request-Id"],
+                        response.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    root = tmp_path_factory.mktemp("isolation")
+    with StubBackend() as backend:
+        backend.responder = echo
+        tree = two_users(root / "Public", backend.url)
+        users = [argument for user in USERS for argument in ("--User", user)]
+        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, *users, "--concurrency", "0",
+                      "--file-logging", "--LoggingDirectory", root / "logs") as server:
+            start = threading.Barrier(PER_USER * len(USERS))
+            with ThreadPoolExecutor(PER_USER * len(USERS)) as pool:
+                jobs = [pool.submit(send, server.port, user, number, start)
+                        for number in range(PER_USER) for user in USERS]
+            exchanges = [job.result() for job in jobs]
+            backend.wait_requests(3 * len(exchanges), 10)
+        yield Scene(tree.public, root / "logs", exchanges, backend)
+
+
+def test_each_client_hears_its_own_words(scene: Scene) -> None:
+    assert {(exchange.status, exchange.user) for exchange in scene.exchanges} == {(200, user) for user in USERS}
+    for exchange in scene.exchanges:
+        assert exchange.text == f"model-of-{exchange.user} heard {exchange.marker}"
+        assert set(MARKER.findall(exchange.data.decode())) <= {exchange.marker}
+        for item in exchange.front.items(exchange.data) if exchange.stream else [json.loads(exchange.data)]:
+            assert item["model"] == exchange.user
+            assert item.get("request_id", exchange.request_id) == exchange.request_id
+    assert len({exchange.request_id for exchange in scene.exchanges}) == len(scene.exchanges)
+
+
+def test_each_back_end_call_has_the_words_of_one_client(scene: Scene) -> None:
+    owner = {exchange.marker: exchange.user for exchange in scene.exchanges}
+    seen: list[str] = []
+    for request in scene.backend.requests:
+        marker, = set(MARKER.findall(request.body.decode()))
+        assert request.json["model"] == f"model-of-{owner[marker]}"
+        seen.append(marker)
+    assert all(seen.count(exchange.marker) == 3 for exchange in scene.exchanges)
+
+
+def test_the_requests_ran_side_by_side(scene: Scene) -> None:
+    """Otherwise nothing could have been mixed up."""
+    calls = [request for request in scene.backend.requests if request.answered_at is not None]
+    busiest = max(sum(other.received_at <= call.received_at < (other.answered_at or 0) for other in calls)
+                  for call in calls)
+    assert busiest >= PER_USER
+
+
+def test_each_user_has_a_log_of_its_own(scene: Scene) -> None:
+    logs = {user: (scene.logs / user / "wilmerai.log").read_text(encoding="utf-8") for user in USERS}
+    for exchange in scene.exchanges:
+        for user, log in logs.items():
+            assert (exchange.request_id in log) is (user == exchange.user)
+            assert (f"Request {exchange.request_id}: route" in log) is (user == exchange.user)
+    for log in logs.values():
+        assert "Traceback" not in log and "ERROR" not in log
+
+
+def test_no_log_has_words_of_a_conversation(scene: Scene) -> None:
+    files = [path for path in scene.logs.rglob("*") if path.is_file()]
+    assert len(files) == 3
+    assert all(path.stat().st_size for path in files)
+    assert not any(MARKER.search(path.read_text(encoding="utf-8")) for path in files)
+
+
+def test_nothing_is_stored_that_nobody_asked_for(scene: Scene) -> None:
+    stored = [path for path in scene.public.rglob("*") if path.is_file()]
+    assert stored
+    assert not any(b"marker-" in path.read_bytes() for path in stored)
