@@ -4,7 +4,7 @@
     andExpr := unit { AND unit }
     unit    := "(" expr ")" | operand [ cmp operand ]
 
-Characters that fit no token are skipped; there is no NOT. Source: nodes.md, section 6.
+Characters that fit no token are skipped; there is no NOT.
 """
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class ConditionSyntaxError(ValueError):
     """The expression does not follow the grammar."""
 
 
-def evaluate_condition(expression: str) -> bool:
-    """Whether ``expression`` holds; an empty or malformed one does not (a warning says so)."""
+def evaluate_condition(expression: str, node_name: str = "N/A") -> bool:
+    """Whether ``expression`` holds. An empty one does not; nor does a malformed one, and a warning names the node."""
     if not expression.strip():
         return False
     try:
         return parse_condition(expression)
     except ConditionSyntaxError as error:
-        logger.warning("Condition counts as FALSE: %s", error)
-        sensitive_log(logger, logging.DEBUG, "The condition was: %s", expression)
+        logger.warning("Node '%s': the condition counts as FALSE because it cannot be read: %s", node_name, error)
+        sensitive_log(logger, logging.DEBUG, "The condition of node '%s' was: %s", node_name, expression)
         return False
 
 

@@ -93,6 +93,19 @@ def test_conditional_without_condition(lab: EngineLab) -> None:
     assert both(lab, {"type": "Conditional"}) == "FALSE"
 
 
+@pytest.mark.parametrize(("text", "result"), [(True, "TRUE"), (False, "FALSE"), (0, "FALSE"), (2.5, "TRUE")])
+def test_conditional_that_is_no_text(lab: EngineLab, text: Any, result: str) -> None:
+    assert both(lab, condition(text)) == result
+
+
+def test_conditional_that_cannot_be_read(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        assert lab.run([static("yes, secret"), {**condition("{agent1Output} == yes"), "title": "Agreed?"}]) == "FALSE"
+    warning = next(record for record in caplog.records if record.levelname == "WARNING")
+    assert "'Agreed?'" in warning.getMessage()
+    assert "secret" not in caplog.text
+
+
 @pytest.mark.parametrize(("output", "text", "result"), [
     ("yes", "{agent1Output} == yes", "TRUE"), ("yes, sure", "{agent1Output} == yes", "FALSE"),
     ("it's", "'{agent1Output}' == 'a'", "FALSE"), ("a", "'{agent1Output}' == 'a'", "TRUE"),

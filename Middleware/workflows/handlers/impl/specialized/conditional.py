@@ -16,4 +16,4 @@ class ConditionalHandler(BaseHandler):
         "Conditional": (NodeKey("condition", "str", "", "The expression to judge.", "full"),)}
 
     def handle(self, context: ExecutionContext) -> Any:
-        return "TRUE" if evaluate_condition(self.text(context, "condition")) else "FALSE"
+        return "TRUE" if evaluate_condition(self.text(context, "condition"), context.node_name) else "FALSE"

@@ -1,0 +1,233 @@
+"""Where a path leads, replacing a file in one step, and taking turns with a file.
+
+No file is ever changed in place: its new content is written to a file beside it, which then takes its name. A reader
+sees the old or the new content, and a full disk or a crash costs nothing but the new one. What a crash leaves behind
+is named ``.<random>.tmp``, which nothing here reads.
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from weakref import WeakValueDictionary
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+logger = logging.getLogger(__name__)
+
+REPLACE_PATIENCE = 1.0 if os.name == "nt" else 0.0  # seconds; Windows refuses while anybody has the file open
+_PAUSE = 0.02
+_SLICE = 0.2  # longest wait between two looks at a cancel scope
+_SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
+
+
+# -- where a path leads ------------------------------------------------------------------------------------------------
+
+def resolve_file_path(path: str) -> str:
+    """``path`` with a leading ``~`` expanded; relative ones stay relative to the working directory."""
+    return os.path.expanduser(path)
+
+
+def find_file_ignoring_case(path: str) -> str | None:
+    """The file that ``path`` means: the exact one, else one of the same folder whose name differs in case only.
+
+    Of several the first in alphabetical order. None if there is no such ordinary file, or can be none.
+    """
+    if os.path.isfile(path):
+        return path
+    folder, name = os.path.split(path)
+    try:
+        names = sorted(other for other in os.listdir(folder or os.curdir) if other.lower() == name.lower())
+    except (OSError, ValueError):  # no such folder; no possible name
+        return None
+    return next((found for found in (os.path.join(folder, other) for other in names) if os.path.isfile(found)), None)
+
+
+def ordinary_file(path: str) -> os.stat_result | None:
+    """What is known of the file at ``path``; None if there is none.
+
+    Raises OSError for folders, and for pipes and devices: opening them may wait forever, replacing them destroys them.
+    """
+    try:
+        known = os.stat(path)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(known.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(known.st_mode):
+        raise OSError(errno.EINVAL, "Not an ordinary file", path)
+    return known
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+def encode_text(text: str) -> bytes:
+    """UTF-8. Halves of surrogate pairs are joined, lone ones become U+FFFD; line ends stay as they are."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
+
+
+def atomic_write(path: str, data: bytes, mode: int | None = None) -> None:
+    """Make ``data`` the content of the file at ``path``, folders included, in one step.
+
+    Links are written through. An existing file keeps its permission bits and, where allowed, its owner; a new one gets
+    ``mode``, or what the umask leaves. Raises OSError, about ``path``, with everything as it was.
+    """
+    try:
+        target = _link_target(path)
+        known = ordinary_file(target)
+        if known is not None and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        _write_beside(target, data, known, mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), path) from error
+
+
+def _link_target(path: str) -> str:
+    target = os.path.realpath(path)
+    if os.path.islink(target):  # links in a circle lead nowhere
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if path.endswith(_SEPARATORS):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return target
+
+
+def _write_beside(target: str, data: bytes, known: os.stat_result | None, mode: int | None) -> None:
+    temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
+    bits = 0o600 if known is not None else 0o666 if mode is None else mode
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), bits)
+    try:
+        with open(descriptor, "wb") as file:
+            if known is not None:
+                _keep_access(file.fileno(), known)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        _replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _keep_access(descriptor: int, known: os.stat_result) -> None:
+    """Give the new file owner and permission bits of the old, as far as user and file system allow."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            os.fchown(descriptor, known.st_uid, known.st_gid)
+        with contextlib.suppress(OSError):
+            os.fchmod(descriptor, stat.S_IMODE(known.st_mode))
+
+
+def _replace(temporary: str, target: str) -> None:
+    end = time.monotonic() + REPLACE_PATIENCE
+    while True:
+        try:
+            return os.replace(temporary, target)
+        except PermissionError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(_PAUSE)
+
+
+# -- taking turns ------------------------------------------------------------------------------------------------------
+
+class PathLocks:
+    """One lock for each file, however its path is spelled. Locks belong to no thread, and are not re-entrant."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._locks)
+
+    @contextlib.contextmanager
+    def held(self, path: str, scope: CancelScope | None = None) -> Iterator[None]:
+        """Wait for the file's turn; raises EarlyTerminationException if ``scope`` is cancelled meanwhile."""
+        key = os.path.realpath(path).casefold()  # two files that differ in case only may as well wait for each other
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        _wait_until(lambda: lock.acquire(timeout=_SLICE), scope)
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+_LOCKS = PathLocks()
+
+
+def path_lock(path: str, scope: CancelScope | None = None) -> contextlib.AbstractContextManager[None]:
+    """The turn of one thread of this process with the file at ``path``."""
+    return _LOCKS.held(path, scope)
+
+
+@contextlib.contextmanager
+def process_lock(lock_file: str, scope: CancelScope | None = None) -> Iterator[None]:
+    """The turn of one thread of one process with whatever ``lock_file``, which is created and stays, stands for.
+
+    Where the file system knows no locks only the threads of this process take turns. A process that dies frees its
+    locks. Raises OSError if the file cannot be made, EarlyTerminationException if ``scope`` is cancelled meanwhile.
+    """
+    with _LOCKS.held(lock_file, scope):
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _wait_until(lambda: _try_lock(descriptor), scope, pause=_PAUSE)
+            try:
+                yield
+            finally:
+                _unlock(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _wait_until(attempt: Callable[[], bool], scope: CancelScope | None, pause: float = 0.0) -> None:
+    while not attempt():
+        if scope is not None and scope.cancelled:
+            raise EarlyTerminationException("The request was cancelled while it waited for a file")
+        time.sleep(pause)
+
+
+if sys.platform == "win32":
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        except OSError as error:
+            logger.debug("The file system knows no locks: %s", error.strerror)
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        with contextlib.suppress(OSError):
+            msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+else:
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            logger.debug("The file system knows no locks: %s", error.strerror)
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)

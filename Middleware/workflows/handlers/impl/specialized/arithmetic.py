@@ -1,0 +1,20 @@
+"""ArithmeticProcessor: calculates with two numbers."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.utilities.arithmetic import calculate
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+
+class ArithmeticProcessorHandler(BaseHandler):
+    """The result as text; ``-1`` for an expression that cannot be calculated."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "ArithmeticProcessor": (
+            NodeKey("expression", "str", "", "Number, operator (one of + - * /), number.", "full", required=True),)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return calculate(self.text(context, "expression"))

@@ -1,0 +1,111 @@
+"""GetCustomFile and SaveCustomFile: files that the workflow names."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.file_utils import CUSTOM_FILE_MODES, load_custom_file, resolve_file_path, save_custom_file
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.specialized.counts import is_count, resolved_count
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+logger = logging.getLogger(__name__)
+
+NO_PATH = "No filepath specified"
+
+
+class GetCustomFileHandler(BaseHandler):
+    """The text of a file, or a text that says why there is none."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "GetCustomFile": (
+            NodeKey("filepath", "str", None, "The file; the case of its name does not count.", "full", required=True),
+            NodeKey("delimiter", "str", None, "Text to replace; customReturnDelimiter, else a line feed."),
+            NodeKey("customReturnDelimiter", "str", None, "What to replace it by; delimiter if absent."),
+            NodeKey("headCount", "int", None, "Keep this many of the first pieces, at least 1.", "full"),
+            NodeKey("tailCount", "int", None, "Keep this many of the last pieces, at least 1.", "full"),
+            NodeKey("chunkDelimiter", "str", "\n", "What stands between the pieces that are counted."))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        if not self.value(context, "filepath"):
+            return NO_PATH
+        counts = {name: resolved_count(context, self.value(context, name)) for name in ("headCount", "tailCount")}
+        problem = _count_problem(counts)
+        if problem:
+            return problem
+        delimiter, custom = self._optional(context, "delimiter"), self._optional(context, "customReturnDelimiter")
+        try:
+            return load_custom_file(
+                self.text(context, "filepath"), delimiter if delimiter is not None else custom or "\n",
+                custom if custom is not None else delimiter, counts["headCount"], counts["tailCount"],
+                self._optional(context, "chunkDelimiter") or "\n")
+        except OSError as error:
+            raise ConfigValueError(f"node '{context.node_name}': the file of 'filepath' cannot be read: "
+                                   f"{error.strerror}", json_path="filepath") from error
+
+    def _optional(self, context: ExecutionContext, name: str) -> str | None:
+        value = self.value(context, name)
+        return None if value is None else str(value)
+
+
+class SaveCustomFileHandler(BaseHandler):
+    """Says what was done to the file, or why nothing could be done."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "SaveCustomFile": (
+            NodeKey("filepath", "str", None, "The file; missing folders are created.", "full", required=True),
+            NodeKey("content", "str", None, "The text; needed by all modes but remove and trim.", "full"),
+            NodeKey("mode", "str", "overwrite", "One of overwrite, append, replace, remove, trim."),
+            NodeKey("find", "str", None, "What replace and remove look for, literally.", "full"))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        problem = self._problem(context)
+        if problem:
+            return problem
+        mode = str(self.value(context, "mode"))
+        path, content, find = (self.text(context, name) for name in ("filepath", "content", "find"))
+        try:
+            count = save_custom_file(path, content, mode, find, context.request.cancel_scope)
+        except OSError as error:
+            return _failure(context, str(error.strerror), f"{resolve_file_path(path)}: {error.strerror}")
+        except ValueError as error:
+            return _failure(context, str(error), str(error))
+        return _report(mode, resolve_file_path(path), count)
+
+    def _problem(self, context: ExecutionContext) -> str:
+        mode = self.value(context, "mode")
+        if not self.value(context, "filepath"):
+            return NO_PATH
+        if mode not in CUSTOM_FILE_MODES:
+            return ("SaveCustomFile: 'mode' must be one of 'overwrite', 'append', 'replace', 'remove', or 'trim', "
+                    f"got '{mode}'")
+        if mode not in ("remove", "trim") and self.value(context, "content") is None:
+            return "No content specified"
+        if mode in ("replace", "remove") and self.value(context, "find") in (None, ""):
+            return f"SaveCustomFile: mode '{mode}' requires a 'find' value"
+        return ""
+
+
+def _count_problem(counts: Mapping[str, Any]) -> str:
+    given = {name: count for name, count in counts.items() if count is not None}
+    if len(given) > 1:
+        return "GetCustomFile: specify only one of 'headCount' or 'tailCount', not both"
+    wrong = next((name for name, count in given.items() if not is_count(count)), None)
+    return f"GetCustomFile: '{wrong}' must be an integer >= 1" if wrong else ""
+
+
+def _failure(context: ExecutionContext, log_text: str, output: str) -> str:
+    """The node's output; the log gets no path, which may be made of conversation text."""
+    logger.warning("Node '%s': the file was not saved: %s", context.node_name, log_text)
+    return f"Error saving file: {output}"
+
+
+def _report(mode: str, path: str, count: int | None) -> str:
+    done, nothing = {
+        "replace": (f"updated: replaced {count} occurrence(s) in", "no occurrence of the target text found in"),
+        "remove": (f"updated: removed {count} line(s) from", "no line matching the target text found in"),
+        "trim": (f"tidied: removed {count} blank line(s) from", "no blank lines to remove in"),
+    }.get(mode, ("saved to", ""))
+    return f"File unchanged: {nothing} {path}" if count == 0 else f"File successfully {done} {path}"

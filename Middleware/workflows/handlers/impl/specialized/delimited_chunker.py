@@ -1,0 +1,50 @@
+"""DelimitedChunker: the first or last pieces of a text."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.utilities.text_extraction import first_pieces, last_pieces
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+
+class DelimitedChunkerHandler(BaseHandler):
+    """The chosen pieces, joined as they were; a text that names the problem if a key cannot be used."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "DelimitedChunker": (
+            NodeKey("content", "str", None, "The text.", "full", required=True),
+            NodeKey("delimiter", "str", None, "What stands between its pieces.", "full", required=True),
+            NodeKey("mode", "str", None, "'head' (first pieces) or 'tail' (last pieces).", required=True),
+            NodeKey("count", "int", None, "How many pieces to keep, at least 1.", "full", required=True))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        count = resolved_count(context, self.value(context, "count"))
+        problem = self._problem(context, count)
+        if problem:
+            return problem
+        content, delimiter = self.text(context, "content"), self.text(context, "delimiter")
+        if not content:
+            return ""
+        if not delimiter:
+            return "Invalid delimiter: must resolve to a non-empty string"
+        keep = first_pieces if self.value(context, "mode") == "head" else last_pieces
+        return keep(content, delimiter, count)
+
+    def _problem(self, context: ExecutionContext, count: Any) -> str:
+        for name in ("content", "delimiter", "mode", "count"):
+            if self.value(context, name) is None:
+                return f"No {name} specified"
+        if not isinstance(count, int) or isinstance(count, bool):
+            return f"Invalid count: must be an integer, got {_type_name(count)}"
+        if count < 1:
+            return f"Invalid count: must be >= 1, got {count}"
+        mode = self.value(context, "mode")
+        return "" if mode in ("head", "tail") else f"Invalid mode: must be 'head' or 'tail', got '{mode}'"
+
+
+def _type_name(value: Any) -> str:
+    """Name of the plain type that the read-only types of config data stand for."""
+    return next((kind.__name__ for kind in (list, dict) if isinstance(value, kind)), type(value).__name__)

@@ -1,0 +1,22 @@
+"""JsonExtractor: one field of a JSON object."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.utilities.text_extraction import json_field
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+
+class JsonExtractorHandler(BaseHandler):
+    """The field as text; empty if there is no such field, or no JSON object."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "JsonExtractor": (
+            NodeKey("jsonToExtractFrom", "str", None, "The JSON object, alone or as one fenced block.", "full",
+                    required=True),
+            NodeKey("fieldToExtract", "str", None, "Name of one of its fields; no path.", "full", required=True))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return json_field(self.text(context, "jsonToExtractFrom"), self.text(context, "fieldToExtract"))

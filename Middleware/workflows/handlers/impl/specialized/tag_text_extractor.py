@@ -1,0 +1,25 @@
+"""TagTextExtractor: what stands between two tags."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.utilities.text_extraction import tagged_text
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+
+class TagTextExtractorHandler(BaseHandler):
+    """The text inside the first pair of tags, trimmed."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "TagTextExtractor": (
+            NodeKey("tagToExtractFrom", "str", None, "The text with the tags.", "full", required=True),
+            NodeKey("fieldToExtract", "str", None, "Name of the tag, without brackets.", "full", required=True),
+            NodeKey("defaultText", "str", "", "The result if the tag is absent, not closed or blank inside.", "full"))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        if self.value(context, "tagToExtractFrom") is None or self.value(context, "fieldToExtract") is None:
+            return ""
+        inside = tagged_text(self.text(context, "tagToExtractFrom"), self.text(context, "fieldToExtract"))
+        return inside or self.text(context, "defaultText")

@@ -1,0 +1,350 @@
+"""Plain text files and the files that workflows name."""
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities import config_text, file_utils
+from Middleware.utilities.file_access import path_lock
+from Middleware.utilities.file_utils import (
+    EMPTY_TEXT,
+    MISSING_TEXT,
+    load_custom_file,
+    read_plain_text_file,
+    save_custom_file,
+    write_plain_text_file,
+)
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.txt"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+class Reversed:
+    """A cipher that one can check by eye."""
+
+    def encrypt(self, data: bytes) -> bytes:
+        return b"#" + data[::-1]
+
+    def decrypt(self, data: bytes) -> bytes:
+        assert data[:1] == b"#"
+        return data[:0:-1]
+
+
+# -- plain text --------------------------------------------------------------------------------------------------------
+
+def test_plain_text(path: Path) -> None:
+    assert read_plain_text_file(str(path)) == "" and not path.exists()
+    write_plain_text_file(str(path), "é\r\nx\n")
+    assert read_plain_text_file(str(path)) == "é\r\nx\n" and path.read_bytes() == b"\xc3\xa9\r\nx\n"
+
+
+def test_plain_text_uses_the_exact_name(path: Path) -> None:
+    path.write_text("x")
+    if path.with_name("A.txt").exists():
+        pytest.skip("this file system ignores case itself")
+    assert read_plain_text_file(str(path.with_name("A.txt"))) == ""
+
+
+def test_plain_text_through_a_cipher(path: Path) -> None:
+    write_plain_text_file(str(path), "abc", Reversed())
+    write_plain_text_file(str(path), "def", Reversed(), backup_suffix=".bak")
+    assert path.read_bytes() == b"#fed" and path.with_name("a.txt.bak").read_bytes() == b"#cba"
+    assert read_plain_text_file(str(path), Reversed()) == "def"
+
+
+def test_backup(path: Path) -> None:
+    write_plain_text_file(str(path), "1", backup_suffix=".bak")
+    assert names(path.parent) == ["a.txt"]
+    write_plain_text_file(str(path), "2", backup_suffix=".bak")
+    write_plain_text_file(str(path), "3", backup_suffix=".bak")
+    assert (path.read_text(), path.with_name("a.txt.bak").read_text()) == ("3", "2")
+
+
+def test_nothing_is_written_when_the_backup_fails(path: Path) -> None:
+    path.write_text("1")
+    path.with_name("a.txt.bak").mkdir()
+    with pytest.raises(OSError):
+        write_plain_text_file(str(path), "2", backup_suffix=".bak")
+    assert path.read_text() == "1"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permission bits")
+def test_a_backup_is_no_more_open_than_the_file(path: Path) -> None:
+    path.write_text("1")
+    path.chmod(0o600)
+    write_plain_text_file(str(path), "2", backup_suffix=".bak")
+    assert stat.S_IMODE(path.with_name("a.txt.bak").stat().st_mode) == 0o600
+
+
+# -- reading custom files ----------------------------------------------------------------------------------------------
+
+def load(path: Path, data: bytes | str, *arguments: object, **options: object) -> str:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return load_custom_file(str(path), *arguments, **options)  # type: ignore[arg-type]
+
+
+def test_missing_and_empty(path: Path, tmp_path: Path) -> None:
+    assert load_custom_file(str(path)) == MISSING_TEXT == "Custom instruction file did not exist"
+    assert load_custom_file(str(tmp_path)) == load_custom_file("") == load_custom_file("a\0b") == MISSING_TEXT
+    assert load(path, "") == EMPTY_TEXT == "No additional information added"
+    assert load(path, b"\xef\xbb\xbf") == EMPTY_TEXT
+
+
+def test_a_file_that_vanishes_at_the_last_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_utils, "find_file_ignoring_case", lambda found: found)
+    assert load_custom_file(str(path)) == MISSING_TEXT
+
+
+@pytest.mark.skipif(os.name == "nt", reason="named pipes of POSIX systems")
+def test_a_pipe_does_not_block(path: Path) -> None:
+    os.mkfifo(path)
+    assert load_custom_file(str(path)) == MISSING_TEXT
+
+
+@pytest.mark.parametrize(("data", "text"), [
+    (b"\xef\xbb\xbfx", "x"), ("é😀".encode(), "é😀"), (b"a\r\nb\rc\n", "a\nb\nc\n"), (b"caf\xe9", "café"),
+    (b"\x81 x", "\ufffd x"), (b" \n", " \n"), (b"{a}", "{a}")])
+def test_decoding(path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, text: str) -> None:
+    monkeypatch.setattr(config_text, "legacy_code_page", lambda: "cp1252")
+    assert load(path, data) == text
+
+
+def test_case_of_the_name_but_not_of_folders(tmp_path: Path) -> None:
+    (tmp_path / "Folder").mkdir()
+    (tmp_path / "Folder" / "Notes.md").write_text("x")
+    assert load_custom_file(str(tmp_path / "Folder" / "nOtEs.MD")) == "x"
+    if not (tmp_path / "folder").exists():
+        assert load_custom_file(str(tmp_path / "folder" / "Notes.md")) == MISSING_TEXT
+
+
+def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert save_custom_file("~/n/a.txt", "x") is None
+    assert (tmp_path / "n" / "a.txt").read_text() == "x" == load_custom_file("~/n/a.txt")
+
+
+@pytest.mark.parametrize(("delimiter", "custom", "text"), [
+    ("\n", "|", "l1|l2|l3|"), (None, None, "l1\nl2\nl3\n"), ("\n", None, "l1\nl2\nl3\n"), (None, "|", "l1\nl2\nl3\n"),
+    ("", "|", "l1\nl2\nl3\n"), ("\n", "", "l1\nl2\nl3\n"), ("l", "{x}", "{x}1\n{x}2\n{x}3\n")])
+def test_replacement(path: Path, delimiter: str | None, custom: str | None, text: str) -> None:
+    assert load(path, "l1\nl2\nl3\n", delimiter, custom) == text
+
+
+@pytest.mark.parametrize(("head", "tail", "text"), [
+    (1, None, "a"), (None, 1, ""), (None, 0, ""), (0, None, ""), (None, 9, "a\nb\n\nc\n"), (9, None, "a\nb\n\nc\n"),
+    (None, 2, "c\n"), (2, None, "a\nb"), (1, 2, "c\n"), (None, -1, ""), (-1, None, "")])
+def test_counts(path: Path, head: int | None, tail: int | None, text: str) -> None:
+    assert load(path, "a\nb\n\nc\n", None, None, head, tail) == text
+
+
+def test_counts_come_before_the_replacement(path: Path) -> None:
+    assert load(path, "a;b\nc;d\ne", ";", "\n", tail_count=2) == "c\nd\ne"
+    assert load(path, "a--b--c", "b", "x", head_count=2, chunk_delimiter="--") == "a--x"
+    assert load(path, "a\nb\nc", tail_count=1, chunk_delimiter="") == "c"
+
+
+LINES = st.lists(st.sampled_from(["", "a", "bc", "long line " * 9, "é", "\r"]), max_size=60)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LINES, st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 12), st.sampled_from([b"", b"\xff\n"]))
+def test_the_end_of_a_large_file_is_what_the_whole_file_says(
+        path: Path, lines: list[str], end: str, count: int, head: bytes) -> None:
+    path.write_bytes(head + end.join(lines).encode())
+    whole = load_custom_file(str(path), tail_count=count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_utils, "LARGE_FILE", 1)
+        patch.setattr(file_utils, "TAIL_BLOCK", 8)
+        assert load_custom_file(str(path), tail_count=count) == whole
+
+
+@pytest.mark.parametrize(("data", "text"), [
+    (b"\xff\n" + "é\n".encode() * 20, "Ã©\n"), (b"x" * 30 + b"\r\nyy\r\n", "yy\n"), (b"x" * 30 + b"\ny\rz", "y\nz"),
+    (b"x\n" * 20 + "é".encode() * 9, "x\n" + "é" * 9)])
+def test_the_end_of_a_large_file(path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, text: str) -> None:
+    monkeypatch.setattr(config_text, "legacy_code_page", lambda: "cp1252")
+    monkeypatch.setattr(file_utils, "LARGE_FILE", 1)
+    monkeypatch.setattr(file_utils, "TAIL_BLOCK", 7)
+    assert load(path, data, tail_count=2) == text
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files with holes")
+def test_only_the_end_of_a_large_file_is_read(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.seek(1 << 40)  # a hole: reading all of it would take minutes and fill the memory
+        file.write(b"\n".join(b"line %d" % number for number in range(100_000)))
+    assert load_custom_file(str(path), tail_count=2) == "line 99998\nline 99999"
+    assert load_custom_file(str(path), "\n", "|", tail_count=30_000).count("|") == 29_999
+
+
+# -- writing custom files ----------------------------------------------------------------------------------------------
+
+def test_overwrite_and_append(path: Path) -> None:
+    assert save_custom_file(str(path), "x") is None
+    assert save_custom_file(str(path), "y", "append") is None
+    assert path.read_text() == "xy"
+    assert save_custom_file(str(path), "") is None
+    assert path.read_text() == ""
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "append"])
+def test_new_files_and_folders(tmp_path: Path, mode: str) -> None:
+    save_custom_file(str(tmp_path / "n" / "m" / "a.txt"), "x\r\né", mode)
+    assert (tmp_path / "n" / "m" / "a.txt").read_bytes() == b"x\r\n\xc3\xa9"
+
+
+@pytest.mark.parametrize(("mode", "content", "find", "count", "text"), [
+    ("replace", "-", "a", 3, b"-\r\nb-\n\n  \n-c"), ("replace", "", "\n", 4, b"a\rba  ac"),
+    ("replace", "[a]", "a", 3, b"[a]\r\nb[a]\n\n  \n[a]c"),
+    ("remove", "", "a", 3, b"\n  \n"), ("remove", "", "ba", 1, b"a\r\n\n  \nac"),
+    ("trim", "", None, 2, b"a\r\nba\nac")])
+def test_edits(path: Path, mode: str, content: str, find: str | None, count: int, text: bytes) -> None:
+    path.write_bytes(b"a\r\nba\n\n  \nac")
+    assert save_custom_file(str(path), content, mode, find) == count
+    assert path.read_bytes() == text
+
+
+@pytest.mark.parametrize(("mode", "find"), [("replace", "x"), ("remove", "x"), ("remove", "\n"), ("trim", None)])
+def test_an_edit_without_a_hit_writes_nothing(path: Path, mode: str, find: str | None) -> None:
+    assert save_custom_file(str(path), "y", mode, find) == 0 and not path.exists()
+    assert save_custom_file(str(path.parent / "n" / "a.txt"), "y", mode, find) == 0
+    assert names(path.parent) == []
+    path.write_text("a\n")
+    os.utime(path, (1, 1))
+    assert save_custom_file(str(path), "y", mode, find) == 0
+    assert path.stat().st_mtime == 1 and path.read_text() == "a\n"
+
+
+@pytest.mark.parametrize("mode", ["replace", "remove"])
+@pytest.mark.parametrize("find", ["", None])
+def test_an_edit_needs_something_to_look_for(path: Path, mode: str, find: str | None) -> None:
+    path.write_text("a")
+    with pytest.raises(ValueError, match=f"'find'.*'{mode}'"):
+        save_custom_file(str(path), "x", mode, find)
+    with pytest.raises(ValueError, match="'find'"):
+        save_custom_file(str(path.with_name("none")), "x", mode, find)
+    assert path.read_text() == "a"
+
+
+def test_unknown_mode_and_empty_path(path: Path) -> None:
+    with pytest.raises(ValueError, match="delete"):
+        save_custom_file(str(path), "x", "delete")
+    for empty in ("", "  "):
+        with pytest.raises(ValueError, match="path"):
+            save_custom_file(empty, "x")
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "append", "replace", "remove", "trim"])
+def test_a_folder_is_an_error(tmp_path: Path, mode: str) -> None:
+    with pytest.raises(OSError) as failure:
+        save_custom_file(str(tmp_path), "x", mode, "x")
+    assert failure.value.filename == str(tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="named pipes of POSIX systems")
+@pytest.mark.parametrize("mode", ["append", "trim"])
+def test_a_pipe_is_an_error(path: Path, mode: str) -> None:
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="ordinary"):
+        save_custom_file(str(path), "x", mode)
+
+
+@pytest.mark.parametrize(("mode", "text"), [
+    ("append", b"\xef\xbb\xbf\na\nx"), ("trim", b"\xef\xbb\xbfa\n"), ("replace", b"\xef\xbb\xbf\nx\n")])
+def test_a_byte_order_mark_stays(path: Path, mode: str, text: bytes) -> None:
+    path.write_bytes(b"\xef\xbb\xbf\na\n")
+    save_custom_file(str(path), "x", mode, "a")
+    assert path.read_bytes() == text
+
+
+def test_a_file_in_the_old_code_page_becomes_utf_8(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_utils, "legacy_code_page", lambda: "cp1252")
+    path.write_bytes(b"caf\xe9 ")
+    save_custom_file(str(path), "é", "append")
+    assert path.read_text(encoding="utf-8") == "café é"
+
+
+def test_a_file_that_is_no_text_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_utils, "legacy_code_page", lambda: "cp1252")
+    path.write_bytes(b"\x81\xff\n\n")
+    for mode in ("append", "replace", "remove", "trim"):
+        with pytest.raises(ValueError, match="neither UTF-8 nor"):
+            save_custom_file(str(path), "x", mode, "y")
+    assert path.read_bytes() == b"\x81\xff\n\n"
+    save_custom_file(str(path), "x")
+    assert path.read_text() == "x"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permission bits and links")
+@pytest.mark.parametrize("mode", ["overwrite", "append", "replace", "remove", "trim"])
+def test_permission_bits_and_links_stay(path: Path, mode: str) -> None:
+    path.write_text("a\n\n")
+    path.chmod(0o640)
+    link = path.with_name("link")
+    link.symlink_to(path)
+    save_custom_file(str(link), "x", mode, "a")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640 and link.is_symlink() and path.read_text() != "a\n\n"
+
+
+def test_nothing_is_lost_when_many_append(path: Path) -> None:
+    started = threading.Barrier(20)
+
+    def append(number: int) -> None:
+        started.wait()
+        for turn in range(10):
+            save_custom_file(str(path), f"{number}-{turn}\n", "append")
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = path.read_text().splitlines()
+    assert sorted(lines) == sorted(f"{number}-{turn}" for number in range(20) for turn in range(10))
+    for number in range(20):  # and everybody's lines are in order
+        assert [line for line in lines if line.startswith(f"{number}-")] == [f"{number}-{turn}" for turn in range(10)]
+    assert names(path.parent) == ["a.txt"]
+
+
+def test_a_cancelled_request_does_not_wait_for_a_file(path: Path) -> None:
+    scope = CancelScope()
+    scope.cancel()
+    with path_lock(str(path)), pytest.raises(EarlyTerminationException):
+        save_custom_file(str(path), "x", scope=scope)
+    assert not path.exists()
+
+
+KILLED = """
+import os, sys
+from Middleware.utilities.file_utils import save_custom_file
+os.replace = lambda *_: os._exit(9)
+save_custom_file(sys.argv[1], "new", sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "append"])
+def test_a_process_killed_while_it_saves(path: Path, mode: str) -> None:
+    path.write_text("old")
+    assert subprocess.run([sys.executable, "-c", KILLED, str(path), mode], cwd=PROJECT, timeout=60).returncode == 9
+    assert load_custom_file(str(path)) == "old"
+    save_custom_file(str(path), "+", "append")
+    assert path.read_text() == "old+"
