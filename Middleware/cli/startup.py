@@ -20,6 +20,7 @@ from Middleware.cli.stop_signals import exit_quietly_on_sigterm
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.exceptions import ConfigurationError
+from Middleware.services.locking_service import locking_service
 from Middleware.utilities import config_utils
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def prepare(argv: Sequence[str] | None = None, program: str | None = None, threa
 
 
 def configure(arguments: LaunchArguments) -> None:
-    """Logging, then the concurrency gate."""
+    """Logging, the locks that earlier processes left behind, then the concurrency gate."""
     instance.LOGGING_DIRECTORY = users.resolve_logging_directory(arguments.logging_directory)
     instance.FILE_LOGGING = users.resolve_file_logging()
     directory = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else None
@@ -103,6 +104,9 @@ def configure(arguments: LaunchArguments) -> None:
     logger.info("WilmerAI %s, Python %s, users: %s, concurrency: %s per %s, waiting at most %g s", VERSION,
                 platform.python_version(), ", ".join(users.configured_users()) or "the current one",
                 instance.CONCURRENCY_LIMIT or "unlimited", instance.CONCURRENCY_LEVEL, instance.CONCURRENCY_TIMEOUT)
+    names: list[str | None] = [*users.configured_users()]
+    for user in names or [None]:
+        locking_service.delete_dead_locks(user)
     instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)
 
 

@@ -1,0 +1,65 @@
+"""Hashes by which stored data refers to messages: SHA-256 of UTF-8, as 64 hexadecimal digits.
+
+Stored data depends on them. They are taken from contents as the engine carries them, that is with sentinels in place
+of braces and without discussion tags.
+"""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from Middleware.utilities.message_chunks import chunk_messages_by_token_size, messages_to_text_block
+from Middleware.utilities.prompt_extraction_utils import message_text
+
+Message = dict[str, Any]
+
+
+def hash_content(content: str) -> str:
+    """The hash of a text; half a surrogate pair, which JSON can carry, counts as the bytes it would have."""
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def hash_single_message(message: Mapping[str, Any]) -> str:
+    """The hash of the content, whatever the role. Images count only where there is no text beside them."""
+    text = message_text(message)
+    return hash_content(text if text.strip() else text + _images(message))
+
+
+def hash_message_with_images(message: Mapping[str, Any]) -> str:
+    """The hash of role, content and images."""
+    return hash_content(str(message.get("role") or "") + message_text(message) + _images(message))
+
+
+def chunk_messages_with_hashes(messages: Sequence[Message], chunk_size: float = 500,
+                               use_first_message_hash: bool = False) -> list[tuple[str, str]]:
+    """The conversation as ``(text block, hash of the block's last message)``, or of its first if asked for."""
+    chosen = 0 if use_first_message_hash else -1
+    return [(messages_to_text_block(group), hash_single_message(group[chosen]))
+            for group in chunk_messages_by_token_size(messages, chunk_size)]
+
+
+def extract_text_blocks_from_hashed_chunks(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    return [text for text, _ in pairs]
+
+
+def find_last_matching_hash_message(messages: Sequence[Message], pairs: Iterable[tuple[str, str]],
+                                    skip_system: bool = False, turns_to_skip_looking_back: int = 4) -> int:
+    """How many messages follow the newest one whose hash is in ``pairs``, not counting the newest few.
+
+    ``turns_to_skip_looking_back`` says how many the newest few are. The oldest of them is looked at nevertheless. All
+    messages but them are new if none is known.
+    """
+    if skip_system:
+        messages = [message for message in messages if message.get("role") != "system"]
+    known = {stored for _, stored in pairs}
+    boundary = max(0, len(messages) - turns_to_skip_looking_back)
+    for index in range(min(boundary, len(messages) - 1), -1, -1):
+        if hash_single_message(messages[index]) in known:
+            return max(0, boundary - index - 1)
+    return boundary
+
+
+def _images(message: Mapping[str, Any]) -> str:
+    images = message.get("images")
+    return "".join(sorted(map(str, images))) if isinstance(images, (list, tuple)) else ""

@@ -1,0 +1,139 @@
+"""Searching texts for keywords. Case never counts."""
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from Middleware.utilities.message_chunks import (
+    clear_out_user_assistant_from_chunks,
+    get_message_chunks,
+    tokenize,
+)
+from Middleware.utilities.prompt_extraction_utils import message_text
+from Middleware.utilities.text_utils import restore_braces
+
+Message = dict[str, Any]
+Index = dict[str, dict[int, list[int]]]
+"""Token -> number of a text -> positions in that text, counted in tokens and ascending."""
+
+CHUNK_BREAK = "--ChunkBreak--"
+NO_MEMORIES = ("There are no memories. This conversation has not gone long enough for there to be memories.")
+BLOCK_TOKENS = 400
+MAX_HITS = 10
+SPEAKER_MESSAGES = 10
+RECENT_BLOCKS = 3
+
+_LABEL = re.compile(r"(\w+):")
+_KEYWORD = re.compile(r"\w+:?|[()]")
+_OPERATORS = frozenset({"AND", "OR"})
+_EMPTY_PARENTHESES = re.compile(r"\(\s*\)")
+
+
+# -- a conversation, and memories --------------------------------------------------------------------------------------
+
+def search_conversation(messages: Sequence[Message], keywords: str, lookback: int = 0) -> str:
+    """The best blocks of a conversation, joined by ``--ChunkBreak--``.
+
+    Only the newest ``lookback`` messages are searched; with 0, all but the newest one. ``NO_MEMORIES`` if there are
+    no more messages than that.
+    """
+    if not messages:
+        return ""
+    messages = _readable(messages)
+    if len(messages) <= lookback:
+        return NO_MEMORIES
+    blocks = get_message_chunks(messages, lookback, BLOCK_TOKENS)
+    hits = advanced_search_in_chunks(blocks, _without_speakers(messages, keywords), MAX_HITS)
+    return CHUNK_BREAK.join(clear_out_user_assistant_from_chunks(hits))
+
+
+def search_memories(blocks: Sequence[str], messages: Sequence[Message], keywords: str) -> str:
+    """Memories that share a word with the keywords, joined by a blank line; the newest three are left out.
+
+    ``AND`` and ``OR`` are no words to look for.
+    """
+    if len(blocks) > RECENT_BLOCKS:
+        blocks = blocks[:-RECENT_BLOCKS]
+    words = _without_speakers(_readable(messages), keywords).split()
+    query = " ".join(word for word in words if word.strip("()") not in _OPERATORS)
+    return "\n\n".join(search_in_chunks(blocks, query, MAX_HITS))
+
+
+def _without_speakers(messages: Sequence[Message], keywords: str) -> str:
+    return filter_keywords_by_speakers(messages[-SPEAKER_MESSAGES:], keywords)
+
+
+def _readable(messages: Sequence[Message]) -> list[Message]:
+    """Copies with real braces: a sentinel would become one with the words beside it."""
+    return [{**message, "content": restore_braces(message_text(message))} for message in messages]
+
+
+# -- building blocks ---------------------------------------------------------------------------------------------------
+
+def search_in_chunks(chunks: Iterable[str], query: str, max_hits: int = 0) -> list[str]:
+    """The texts that share a word with ``query``, in their order; the first ``max_hits`` of them if that is not 0."""
+    wanted = set(tokenize(query.lower()))
+    hits = [chunk for chunk in chunks if not wanted.isdisjoint(tokenize(chunk.lower()))]
+    return hits[:max_hits] if max_hits > 0 else hits
+
+
+def advanced_search_in_chunks(chunks: Sequence[str], query: str, max_excerpts: int = 40,
+                              proximity_limit: int = 5) -> list[str]:
+    """The texts that share words with ``query``, those with most of them, and close to each other, first."""
+    tokens = list(dict.fromkeys(tokenize(query.lower())))
+    index = build_inverted_index(chunks)
+    scores = apply_proximity_filter(index, tokens, calculate_line_scores(index, tokens), proximity_limit)
+    best = sorted(scores, key=scores.__getitem__, reverse=True)  # keeps the order of equals
+    return [chunks[number] for number in best[:max_excerpts]]
+
+
+def build_inverted_index(chunks: Iterable[str]) -> Index:
+    """Where every word occurs. A word that is a label in a text (a colon follows it) is left out of that text."""
+    index: Index = {}
+    for number, chunk in enumerate(chunks):
+        text = chunk.lower()
+        labels = set(_LABEL.findall(text))
+        for position, token in enumerate(tokenize(text)):
+            if token not in labels:
+                index.setdefault(token, {}).setdefault(number, []).append(position)
+    return index
+
+
+def calculate_line_scores(index: Index, tokens: Iterable[str]) -> dict[int, int]:
+    """How often the tokens occur in each text that holds any, in the order in which the texts are found."""
+    scores: dict[int, int] = {}
+    for token in tokens:
+        for number, positions in index.get(token, {}).items():
+            scores[number] = scores.get(number, 0) + len(positions)
+    return scores
+
+
+def apply_proximity_filter(index: Index, tokens: Sequence[str], scores: Mapping[int, int],
+                           proximity_limit: int = 5) -> dict[int, int]:
+    """The scores, plus one for each pair of places of two different tokens at most that many words apart."""
+    result = dict(scores)
+    for one, other in combinations(dict.fromkeys(tokens), 2):
+        places, other_places = index.get(one, {}), index.get(other, {})
+        for number in places.keys() & other_places.keys():
+            result[number] += _close_pairs(places[number], other_places[number], proximity_limit)
+    return result
+
+
+def _close_pairs(positions: Iterable[int], others: Sequence[int], limit: int) -> int:
+    return sum(bisect_right(others, place + limit) - bisect_left(others, place - limit) for place in positions)
+
+
+def filter_keywords_by_speakers(messages: Iterable[Mapping[str, Any]], keywords: str) -> str:
+    """The words, ``AND``, ``OR`` and parentheses of ``keywords``, without labels and names of speakers.
+
+    A label is a word with a colon behind it; a speaker is one that is a label in any of the messages.
+    """
+    speakers = {label.lower() for message in messages for label in _LABEL.findall(message_text(message))}
+    kept = [word for word in _KEYWORD.findall(keywords) if not word.endswith(":") and word.lower() not in speakers]
+    text = " ".join(kept)
+    while (smaller := _EMPTY_PARENTHESES.sub("", text)) != text:
+        text = smaller
+    return " ".join(text.split()).replace("( ", "(").replace(" )", ")")

@@ -1,0 +1,35 @@
+"""WorkflowLock: lets one run at a time go on."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.exceptions import ConfigValueError, EarlyTerminationException
+from Middleware.exceptions.early_termination_exception import LOCKED
+from Middleware.services.locking_service import LockingService, locking_service
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+
+class WorkflowLockHandler(BaseHandler):
+    """Takes the lock for this run, or ends the run if somebody has it; the lock ends with the run.
+
+    Attributes:
+        locks: who keeps the locks.
+    """
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "WorkflowLock": (NodeKey("workflowLockId", "str", None, "Name of the lock, one per user.", "full",
+                                 required=True),)}
+
+    locks: LockingService = locking_service
+
+    def handle(self, context: ExecutionContext) -> Any:
+        lock_id = self.text(context, "workflowLockId")
+        if not lock_id.strip():
+            raise ConfigValueError(f"WorkflowLock node '{context.node_name}' needs a workflowLockId",
+                                   json_path="workflowLockId", expected="the name of a lock")
+        if not self.locks.acquire(lock_id, context.workflow_id, scope=context.request.cancel_scope):
+            raise EarlyTerminationException(f"The workflow lock of node '{context.node_name}' is held by another run",
+                                            LOCKED)
+        return ""

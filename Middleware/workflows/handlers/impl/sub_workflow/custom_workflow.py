@@ -1,0 +1,83 @@
+"""CustomWorkflow and ConditionalCustomWorkflow: run a child with the parent's conversation."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.sub_workflow.children import (
+    FOLDER_OVERRIDE,
+    MISSING_WORKFLOW,
+    SCOPED_VARIABLES,
+    ChildRun,
+    scoped_inputs,
+)
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+OVERRIDE_KEYS: tuple[NodeKey, ...] = (
+    NodeKey("firstNodeSystemPromptOverride", "str", None, "System prompt of the child's first prompting node.", "full"),
+    NodeKey("systemPromptOverride", "str", None, "Other name of firstNodeSystemPromptOverride.", "full"),
+    NodeKey("firstNodePromptOverride", "str", None, "Prompt of the child's first prompting node.", "full"),
+    NodeKey("promptOverride", "str", None, "Other name of firstNodePromptOverride.", "full"),
+)
+
+
+class CustomWorkflowHandler(BaseHandler):
+    """The result of the child, which knows only the scoped variables of its parent."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "CustomWorkflow": (
+            NodeKey("workflowName", "str", MISSING_WORKFLOW, "The workflow to run.", required=True),
+            FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return _run_child(context, str(context.config.get("workflowName") or MISSING_WORKFLOW), context.config)
+
+
+class ConditionalCustomWorkflowHandler(BaseHandler):
+    """The result of the child that a value chooses, or a text if it chooses none."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+        "ConditionalCustomWorkflow": (
+            NodeKey("conditionalKey", "str", "", "The value that chooses.", "full"),
+            NodeKey("conditionalWorkflows", "object", {}, "Value -> workflow; Default is the fallback."),
+            NodeKey("UseDefaultContentInsteadOfWorkflow", "any", None, "Text instead of the Default workflow.", "full"),
+            NodeKey("routeOverrides", "object", {}, "Value -> prompt overrides.", "full"),
+            FOLDER_OVERRIDE, SCOPED_VARIABLES)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        value = self.text(context, "conditionalKey").strip().lower()
+        targets = _lower_keys(self.value(context, "conditionalWorkflows"))
+        overrides = _lower_keys(self.value(context, "routeOverrides"))
+        name = targets.get(value)
+        if name:
+            return _run_child(context, str(name), overrides.get(value))
+        content = context.config.get("UseDefaultContentInsteadOfWorkflow")
+        if content is not None:
+            return self.static_text(context, context.substitute(content))
+        return _run_child(context, str(targets.get("default") or MISSING_WORKFLOW),
+                          overrides.get(value) or overrides.get("default"))
+
+
+def _run_child(context: ExecutionContext, name: str, overrides: Any) -> Any:
+    items = context.workflow_manager.start_child(
+        context, name, folder_override=context.config.get("workflowUserFolderOverride") or None,
+        scoped_inputs=scoped_inputs(context),
+        system_prompt_override=_override(context, overrides, "firstNodeSystemPromptOverride", "systemPromptOverride"),
+        prompt_override=_override(context, overrides, "firstNodePromptOverride", "promptOverride"))
+    child = ChildRun(items)
+    return child if context.is_responder else child.finish()
+
+
+def _override(context: ExecutionContext, overrides: Any, name: str, alias: str) -> str | None:
+    """One override, its values escaped so that the child's own substitution takes them literally."""
+    if not isinstance(overrides, Mapping):
+        return None
+    value = overrides.get(name) if name in overrides else overrides.get(alias)
+    if not value:
+        return None
+    return context.workflow_variable_service.apply_variables(str(value), context, restore=False)
+
+
+def _lower_keys(value: Any) -> dict[str, Any]:
+    return {str(key).lower(): entry for key, entry in value.items()} if isinstance(value, Mapping) else {}

@@ -1,0 +1,88 @@
+"""Asks the offline researcher service, and puts what it answers into the text that a node gives."""
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.services.service_http import (
+    INVALID_JSON,
+    ServiceHttp,
+    ServiceReply,
+    ServiceRequest,
+    service_http,
+)
+from Middleware.utilities import config_utils
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8890
+MAX_CONNECT_SECONDS = 5.0
+
+DISABLED = "offline_researcher_disabled"
+NOTHING_FOUND = "No pertinent information was found in the search"
+
+
+class OfflineResearcherApiClient:
+    """The service as the current user's settings say, read anew at each call."""
+
+    def __init__(self, scope: CancelScope | None = None, http: ServiceHttp = service_http) -> None:
+        self._scope = scope
+        self._http = http
+
+    def search(self, query: str, mode: str, *, timeout: float, max_iterations: int | None = None,
+               include_sources: bool = False) -> str:
+        """What the service found out about ``query``, or a text that says why there is nothing.
+
+        ``timeout`` is the longest silence of the service in seconds. Raises EarlyTerminationException when the scope
+        is cancelled, and nothing else.
+        """
+        try:
+            found = self._ask(query, mode, timeout, max_iterations)
+            if found.get("status") == "error":
+                reason = found.get("reason") or "unknown"
+                return f"I'm sorry, the offline researcher returned an error ({reason}) for '{query}'."
+            return _answer(found, include_sources)
+        except EarlyTerminationException:
+            raise
+        except Exception:  # a foreign service must not end the workflow
+            logger.exception("The offline researcher could not be asked")
+            return f"I'm sorry, the offline researcher could not be reached for '{query}'."
+
+    def _ask(self, query: str, mode: str, timeout: float, max_iterations: int | None) -> dict[str, Any]:
+        """The service's answer, or one of the same form that says what went wrong."""
+        if not config_utils.user_flag("useOfflineResearcherApi"):
+            return {"status": "error", "reason": DISABLED}
+        payload: dict[str, Any] = {"query": query, "mode": mode}
+        if max_iterations is not None:
+            payload["max_iterations"] = max_iterations
+        reply = self._post(payload, timeout)
+        if reply.problem:
+            return {"status": "error", "reason": reply.problem}
+        if not isinstance(reply.value, dict):
+            return {"status": "error", "reason": INVALID_JSON}
+        return reply.value
+
+    def _post(self, payload: dict[str, Any], timeout: float) -> ServiceReply:
+        host = str(config_utils.get_config_value("offlineResearcherApiHost") or "").strip() or DEFAULT_HOST
+        port = config_utils.user_int("offlineResearcherApiPort", DEFAULT_PORT)
+        return self._http.call(
+            ServiceRequest.post(host, port, "/search", payload, read_timeout=timeout,
+                                connect_timeout=min(MAX_CONNECT_SECONDS, timeout)), self._scope)
+
+
+def _answer(found: dict[str, Any], include_sources: bool) -> str:
+    answer = found.get("answer")
+    if found.get("no_information_found") or not isinstance(answer, str) or not answer.strip():
+        return NOTHING_FOUND
+    lines = _source_lines(found.get("sources")) if include_sources else []
+    return "\n".join([answer, "", "Sources:", *lines]) if lines else answer
+
+
+def _source_lines(sources: Any) -> list[str]:
+    """One line for each source that has a book or a title."""
+    entries = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
+    named = ([str(source.get(key) or "").strip() for key in ("book", "title")] for source in entries)
+    return [f"- {' :: '.join(filter(None, names))}" for names in named if any(names)]

@@ -1,0 +1,231 @@
+"""Calls of local services, over real sockets."""
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.services import service_http as module
+from Middleware.services.service_http import ServiceHttp, ServiceReply, ServiceRequest
+from Tests.stub_backend import AFTER_HEADERS, AFTER_PIECES, BEFORE_STATUS, Reply, StubBackend, json_reply, status_reply
+
+
+@pytest.fixture
+def backend() -> Iterator[StubBackend]:
+    with StubBackend() as backend:
+        yield backend
+
+
+@pytest.fixture
+def http() -> ServiceHttp:
+    return ServiceHttp()
+
+
+def get(backend: StubBackend, **options: Any) -> ServiceRequest:
+    return ServiceRequest.get("127.0.0.1", backend.port, "/find", {"prompt": "a b&ü", "n": 1}, **options)
+
+
+def post(backend: StubBackend, **options: Any) -> ServiceRequest:
+    return ServiceRequest.post("127.0.0.1", backend.port, "/search", {"query": "ü"}, **options)
+
+
+def test_get(backend: StubBackend, http: ServiceHttp) -> None:
+    backend.script(json_reply([{"title": "ü"}]))
+    assert http.call(get(backend)) == ServiceReply([{"title": "ü"}], 200)
+    request = backend.requests[0]
+    assert (request.method, request.path, request.body) == ("GET", "/find?prompt=a+b%26%C3%BC&n=1", b"")
+
+
+def test_post(backend: StubBackend, http: ServiceHttp) -> None:
+    assert http.call(post(backend)) == ServiceReply({"ok": True}, 200)
+    request = backend.requests[0]
+    assert (request.method, request.path, request.json) == ("POST", "/search", {"query": "ü"})
+    assert request.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("make", [ServiceRequest.get, ServiceRequest.post])
+def test_half_a_surrogate_pair_can_be_sent(backend: StubBackend, http: ServiceHttp, make: Any) -> None:
+    assert http.call(make("127.0.0.1", backend.port, "/", {"q": "a\ud800b"})).problem == ""
+    assert backend.requests[0].json == {"q": "a?b"} if backend.requests[0].body else "a%3Fb" in backend.requests[0].path
+
+
+@pytest.mark.parametrize(("reply", "status", "problem"), [
+    (status_reply(404), 404, "http_404"),
+    (status_reply(500), 500, "http_500"),
+    (Reply(status=301, body=b"", headers={"Location": "/"}), 301, "http_301"),
+    (json_reply({}, 201), 201, "http_201"),
+    (Reply(body=b"<html>"), 200, "invalid_json"),
+    (Reply(body=b"\xff\xff\xff"), 200, "invalid_json"),
+    (Reply(body=b"[" * 200_000), 200, "invalid_json"),
+    (Reply(raw=b"SSH-2.0-x\r\n\r\n"), None, "transport_error"),
+    (Reply(pieces=[b"[1,"], drop=AFTER_PIECES), None, "transport_error"),
+    (Reply(pieces=[b"[1,", b"2]"], framing="length", drop=AFTER_HEADERS), None, "transport_error"),
+])
+def test_problems(backend: StubBackend, http: ServiceHttp, reply: Reply, status: int | None, problem: str) -> None:
+    backend.default = reply
+    assert http.call(post(backend)) == ServiceReply(None, status, problem)
+
+
+@pytest.mark.parametrize("port", [1, 0, -1, 99999])
+def test_nobody_there(http: ServiceHttp, port: int) -> None:
+    assert http.call(ServiceRequest.get("127.0.0.1", port, "/", {})).problem == "transport_error"
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "", "a b", "ü" * 80, "127.0.0.1\r\nX: y"])
+def test_impossible_host(http: ServiceHttp, host: str) -> None:
+    assert http.call(ServiceRequest.get(host, 1, "/", {}, connect_timeout=1)).problem in ("transport_error", "timeout")
+
+
+@pytest.mark.parametrize("reply", [Reply(never=True), Reply(pieces=[b"["], hang=True)], ids=["headers", "body"])
+def test_read_timeout(backend: StubBackend, http: ServiceHttp, reply: Reply) -> None:
+    backend.default = reply
+    assert http.call(get(backend, read_timeout=0.1)).problem == "timeout"
+    assert backend.requests[0].wait_ended(1)
+    assert len(backend.requests) == 1
+
+
+def test_connect_timeout(http: ServiceHttp) -> None:
+    """A listener whose queue is full answers no further connection."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        waiting = [socket.socket() for _ in range(4)]
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(full.getsockname())
+        started = time.monotonic()
+        reply = http.call(ServiceRequest.get("127.0.0.1", full.getsockname()[1], "/", {}, connect_timeout=0.2))
+        for sock in waiting:
+            sock.close()
+    assert reply.problem == "timeout"
+    assert time.monotonic() - started < 2
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+def test_connections_are_kept(backend: StubBackend, http: ServiceHttp) -> None:
+    for _ in range(3):
+        assert not http.call(get(backend)).problem
+    backend.script(status_reply(404))
+    assert http.call(post(backend)).status == 404
+    assert not http.call(get(backend)).problem
+    assert backend.connections == 1
+
+
+def test_connections_expire(backend: StubBackend) -> None:
+    http = ServiceHttp(idle_seconds=0.0)
+    http.call(get(backend))
+    http.call(get(backend))
+    assert backend.connections == 2
+    assert backend.requests[0].wait_ended(1)
+
+
+def test_a_connection_that_the_service_ends_is_not_kept(backend: StubBackend, http: ServiceHttp) -> None:
+    backend.script(json_reply(1, keep_alive=False))
+    assert http.call(get(backend)).value == 1
+    assert http.call(get(backend)).value == {"ok": True}
+    assert backend.connections == 2
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_read_is_tried_once_more_after_a_reset(backend: StubBackend, http: ServiceHttp, reset: bool) -> None:
+    lost = Reply(drop=BEFORE_STATUS, reset=reset)
+    backend.script(lost, json_reply(2), lost, lost, json_reply(5))
+    assert http.call(get(backend)).value == 2
+    assert ServiceHttp().call(get(backend)).problem == "transport_error"
+    assert len(backend.requests) == 4
+
+
+def test_a_search_is_repeated_only_after_a_kept_connection_was_lost(backend: StubBackend, http: ServiceHttp) -> None:
+    lost = Reply(drop=BEFORE_STATUS)
+    backend.script(lost)
+    assert http.call(post(backend)).problem == "transport_error"
+    backend.script(json_reply(1), lost, json_reply(2))
+    assert http.call(post(backend)).value == 1
+    assert http.call(post(backend)).value == 2
+    assert len(backend.requests) == 4
+
+
+def test_parallel_calls(backend: StubBackend, http: ServiceHttp) -> None:
+    backend.default = json_reply({"ok": True}, header_delay=0.1)
+    replies: list[ServiceReply] = []
+    threads = [threading.Thread(target=lambda: replies.append(http.call(get(backend)))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert [reply.value for reply in replies] == [{"ok": True}] * 8
+    assert backend.connections == 8
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+def cancelled_call(http: ServiceHttp, request: ServiceRequest, scope: CancelScope) -> float:
+    """Make the call, expect it to end as cancelled, and return the moment."""
+    with pytest.raises(EarlyTerminationException) as caught:
+        http.call(request, scope)
+    assert caught.value.is_cancellation
+    return time.monotonic()
+
+
+@pytest.mark.parametrize("reply", [Reply(never=True), Reply(pieces=[b"["], hang=True),
+                                   Reply(pieces=[b"["] * 500, delay=0.02)], ids=["headers", "body", "flowing"])
+def test_cancel(backend: StubBackend, http: ServiceHttp, reply: Reply) -> None:
+    backend.default = reply
+    scope = CancelScope()
+    cancelled_at: list[float] = []
+
+    def cancel() -> None:
+        backend.wait_requests()
+        time.sleep(0.05)
+        cancelled_at.append(time.monotonic())
+        scope.cancel()
+
+    threading.Thread(target=cancel).start()
+    ended = cancelled_call(http, get(backend), scope)
+    assert ended - cancelled_at[0] < 0.25
+    assert backend.requests[0].wait_ended(1)
+    assert (backend.requests[0].ended_at or 0) - cancelled_at[0] < 0.25
+    assert len(backend.requests) == 1
+
+
+def test_cancel_while_connecting(backend: StubBackend, http: ServiceHttp, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, connecting, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(module.HTTPConnection):
+        def connect(self) -> None:
+            connecting.set()
+            go_on.wait(5)
+            super().connect()
+
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    monkeypatch.setattr(module, "HTTPConnection", Slow)
+    scope = CancelScope()
+    threading.Thread(target=lambda: (connecting.wait(5), scope.cancel())).start()
+    started = time.monotonic()
+    assert cancelled_call(http, get(backend), scope) - started < 0.25
+    go_on.set()
+    assert closed.wait(2)
+    assert backend.requests == []
+
+
+def test_cancelled_before_the_start(backend: StubBackend, http: ServiceHttp) -> None:
+    scope = CancelScope()
+    scope.cancel()
+    cancelled_call(http, get(backend), scope)
+    assert backend.connections == 0
+
+
+def test_a_late_cancel_leaves_kept_connections_alone(backend: StubBackend, http: ServiceHttp) -> None:
+    scope = CancelScope()
+    http.call(get(backend), scope)
+    scope.cancel()
+    assert not http.call(get(backend)).problem
+    assert backend.connections == 1

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from Middleware.utilities.hashing_utils import (
+    chunk_messages_with_hashes,
+    extract_text_blocks_from_hashed_chunks,
+    find_last_matching_hash_message,
+    hash_content,
+    hash_message_with_images,
+    hash_single_message,
+)
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def conversation(count: int, *system_at: int) -> list[dict[str, Any]]:
+    return [{"role": "system" if number in system_at else "user", "content": f"m{number}"} for number in range(count)]
+
+
+def stored(*numbers: int) -> list[tuple[str, str]]:
+    return [("block", sha(f"m{number}")) for number in numbers]
+
+
+def test_hash_of_a_text() -> None:
+    assert hash_content("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert hash_content("Grüße") == sha("Grüße")
+
+
+def test_half_a_surrogate_pair_has_a_hash() -> None:
+    assert len({hash_content("\ud800"), hash_content("\udc00"), hash_content("?")}) == 3
+
+
+@pytest.mark.parametrize(("message", "hashed"), [
+    ({"role": "user", "content": "a"}, "a"),
+    ({"role": "assistant", "content": "a"}, "a"),
+    ({"content": "a", "images": ["i"]}, "a"),
+    ({"content": "", "images": ["j", "i"]}, "ij"),
+    ({"content": " ", "images": ["j", "i"]}, " ij"),
+    ({"content": None, "images": ["i"]}, "i"),
+    ({"content": None}, ""),
+    ({"content": "", "images": None}, ""),
+    ({"content": "__WILMER_L_CURLY__x__WILMER_R_CURLY__"}, "__WILMER_L_CURLY__x__WILMER_R_CURLY__"),
+])
+def test_hash_of_a_message(message: dict[str, Any], hashed: str) -> None:
+    assert hash_single_message(message) == sha(hashed)
+
+
+@pytest.mark.parametrize(("message", "hashed"), [
+    ({"role": "user", "content": "a"}, "usera"),
+    ({"role": "user", "content": "a", "images": ["j", "i"]}, "useraij"),
+    ({"role": "user", "content": None, "images": ["i"]}, "useri"),
+])
+def test_hash_with_images(message: dict[str, Any], hashed: str) -> None:
+    assert hash_message_with_images(message) == sha(hashed)
+
+
+def test_chunks_carry_the_hash_of_their_last_or_first_message() -> None:
+    messages = [{"role": "user", "content": text} for text in ("a", "b" * 300, "c", "d")]
+    assert chunk_messages_with_hashes(messages, 20) == \
+        [("a", sha("a")), ("b" * 300, sha("b" * 300)), ("c\nd", sha("d"))]
+    assert chunk_messages_with_hashes(messages, 20, use_first_message_hash=True)[-1] == ("c\nd", sha("c"))
+    assert chunk_messages_with_hashes([]) == []
+    assert extract_text_blocks_from_hashed_chunks(chunk_messages_with_hashes(messages)) == [f"a\n{'b' * 300}\nc\nd"]
+
+
+@pytest.mark.parametrize(("count", "known", "turns", "new"), [
+    (10, (), 4, 6),
+    (10, (5,), 4, 0),
+    (10, (3,), 4, 2),
+    (10, (3, 0), 4, 2),
+    (10, (6,), 4, 0),  # the oldest of the newest few is looked at
+    (10, (7,), 4, 6),  # the others are not
+    (10, (9,), 0, 0),
+    (10, (0,), 0, 9),
+    (3, (), 4, 0),
+    (3, (0,), 4, 0),
+    (0, (0,), 4, 0),
+    (10, (99,), 4, 6),
+])
+def test_new_messages(count: int, known: tuple[int, ...], turns: int, new: int) -> None:
+    assert find_last_matching_hash_message(
+        conversation(count), stored(*known), turns_to_skip_looking_back=turns) == new
+
+
+@pytest.mark.parametrize(("skip", "new"), [(False, 3), (True, 2)])
+def test_new_messages_without_system_messages(skip: bool, new: int) -> None:
+    messages = conversation(8, 0, 3)
+    assert find_last_matching_hash_message(messages, stored(2), skip, 2) == new
+
+
+@given(st.integers(0, 12), st.sets(st.integers(0, 12)), st.integers(0, 12))
+def test_new_messages_stay_within_the_conversation(count: int, known: set[int], turns: int) -> None:
+    new = find_last_matching_hash_message(conversation(count), stored(*known), turns_to_skip_looking_back=turns)
+    assert 0 <= new <= max(0, count - turns)
