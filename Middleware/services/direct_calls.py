@@ -1,0 +1,108 @@
+"""LLM calls that a node makes itself and whose answers it uses itself: whole, never streamed, maybe side by side."""
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.llmapis.llm_api import LlmApiService
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.llm_handler import LlmHandler
+from Middleware.utilities import config_utils
+from Middleware.utilities import prompt_template_utils as templates
+from Middleware.utilities.streaming_utils import post_process_llm_output
+
+T = TypeVar("T")
+
+MOST_WORKERS = 4
+
+
+def unstreamed(handler: LlmHandler, scope: CancelScope) -> LlmHandler:
+    """The same LLM for one call of its own, which ``scope`` stops; the given handle may be streaming or busy."""
+    llm = handler.llm
+    service = LlmApiService(llm.endpoint_name, llm.presetname, llm.max_tokens, False, scope=scope)
+    return dataclasses.replace(handler, llm=service)
+
+
+def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, request_id: str | None = None) -> Any:
+    """Send two finished texts, in the endpoint's prompt template where the back-end takes one text.
+
+    Returns what ``LlmApiService.get_response_from_llm`` returns. Raises BackendError and ConfigurationError.
+    """
+    if handler.takes_message_collection:
+        conversation = [{"role": role, "content": text}
+                        for role, text in (("system", system_prompt), ("user", prompt)) if text]
+        return handler.llm.get_response_from_llm(conversation=conversation, request_id=request_id)
+    template = config_utils.load_prompt_template(handler.prompt_template_file_name or "")
+    prompt = templates.wrap_user_turn(prompt, template)
+    if handler.add_generation_prompt:
+        prompt = templates.add_generation_prompt(prompt, template)
+    return handler.llm.get_response_from_llm(
+        system_prompt=templates.wrap_system(system_prompt, template), prompt=prompt, request_id=request_id)
+
+
+def answer_text(result: Any, handler: LlmHandler, node: Mapping[str, Any]) -> str:
+    """The text of a finished call, cleaned by the rules of the endpoint that answered and of the node."""
+    text = result.get("content") if isinstance(result, Mapping) else result
+    if not isinstance(text, str) or not text:
+        return ""
+    outcome = getattr(handler.llm, "outcome", None)
+    rules = getattr(outcome, "endpoint_config", None) or handler.endpoint_config
+    return post_process_llm_output(text, rules, node)
+
+
+def raise_if_cancelled(scope: CancelScope) -> None:
+    """Raises EarlyTerminationException; a cancelled call returns an empty text, which is no answer."""
+    if scope.cancelled:
+        raise EarlyTerminationException("The request was cancelled", CANCELLED)
+
+
+def run_together(tasks: Sequence[Callable[[CancelScope], T]], scope: CancelScope) -> list[T]:
+    """The results of ``tasks`` in their order, a few of them at work at a time.
+
+    Each gets a scope that is cancelled with ``scope``, and when another task fails. Raises what the first failing task
+    raised, or EarlyTerminationException if ``scope`` is cancelled; in either case after the last task has ended.
+    """
+    group = CancelScope()
+    token = scope.add_callback(group.cancel)
+    try:
+        if len(tasks) == 1:
+            results = [tasks[0](group)]
+        else:
+            results = _run_in_pool(tasks, group)
+    except EarlyTerminationException:
+        raise_if_cancelled(scope)
+        raise
+    finally:
+        scope.remove_callback(token)
+    raise_if_cancelled(scope)
+    return results
+
+
+def _run_in_pool(tasks: Sequence[Callable[[CancelScope], T]], group: CancelScope) -> list[T]:
+    if not tasks:
+        return []
+    with ThreadPoolExecutor(min(len(tasks), _places()), "wilmer-call") as pool:
+        futures = [pool.submit(contextvars.copy_context().run, task, group) for task in tasks]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failed = next((future for future in futures if future in done and _failed(future)), None)
+        if failed is not None:
+            group.cancel()
+            pool.shutdown(cancel_futures=True)
+            failed.result()
+    return [future.result() for future in futures]
+
+
+def _failed(future: Future[T]) -> bool:
+    return future.exception() is not None
+
+
+def _places() -> int:
+    """How many calls of one node may run at a time; more than the gate admits would only wait there."""
+    gate = instance.CONCURRENCY_LIMIT if instance.CONCURRENCY_LEVEL == "endpoint" else 0
+    return min(MOST_WORKERS, gate) if gate > 0 else MOST_WORKERS

@@ -1,0 +1,121 @@
+"""ImageProcessor: lets a vision model put images into words."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.services.vision_cache import VisionResponses
+from Middleware.utilities import config_utils
+from Middleware.utilities.hashing_utils import hash_message_with_images
+from Middleware.utilities.path_utils import is_flat_name
+from Middleware.utilities.text_utils import escape_braces
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
+from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.tools.image_describer import ImageDescriber, VisionNote, images_of, join_descriptions
+
+NO_IMAGES = "There were no images attached to the message"
+IMAGE_BLOCK = "[IMAGE_BLOCK]"
+DEFAULT_MESSAGE = (
+    "[SYSTEM: The user recently added one or more images to the conversation. A vision model has looked at them and "
+    f"described them as follows:\n<vision_llm_response>\n{IMAGE_BLOCK}\n</vision_llm_response>]")
+RECENT_MESSAGES = 10
+UNUSED_KEYS = frozenset({"acceptImages", "maxImagesToSend", "lowercaseToolCallFunctionNames", "injectLivenessToolCall"})
+
+
+class ImageProcessorHandler(BaseHandler):
+    """The descriptions of the conversation's images, and on demand a message with them in the conversation."""
+
+    CLEANS_ITSELF: ClassVar[bool] = True  # each answer on arrival: the result must not be cleaned again
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ImageProcessor": (
+        *(key for key in PROMPT_KEYS if key.name not in UNUSED_KEYS),
+        NodeKey("addAsUserMessage", "bool", False, "Insert the descriptions into the conversation."),
+        NodeKey("message", "str", DEFAULT_MESSAGE, "Text of the inserted message; [IMAGE_BLOCK] is the description.",
+                "full"),
+        NodeKey("saveVisionResponsesToDiscussionId", "bool", False, "Keep the descriptions with the discussion."),
+        NodeKey("visionScanMessageLimit", "int", 20, "How many messages are searched if they are kept.", "early"))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        if context.llm_handler is None or context.llm_handler.llm is None:
+            raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
+                                   json_path="endpointName", expected="the name of a file in Endpoints")
+        kept = self.value(context, "saveVisionResponsesToDiscussionId") and is_flat_name(context.discussion_id)
+        return self._describe_kept(context) if kept else self._describe_all(context)
+
+    # -- every image, every time ---------------------------------------------------------------------------------
+    def _describe_all(self, context: ExecutionContext) -> str:
+        messages = _sent_messages(context)
+        places = [(index, image) for index, message in enumerate(messages) for image in images_of(message)]
+        if not places:
+            return NO_IMAGES
+        texts = ImageDescriber(context, messages).describe(places)
+        output = join_descriptions(texts[image] for _, image in places)
+        self._insert(context, {len(messages) - 1 if len(messages) > 1 else 1: output})
+        return output
+
+    # -- kept with the discussion --------------------------------------------------------------------------------
+    def _describe_kept(self, context: ExecutionContext) -> str:
+        messages = _sent_messages(context)
+        own = [index for index, message in enumerate(messages) if not isinstance(message, VisionNote)]
+        scanned = [index for index in _newest(own, self._scan_limit(context)) if images_of(messages[index])]
+        if not scanned:
+            return NO_IMAGES
+        texts = self._with_new_ones(context, messages, scanned)
+        if self.value(context, "addAsUserMessage"):
+            self._insert(context, {index + 1: texts[index] for index in scanned})
+            return join_descriptions(texts.values())
+        recent = set(own[-RECENT_MESSAGES:])
+        return join_descriptions(text for index, text in texts.items() if index in recent)
+
+    def _with_new_ones(self, context: ExecutionContext, messages: Sequence[Message],
+                       scanned: Sequence[int]) -> dict[int, str]:
+        """Descriptions by message, old and new; the new ones are kept unless they are blank."""
+        store = _store(context)
+        known = store.read() if store is not None else {}
+        hashes = {index: hash_message_with_images(messages[index]) for index in scanned}
+        missing = [index for index in scanned if hashes[index] not in known]
+        texts = ImageDescriber(context, messages).describe(
+            (index, image) for index in missing for image in images_of(messages[index]))
+        new = {hashes[index]: join_descriptions(texts[image] for image in images_of(messages[index]))
+               for index in missing}
+        if store is not None:
+            store.add({key: text for key, text in new.items() if text}, context.request.cancel_scope)
+        return {index: known[key] if key in known else new[key] for index, key in hashes.items()}
+
+    def _scan_limit(self, context: ExecutionContext) -> int:
+        limit = self.value(context, "visionScanMessageLimit")
+        return limit if isinstance(limit, int) else 20
+
+    # -- notes ---------------------------------------------------------------------------------------------------
+    def _insert(self, context: ExecutionContext, notes: Mapping[int, str]) -> None:
+        """Put a note before the message at each index, in the list that later nodes and parents see, too."""
+        if not self.value(context, "addAsUserMessage"):
+            return
+        template = self.text(context, "message") or DEFAULT_MESSAGE
+        lists = {id(messages): messages for messages in (_sent_messages(context), context.messages)}
+        for index, description in sorted(notes.items(), reverse=True):
+            if description:
+                content = escape_braces(template.replace(IMAGE_BLOCK, description))
+                for messages in lists.values():
+                    messages.insert(index, VisionNote(role="user", content=content))
+
+
+def _sent_messages(context: ExecutionContext) -> list[Message]:
+    """The conversation as the whole run shares it; the node's own list may be a copy with stamps."""
+    shared = context.run.messages if context.run is not None else context.messages
+    return shared if len(shared) == len(context.messages) else context.messages
+
+
+def _newest(indexes: Sequence[int], count: int) -> Sequence[int]:
+    return indexes[-count:] if count > 0 else ()
+
+
+def _store(context: ExecutionContext) -> VisionResponses | None:
+    """Where the discussion's descriptions lie; None where they would have to be encrypted, which is not possible."""
+    key = context.api_key
+    if key and config_utils.user_flag("encryptUsingApiKey"):
+        return None
+    key_hash = context.api_key_hash or (hashlib.sha256(key.encode()).hexdigest()[:16] if key else None)
+    return VisionResponses(context.discussion_id or "", key_hash)

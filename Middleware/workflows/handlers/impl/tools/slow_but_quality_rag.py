@@ -1,0 +1,47 @@
+"""SlowButQualityRAG: applies a prompt to every block of a text."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+
+NO_TARGET = "No rag target specified in Slow But Quality RAG node"
+NO_TYPE = "No rag type specified in Slow But Quality RAG node"
+SHARED_KEYS = frozenset({
+    "systemPrompt", "prompt", "blockGenerationPrompt", "nMessagesToIncludeInVariable",
+    "estimatedTokensToIncludeInVariable", "minMessagesInVariable", "maxEstimatedTokensInVariable",
+    "addUserAssistantTags", "includeToolCallsInConversation", "removeCustomTextFromResponseStart",
+    "responseStartTextToRemove", "clampPromptToContextWindow", "addDiscussionIdTimestampsForLLM",
+    "useRelativeTimestamps", "useGroupChatTimestampLogic"})
+
+
+class SlowButQualityRAGHandler(BaseHandler):
+    """The answers for the blocks of ``ragTarget``, one behind the other."""
+
+    CLEANS_ITSELF: ClassVar[bool] = True  # each answer on arrival: the result must not be cleaned again
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"SlowButQualityRAG": (
+        NodeKey("ragTarget", "str", None, "The text; --ChunkBreak-- stands between its blocks.", "full",
+                required=True),
+        NodeKey("ragType", "str", None, "Must be present; its value has no effect.", required=True),
+        *(key for key in PROMPT_KEYS if key.name in SHARED_KEYS),
+        NodeKey("multiModelList", "list", None, 'Several LLMs in parallel: {"endpointName": name}.', "early"),
+        NodeKey("fileMemoryWorkflowName", "str", None, "A workflow that answers instead of the prompt."),
+        NodeKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early"))}
+
+    def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
+        super().__init__(workflow_manager, workflow_variable_service)
+        self._tool = SlowButQualityRAGTool()
+
+    def handle(self, context: ExecutionContext) -> Any:
+        for name, complaint in (("ragTarget", NO_TARGET), ("ragType", NO_TYPE)):
+            if self.value(context, name) is None:
+                return complaint
+        if not context.discussion_id:
+            return ""
+        return self._tool.perform_rag_on_conversation_chunk(
+            str(self.value(context, "systemPrompt")), str(self.value(context, "prompt")),
+            self.text(context, "ragTarget"), context)

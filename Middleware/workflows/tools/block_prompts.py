@@ -1,0 +1,71 @@
+"""Prompts with square-bracket markers, which stand for a block of text and for memories."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from Middleware.models.llm_handler import LlmHandler
+from Middleware.services.direct_calls import answer_text, call_with_texts
+from Middleware.utilities.discussion_id import strip_discussion_tags
+from Middleware.utilities.prompt_extraction_utils import filter_systems
+from Middleware.utilities.text_utils import restore_braces
+from Middleware.workflows.models.execution_context import ExecutionContext, Message
+
+TEXT_CHUNK = "[TextChunk]"
+MEMORY_FILE = "[Memory_file]"
+FULL_MEMORY_FILE = "[Full_Memory_file]"
+CHAT_SUMMARY = "[Chat_Summary]"
+
+
+@dataclass(frozen=True)
+class BlockPrompts:
+    """The two texts of a call as written in a node, and the node, which says how to clean the answer.
+
+    ``context`` fills in variables; without one they stay as written.
+    """
+
+    system_prompt: str
+    prompt: str
+    node: Mapping[str, Any]
+    context: ExecutionContext | None = None
+
+    def __post_init__(self) -> None:
+        if self.context is not None and self.context.clock is None:
+            self.context.clock = datetime.now()  # all calls of the node tell the same time
+
+    def send(self, handler: LlmHandler, markers: Mapping[str, str]) -> str:
+        """The cleaned answer of one call; empty for a cancelled one. Raises BackendError and ConfigurationError."""
+        texts = [fill_markers(self._resolved(text, handler), markers)
+                 for text in (self.system_prompt, self.prompt)]
+        request_id = self.context.request_id if self.context is not None else None
+        result = call_with_texts(handler, _without_tags(texts[0]), _without_tags(texts[1]), request_id)
+        return answer_text(result, handler, self.node)
+
+    def _resolved(self, text: str, handler: LlmHandler) -> str:
+        if self.context is None:
+            return restore_braces(text)
+        messages = self.context.messages or []
+        if handler.takes_message_collection:
+            messages = _without_later_systems(messages)
+        return replace(self.context, llm_handler=handler, messages=messages).substitute(text)
+
+
+def fill_markers(text: str, markers: Mapping[str, str]) -> str:
+    """Replace every marker in one pass, so that a marker inside an inserted text stays as it is."""
+    pattern = "|".join(map(re.escape, markers))
+    return re.sub(pattern, lambda found: markers[found.group()], text) if pattern else text
+
+
+def _without_later_systems(messages: list[Message]) -> list[Message]:
+    """No slice of the conversation then shows a system message: those at the start are left out of slices anyway."""
+    start = len(messages) - len(filter_systems(messages))
+    return messages[:start] + filter_systems(messages[start:], remove_all_systems_override=True)
+
+
+def _without_tags(text: str) -> str:
+    message = {"content": text}
+    strip_discussion_tags([message])
+    return message["content"]

@@ -1,0 +1,152 @@
+"""Asks the LLM of a node what the images of a conversation show."""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.services.direct_calls import answer_text, raise_if_cancelled, run_together, unstreamed
+from Middleware.services.llm_dispatch_service import LLMDispatchService
+from Middleware.services.vision_cache import RecentDescriptions, recent_descriptions
+from Middleware.utilities import config_utils
+from Middleware.utilities.prompt_extraction_utils import context_clamp, extract_last_n_turns, message_text
+from Middleware.workflows.models.execution_context import ExecutionContext, Message
+
+SEPARATOR = "\n-------------\n"
+DEFAULT_LAST_MESSAGES = 5
+UNSHAPING_KEYS = frozenset({
+    "type", "title", "agentName", "returnToUser", "is_responder", "addAsUserMessage", "message", "systemPrompt",
+    "prompt", "saveVisionResponsesToDiscussionId", "visionScanMessageLimit"})
+"""Keys of the node on which a description does not depend, or whose filled-in text is what it depends on."""
+
+
+class VisionNote(dict[str, Any]):
+    """A message that tells what an image shows; ordinary for everyone but those who count a client's messages."""
+
+
+def images_of(message: Message) -> list[str]:
+    images = message.get("images")
+    return [image for image in images if isinstance(image, str) and image] if isinstance(images, (list, tuple)) else []
+
+
+def join_descriptions(texts: Iterable[str]) -> str:
+    """The descriptions that say something."""
+    return SEPARATOR.join(text for text in texts if text.strip())
+
+
+class ImageDescriber:
+    """Describes images with one call each, every distinct image once, several at a time.
+
+    Args:
+        context: the node that asks; its keys shape the calls.
+        messages: the conversation as it was sent, of the same length as the context's own.
+        memory: where descriptions are kept. With a discussion id they serve the current request only.
+    """
+
+    def __init__(self, context: ExecutionContext, messages: Sequence[Message],
+                 memory: RecentDescriptions = recent_descriptions) -> None:
+        if context.clock is None:
+            context.clock = datetime.now()  # all calls of the node tell the same time
+        self._context, self._messages, self._memory = context, messages, memory
+        self._authored = bool(context.config.get("prompt"))
+        self._count = _count(context.config.get("lastMessagesToSendInsteadOfPrompt"))
+
+    def describe(self, places: Iterable[tuple[int, str]]) -> dict[str, str]:
+        """Descriptions by image; blank ones included.
+
+        ``places`` are images with the index of their message; of an image with several the first counts. Raises
+        BackendError and EarlyTerminationException.
+        """
+        first: dict[str, int] = {}
+        for index, image in places:
+            first.setdefault(image, index)
+        keys = {image: self._key(index, image) for image, index in first.items()}
+        texts = {image: self._memory.get(key) for image, key in keys.items()}
+        missing = [image for image, text in texts.items() if text is None]
+        answers = run_together([functools.partial(self._ask, first[image], image, keys[image]) for image in missing],
+                               self._context.request.cancel_scope)
+        return {image: text or "" for image, text in {**texts, **dict(zip(missing, answers, strict=True))}.items()}
+
+    def _ask(self, index: int, image: str, key: str, scope: CancelScope) -> str:
+        raise_if_cancelled(scope)
+        assert self._context.llm_handler is not None
+        handler = unstreamed(self._context.llm_handler, scope)
+        config = {**self._context.config, "lastMessagesToSendInsteadOfPrompt": self._look_back()}
+        call = dataclasses.replace(self._context, config=config, messages=self._conversation(index, image),
+                                   llm_handler=handler, stream=False)
+        result = LLMDispatchService.dispatch(call, llm_takes_images=True)
+        raise_if_cancelled(scope)
+        text = answer_text(result, handler, self._context.config)
+        if text.strip():
+            self._memory.put(key, text)
+        return text
+
+    # -- one call ------------------------------------------------------------------------------------------------
+    def _conversation(self, index: int, image: str) -> list[Message]:
+        """The whole conversation without any image but this one."""
+        messages = [{key: value for key, value in message.items() if key != "images"}
+                    for message in self._context.messages]
+        place = index if self._authored else self._place(messages, index)
+        messages[place] = {**messages[place], "images": [image]}
+        return messages
+
+    def _look_back(self) -> int:
+        if self._authored:  # here it limits nothing but images
+            return len(self._context.messages)
+        return self._count if self._chat() else max(self._count, 1)
+
+    def _place(self, messages: list[Message], index: int) -> int:
+        """The message that carries the image: its own, unless that might not be sent, or not with an image."""
+        if not self._chat():
+            return len(messages) - 1
+        if messages[index].get("role") == "user" and self._surely_sent(messages, index):
+            return index
+        users = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+        if not users:
+            messages.append({"role": "user", "content": ""})
+        return users[-1] if users else len(messages) - 1
+
+    def _surely_sent(self, messages: Sequence[Message], index: int) -> bool:
+        if self._context.config.get("lastMessagesToSendInsteadOfPromptMaxTokenSize") is not None or self._clamped():
+            return False
+        return any(message is messages[index] for message in extract_last_n_turns(messages, self._count))
+
+    def _chat(self) -> bool:
+        return self._context.llm_handler is not None and self._context.llm_handler.takes_message_collection
+
+    def _clamped(self) -> bool:
+        handler = self._context.llm_handler
+        assert handler is not None
+        return context_clamp(self._context.config, handler.endpoint_config,
+                             config_utils.user_settings().get("clampPromptToContextWindow"),
+                             handler.max_tokens).budget is not None
+
+    # -- what a description depends on ---------------------------------------------------------------------------
+    def _key(self, index: int, image: str) -> str:
+        """Notes do not count: they are no part of what the client sends."""
+        context, handler = self._context, self._context.llm_handler
+        assert handler is not None
+        conversation = [] if self._authored else [
+            [message.get("role"), message_text(message)]
+            for message in self._messages[:index + 1] if not isinstance(message, VisionNote)]
+        material = [
+            config_utils.get_current_username(), context.api_key, context.request_id if context.discussion_id else "",
+            handler.endpoint_name, handler.llm.presetname, handler.max_tokens, handler.endpoint_config.get("endpoint"),
+            handler.endpoint_config.get("modelNameToSendToAPI"), *self._texts, conversation,
+            {key: value for key, value in context.config.items() if key not in UNSHAPING_KEYS}, image]
+        return hashlib.sha256(json.dumps(material, sort_keys=True, default=str).encode()).hexdigest()
+
+    @functools.cached_property
+    def _texts(self) -> list[str]:
+        plain = [message for message in self._context.messages if not isinstance(message, VisionNote)]
+        context = dataclasses.replace(self._context, messages=plain)
+        return [context.substitute(self._context.config.get(key) or "") for key in ("systemPrompt", "prompt")]
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) else DEFAULT_LAST_MESSAGES

@@ -1,0 +1,199 @@
+"""The file of image descriptions, and the ones kept in memory."""
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.services import vision_cache
+from Middleware.services.vision_cache import RecentDescriptions, VisionResponses
+from Middleware.utilities import config_utils
+from Middleware.utilities.file_access import process_lock
+from Tests.llmapis.lab import Lab
+
+posix_only = pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
+
+
+class Reversed:
+    """A cipher that anybody can break."""
+
+    def encrypt(self, data: bytes) -> bytes:
+        return data[::-1]
+
+    def decrypt(self, data: bytes) -> bytes:
+        return data[::-1]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    Lab(tmp_path / "Configs", monkeypatch)
+    monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
+    return tmp_path / "D"
+
+
+def test_reading_creates_nothing(root: Path) -> None:
+    assert VisionResponses("k1").read() == {}
+    assert not root.exists()
+
+
+def test_layout(root: Path) -> None:
+    VisionResponses("k1").add({"h": "a red \u00e9toile"})
+    data = (root / "k1" / "vision_responses.json").read_bytes()
+    assert data == b'{\n    "h": "a red \\u00e9toile"\n}'
+    assert VisionResponses("k1").read() == {"h": "a red \u00e9toile"}
+
+
+def test_nothing_to_add_writes_nothing(root: Path) -> None:
+    VisionResponses("k1").add({})
+    assert not root.exists()
+
+
+def test_additions_join_and_old_ones_win(root: Path) -> None:
+    VisionResponses("k1").add({"a": "1"})
+    VisionResponses("k1").add({"a": "other", "b": "2"})
+    assert VisionResponses("k1").read() == {"a": "1", "b": "2"}
+
+
+def test_known_additions_do_not_touch_the_file(root: Path) -> None:
+    VisionResponses("k1").add({"a": "1"})
+    path = root / "k1" / "vision_responses.json"
+    os.utime(path, (1, 1))
+    VisionResponses("k1").add({"a": "1"})
+    assert path.stat().st_mtime == 1
+
+
+def test_concurrent_additions_all_stay(root: Path) -> None:
+    threads = [threading.Thread(target=VisionResponses("k1").add, args=({f"h{n}": str(n)},)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert VisionResponses("k1").read() == {f"h{n}": str(n) for n in range(12)}
+
+
+def test_waiting_for_the_file_ends_with_the_request(root: Path) -> None:
+    (root / "k1").mkdir(parents=True)
+    scope = CancelScope()
+    with process_lock(str(root / "k1" / vision_cache.LOCK_NAME)):
+        threading.Timer(0.05, scope.cancel).start()
+        with pytest.raises(EarlyTerminationException):
+            VisionResponses("k1").add({"a": "1"}, scope)
+
+
+@pytest.mark.parametrize("content", [b'{\n"a": "1",\n', b"[]", b"", b'"text"'])
+def test_a_broken_file_is_reported_and_left_alone(root: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
+    path = root / "k1" / "vision_responses.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    with caplog.at_level(logging.ERROR):
+        store = VisionResponses("k1")
+        assert store.read() == {}
+        store.add({"a": "2"})
+    assert path.read_bytes() == content
+    assert "k1/vision_responses.json" in caplog.text and str(root) not in caplog.text
+    if content.startswith(b"{"):
+        assert "line 3" in caplog.text
+
+
+def test_values_that_are_no_texts_are_kept_but_not_read(root: Path) -> None:
+    path = root / "k1" / "vision_responses.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"a": 5}), encoding="utf-8")
+    VisionResponses("k1").add({"b": "2"})
+    assert VisionResponses("k1").read() == {"b": "2"}
+    assert json.loads(path.read_text(encoding="utf-8")) == {"b": "2", "a": 5}
+
+
+def test_a_failure_to_write_is_only_logged(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root.write_text("a file where the folder should be", encoding="utf-8")
+    VisionResponses("k1").add({"a": "secret text"})
+    assert "k1 were not saved" in caplog.text and "secret" not in caplog.text
+
+
+def test_cipher(root: Path) -> None:
+    VisionResponses("k1", cipher=Reversed()).add({"a": "1"})
+    assert (root / "k1" / "vision_responses.json").read_bytes().startswith(b"}")
+    assert VisionResponses("k1", cipher=Reversed()).read() == {"a": "1"}
+
+
+def test_key_folder(root: Path) -> None:
+    VisionResponses("k1", "ad165b11320bc915").add({"a": "1"})
+    assert (root / "ad165b11320bc915" / "k1" / "vision_responses.json").is_file()
+    assert VisionResponses("k1").read() == {}
+
+
+@posix_only
+def test_key_folder_is_private(root: Path) -> None:
+    VisionResponses("k1", "ad165b11320bc915").add({"a": "1"})
+    folder = root / "ad165b11320bc915"
+    paths = (folder, folder / "k1", folder / "k1" / vision_cache.FILE_NAME)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o700, 0o600]
+
+
+def test_name_in_other_case(root: Path) -> None:
+    (root / "k1").mkdir(parents=True)
+    (root / "k1" / "Vision_Responses.JSON").write_text('{"a": "1"}', encoding="utf-8")
+    VisionResponses("k1").add({"b": "2"})
+    assert VisionResponses("k1").read() == {"a": "1", "b": "2"}
+    assert not [path for path in (root / "k1").iterdir() if path.name == "vision_responses.json"]
+
+
+def test_flat_file_of_older_versions(root: Path) -> None:
+    root.mkdir()
+    flat = root / "k1_vision_responses.json"
+    flat.write_text('{"a": "1"}', encoding="utf-8")
+    VisionResponses("k1").add({"b": "2"})
+    assert json.loads(flat.read_text(encoding="utf-8")) == {"b": "2", "a": "1"}
+    assert VisionResponses("k1", "ad165b11320bc915").read() == {}
+
+
+def test_folder_at_the_older_root(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(tmp_path / "install"))
+    older = tmp_path / "install" / "Public" / "DiscussionIds" / "k1"
+    older.mkdir(parents=True)
+    VisionResponses("k1").add({"a": "1"})
+    assert (older / "vision_responses.json").is_file() and not root.exists()
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\\b", "C:x"])
+def test_ids_that_are_no_folder_names(root: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="folder"):
+        VisionResponses(name)
+    with pytest.raises(ValueError, match="folder"):
+        VisionResponses("k1", name or "..")
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+def kept(memory: RecentDescriptions, *keys: str) -> list[Any]:
+    return [memory.get(key) for key in keys]
+
+
+def test_memory_keeps_the_ones_used_last() -> None:
+    memory = RecentDescriptions(max_entries=2)
+    memory.put("a", "1")
+    memory.put("b", "2")
+    memory.get("a")
+    memory.put("c", "3")
+    assert kept(memory, "a", "b", "c") == ["1", None, "3"]
+
+
+def test_memory_is_bounded_in_characters() -> None:
+    memory = RecentDescriptions(max_characters=10)
+    memory.put("a", "12345")
+    memory.put("a", "123456")
+    memory.put("b", "1234")
+    assert kept(memory, "a", "b") == ["123456", "1234"]
+    memory.put("c", "1")
+    assert kept(memory, "a", "b", "c") == [None, "1234", "1"]
+    memory.clear()
+    assert len(memory) == 0

@@ -1,0 +1,114 @@
+"""The tool that applies a prompt to blocks of text, and what it tells the model of memories."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.request_context import request_scope
+from Middleware.services.llm_service import LlmHandlerService
+from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools import slow_but_quality_rag_tool
+from Middleware.workflows.tools.slow_but_quality_rag_tool import DiscussionMemory, SlowButQualityRAGTool
+from Tests.stub_backend import StubBackend, chat_reply
+from Tests.workflows.engine_lab import EngineLab, user
+
+NONE = "No preceding memories to show"
+LINE = "\n--------------\n"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
+    with StubBackend() as backend:
+        yield EngineLab(tmp_path, monkeypatch, backend)
+
+
+def context_of(lab: EngineLab, *, discussion_id: str | None = "k1", llm: bool = True,
+               **config: Any) -> ExecutionContext:
+    service = LlmHandlerService()
+    return ExecutionContext(
+        request_id="r-1", workflow_id="w", discussion_id=discussion_id, config={"title": "Rag", **config},
+        messages=[user("hi")], stream=False, request=lab.request, workflow_variable_service=WorkflowVariableManager(),
+        agent_outputs={"agent1Output": "out"},
+        llm_handler=service.load_model_from_config("Main") if llm else service.without_endpoint())
+
+
+def conversation_chunk(lab: EngineLab, prompt: str, text: str, **more: Any) -> str:
+    with request_scope(lab.request):
+        return SlowButQualityRAGTool().perform_rag_on_conversation_chunk("", prompt, text, context_of(lab, **more))
+
+
+def with_memories(monkeypatch: pytest.MonkeyPatch, *memories: str, summary: str = "the summary") -> None:
+    monkeypatch.setattr(slow_but_quality_rag_tool, "load_discussion_memory",
+                        lambda context: DiscussionMemory(memories, summary))
+
+
+def test_one_answer_for_each_block(lab: EngineLab) -> None:
+    assert conversation_chunk(lab, "[TextChunk]", "x--ChunkBreak--y") == "<x><y>"
+
+
+def test_without_discussion_id(lab: EngineLab) -> None:
+    assert conversation_chunk(lab, "[TextChunk]", "x", discussion_id=None) == "" and lab.backend.requests == []
+
+
+def test_memory_chunk_needs_no_discussion_id_and_takes_a_delimiter(lab: EngineLab) -> None:
+    with request_scope(lab.request):
+        result = SlowButQualityRAGTool().perform_rag_on_memory_chunk(
+            "S", "[TextChunk]", "x--ChunkBreak--y", context_of(lab, discussion_id=None), {}, "--", 5)
+    assert result == "<x>--<y>"
+
+
+def test_each_answer_is_a_memory_for_the_next_block(lab: EngineLab) -> None:
+    lab.backend.responder = None
+    lab.backend.script(*(chat_reply(text) for text in ("m1", "", "m3", "m4", "m5")))
+    conversation_chunk(lab, "[Memory_file]#[Full_Memory_file]#[TextChunk]", "--ChunkBreak--".join("abcde"))
+    assert lab.prompts == [
+        f"{NONE}#{NONE}#a", "m1#m1#b", "m1#m1#c", f"m1{LINE}m3#m1{LINE}m3#d",
+        f"m1{LINE}m3{LINE}m4#m1{LINE}m3{LINE}m4#e"]
+
+
+def test_stored_memories_and_summary(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_memories(monkeypatch, "1", "2", "3", "4 ", summary=" all of it\n")
+    conversation_chunk(lab, "[Memory_file]#[Full_Memory_file]#[Chat_Summary]", "x")
+    assert lab.prompts == [f"2{LINE}3{LINE}4#1{LINE}2{LINE}3{LINE}4#all of it"]
+
+
+def test_no_summary(lab: EngineLab) -> None:
+    conversation_chunk(lab, "[Chat_Summary]", "x")
+    assert lab.prompts == ["There is not yet a summary file"]
+
+
+def test_variables_come_before_markers(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_memories(monkeypatch, "{agent1Output} [TextChunk]")
+    assert conversation_chunk(lab, "{agent1Output} [Memory_file] [TextChunk]", "{agent1Output}[Chat_Summary]") \
+        == "<out {agent1Output} [TextChunk] {agent1Output}[Chat_Summary]>"
+
+
+def test_parallel_mode_sees_stored_memories_only(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_memories(monkeypatch, "stored")
+    result = conversation_chunk(lab, "[Memory_file]:[TextChunk]", "x--ChunkBreak--y",
+                                multiModelList=[{"endpointName": "Main"}], llm=False)
+    assert result == "<stored:x><stored:y>"
+
+
+def test_single_chunk(lab: EngineLab) -> None:
+    with request_scope(lab.request):
+        answer = SlowButQualityRAGTool().process_single_chunk("x", "{agent1Output} [TextChunk]", "S", context_of(lab))
+    assert answer == "<out x>"
+    assert [message["role"] for message in lab.backend.requests[0].json["messages"]] == ["system", "user"]
+
+
+def test_single_chunk_without_endpoint(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
+    assert SlowButQualityRAGTool().process_single_chunk("x", "p", "s", context_of(lab, llm=False)) == ""
+    assert "'Rag' names no endpoint" in caplog.text
+
+
+def test_cancelled_before_a_block(lab: EngineLab) -> None:
+    lab.request.cancel_scope.cancel()
+    with pytest.raises(EarlyTerminationException):
+        conversation_chunk(lab, "[TextChunk]", "x")
+    assert lab.backend.requests == []
