@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from werkzeug.exceptions import HTTPException
 
-from Middleware.exceptions import BackendError, ClientError, ConfigurationError, GateTimeoutError, WilmerError
+from Middleware.exceptions import BackendError, ClientError, GateTimeoutError, WilmerError
 from Middleware.models.request_context import RequestContext
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
     where = f" in {location}" if location else ""
     if isinstance(error, (ClientError, HTTPException)):
         logger.warning("Request %s refused: %s", name, error)
-    elif isinstance(error, (ConfigurationError, BackendError, GateTimeoutError)):
+    elif isinstance(error, WilmerError):
         logger.error("Request %s failed %s%s: %s", name, phase, where, error)
     else:
         logger.error("Request %s failed %s%s", name, phase, where, exc_info=error)

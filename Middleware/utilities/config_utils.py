@@ -73,7 +73,7 @@ __all__ = [
     "get_discussions_root_directory", "get_endpoint_config", "get_lock_database_directory",
     "get_project_root_directory_path", "get_root_config_directory", "get_root_public_directory", "get_user_config",
     "get_user_config_for", "get_user_config_path", "get_workflow_path", "int_in", "list_shared_workflows",
-    "load_api_type", "load_config", "load_endpoint", "load_prompt_template", "load_routing",
+    "load_api_type", "load_config", "load_endpoint", "load_mcp_server", "load_prompt_template", "load_routing",
     "load_structured_output", "load_workflow", "max_categorization_attempts", "model_ids", "private_copy",
     "reset_config_store", "routing_name", "settings_for", "shared_selection", "shared_selection_exists",
     "shared_workflow_folder", "user_config_exists", "user_flag", "user_int", "user_name_setting", "user_settings",
@@ -170,6 +170,14 @@ def load_structured_output(name: str) -> dict[str, Any]:
         raise ConfigValueError("the schema is empty", file=found.display, expected="a JSON schema such as an object "
                                "with 'type' and 'properties'")
     return schema
+
+
+def load_mcp_server(name: str) -> dict[str, Any]:
+    """The file of an MCP server, which lies in the collection's own folder: its name is one plain path component."""
+    if not is_flat_name(name):
+        raise ConfigValueError(f"{name!r} cannot be the name of an MCP server",
+                               expected="the name of a file in MCPServers, without folder")
+    return load_named("MCP server", name, candidate(name, "MCPServers", kind="MCP server"))
 
 
 def endpoint_exists_with_samplers(name: object) -> dict[str, Any] | None:

@@ -1,0 +1,188 @@
+"""Runs users' Python scripts: loads the file afresh on every call and calls its function ``Invoke``."""
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isgenerator
+from types import GeneratorType, ModuleType
+from typing import Any
+
+from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, EarlyTerminationException
+from Middleware.models.request_context import current_request
+from Middleware.utilities.config_utils import get_project_root_directory_path
+from Middleware.utilities.sensitive_logging_utils import is_encryption_active, sensitive_log
+
+logger = logging.getLogger(__name__)
+
+SETUP_ERROR = "Error: Module '{}' setup issue. Please check logs."
+UNEXPECTED_ERROR = ("Error: An unexpected error occurred while processing your request. "
+                    "Please check system logs.")
+_numbers = itertools.count(1)
+_path_lock = threading.Lock()
+
+
+class DynamicModuleError(Exception):
+    """What a script raises to answer with a message of its own instead of a result."""
+
+    def __init__(self, message: str, module_name: str | None = None, details: Any = None) -> None:
+        super().__init__(message)
+        self.message, self.module_name, self.details = message, module_name, details
+
+
+class MissingInvokeError(ConfigurationError, AttributeError):
+    """A script defines no ``Invoke``."""
+
+
+class InvokeNotCallableError(ConfigurationError, TypeError):
+    """A script's ``Invoke`` is no function."""
+
+
+def run_dynamic_module(module_path: str, /, *args: Any, **kwargs: Any) -> Any:
+    """Load the script at ``module_path`` and return ``Invoke(*args, **kwargs)`` unchanged.
+
+    A failure inside ``Invoke`` becomes a fixed text and a traceback in the log; a generator's failure ends its stream
+    with that text. Errors while the file is loaded, a missing file (also one that ``Invoke`` misses) and cancellation
+    are raised. Raises ConfigNotFoundError, MissingInvokeError or InvokeNotCallableError for a file that is no script.
+    """
+    path = find_script(module_path)
+    add_import_paths()
+    sensitive_log(logger, logging.INFO, "Running the script %s", path)
+    started = time.perf_counter()
+    module = _load(path)
+    result = None
+    try:
+        result = _call(_invoke_of(module, path), path, args, kwargs)
+    finally:
+        if not isgenerator(result):
+            _finish(module, path, started)
+    return _stream(result, module, path, started) if isgenerator(result) else result
+
+
+def find_script(module_path: str) -> str:
+    """The absolute path of a script: ``~`` expanded; a relative one below the working, else the install directory."""
+    expanded = os.path.expanduser(module_path)
+    places = [expanded] if os.path.isabs(expanded) else [
+        os.path.abspath(expanded), os.path.join(get_project_root_directory_path(), expanded)]
+    for place in places:
+        if _is_file(place):
+            return place
+    logger.error("There is no script at %s", " or ".join(places))
+    shown = os.path.basename(expanded) if os.path.isabs(expanded) else module_path
+    where = "" if os.path.isabs(expanded) else " in the working directory or the install directory"
+    raise ConfigNotFoundError(f"the Python script '{shown}' does not exist{where}")
+
+
+def add_import_paths() -> None:
+    """Make ``Middleware.x`` and ``Public.x`` importable, and ``utilities.x`` as old scripts write it."""
+    root = get_project_root_directory_path()
+    short_names = os.path.join(root, "Middleware")
+    with _path_lock:
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        if short_names not in sys.path:
+            sys.path.insert(sys.path.index(root) + 1, short_names)
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return os.path.isfile(path)
+    except ValueError:  # NUL in a path that variables made
+        return False
+
+
+def _load(path: str) -> ModuleType:
+    """Execute the file as a module of its own name, so that scripts of the same file name never meet.
+
+    It is compiled from its text: byte code kept by Python could be older than an edit within the same second.
+    """
+    stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])
+    name = f"_wilmer_script_{next(_numbers)}_{stem}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # type hints and dataclasses look their module up there
+    try:
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+    except SystemExit as error:
+        sys.modules.pop(name, None)
+        raise RuntimeError("the script ended itself while it was loaded") from error
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _finish(module: ModuleType, path: str, started: float) -> None:
+    sys.modules.pop(module.__name__, None)
+    sensitive_log(logger, logging.INFO, "The script %s took %.2f s", path, time.perf_counter() - started)
+
+
+def _invoke_of(module: ModuleType, path: str) -> Callable[..., Any]:
+    name = os.path.basename(path)
+    if not hasattr(module, "Invoke"):
+        raise MissingInvokeError(f"the Python script '{name}' defines no function Invoke")
+    if not callable(module.Invoke):
+        raise InvokeNotCallableError(f"Invoke in the Python script '{name}' is no function")
+    return module.Invoke  # type: ignore[no-any-return]
+
+
+def _call(invoke: Callable[..., Any], path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return invoke(*args, **kwargs)
+    except (Exception, SystemExit) as error:  # foreign code
+        return _failure_text(error, path)
+
+
+def _stream(chunks: GeneratorType[Any, Any, Any], module: ModuleType, path: str,
+            started: float) -> Generator[dict[str, Any], None, None]:
+    """The script's chunk dicts; a text it yields becomes one. Stops between two chunks of a cancelled request."""
+    request = current_request()
+    try:
+        for chunk in chunks:
+            if request is not None and request.cancel_scope.cancelled:
+                raise EarlyTerminationException(f"Request {request.request_id} was cancelled")
+            yield {"token": chunk, "finish_reason": None} if isinstance(chunk, str) else chunk
+    except (Exception, SystemExit) as error:  # foreign code
+        yield {"token": _failure_text(error, path), "finish_reason": None}
+    finally:
+        chunks.close()
+        _finish(module, path, started)
+
+
+def _failure_text(error: BaseException, path: str) -> str:
+    """What the node answers for a failure inside ``Invoke``; raises ``error`` if the workflow must see it."""
+    if isinstance(error, (FileNotFoundError, EarlyTerminationException)):
+        raise error
+    _log_failure(error, path)
+    name = os.path.basename(path)
+    if _is_own_error(error):
+        text = (f"Error processing request in module '{getattr(error, 'module_name', None) or name}'. "
+                f"{getattr(error, 'message', error)}")
+        details = getattr(error, "details", None)
+        return f"{text}. Details: {details}" if details else text
+    if isinstance(error, (AttributeError, TypeError)):
+        return SETUP_ERROR.format(name)
+    return UNEXPECTED_ERROR
+
+
+def _is_own_error(error: BaseException) -> bool:
+    """By name: a script that imports it as ``workflows.tools...`` holds a second class."""
+    return any(kind.__name__ == DynamicModuleError.__name__ for kind in type(error).__mro__)
+
+
+def _log_failure(error: BaseException, path: str) -> None:
+    if not is_encryption_active():
+        logger.error("The script %s failed in Invoke", path, exc_info=error)
+        return
+    places = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may quote the conversation
+    logger.error("A script failed in Invoke with %s:\n%s", type(error).__name__, places)

@@ -1,0 +1,292 @@
+"""Sessions with MCP servers: kept between calls, all on one event loop on a thread of its own."""
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextvars
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.sensitive_logging_utils import is_encryption_active
+from Middleware.workflows.tools.mcp_causes import describe, is_refused_connection
+from Middleware.workflows.tools.mcp_server_file import McpServer
+from Middleware.workflows.tools.mcp_transports import ErrorOutput, load_sdk, open_client
+
+logger = logging.getLogger(__name__)
+
+IDLE_SECONDS = 300.0
+GOODBYE_SECONDS = 10.0  # for telling an HTTP server that its session has ended
+CLOSE_SECONDS = 5.0  # a server that ignores the end of its input is killed after four
+_TURNS = 25  # of the loop: more than the end of a pipe needs to travel through all layers
+
+Action = Callable[[Any], Awaitable[Any]]
+
+
+class SessionError(Exception):
+    """A call failed; the text says why."""
+
+
+class SessionTimeout(Exception):
+    """The time was up; the text says during what."""
+
+
+class _Unreached(SessionError):
+    """The request certainly started no tool, because the session had ended before."""
+
+
+class McpSessions:
+    """Runs calls for any thread. A session is opened by the first call to a server and closed after idling."""
+
+    def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._idle_seconds = idle_seconds
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._current: dict[McpServer, _Session] = {}
+        self._all: set[_Session] = set()
+
+    def run(self, server: McpServer, action: Action, timeout: float, scope: CancelScope | None = None) -> Any:
+        """``await action(client)`` within ``timeout`` seconds, which cover connecting and the handshake too.
+
+        Raises SessionError, SessionTimeout, and EarlyTerminationException once ``scope`` is cancelled.
+        """
+        loop, call = self._running_loop(), _Call(server, is_encryption_active())
+        # An empty context: what the loop keeps must not keep the request of the first call alive.
+        future = contextvars.Context().run(
+            asyncio.run_coroutine_threadsafe, self._use(call, action, timeout), loop)
+
+        def cancel() -> None:
+            loop.call_soon_threadsafe(call.give_up)  # before the next call can be sent to a server that is busy
+            future.cancel()
+
+        token = scope.add_callback(cancel) if scope else None
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            if scope and scope.cancelled:
+                raise EarlyTerminationException("The MCP call was cancelled") from None
+            raise SessionError("the session was closed") from None
+        finally:
+            if scope and token is not None:
+                scope.remove_callback(token)
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """End all sessions and the processes behind them."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None:
+            return
+        atexit.unregister(self.close)
+        closing = asyncio.run_coroutine_threadsafe(self._close_all(seconds), loop)
+        try:
+            closing.result(seconds + 1)
+        except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
+            logger.warning("Some MCP servers did not end in time")
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(1)
+        if not thread.is_alive():
+            loop.close()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+            return self._loop
+
+    # -- on the loop ---------------------------------------------------------------------------------------------
+    async def _use(self, call: _Call, action: Action, timeout: float) -> Any:
+        load_sdk()
+        session = self._take(call)
+        renewed = False
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                while True:
+                    reused = session.connected
+                    try:
+                        return await session.use(action)
+                    except _Unreached:
+                        session.retire()
+                        if renewed or not reused:
+                            raise
+                        session.release()
+                        session, renewed = self._take(call), True
+        except TimeoutError as error:
+            if not limit.expired():
+                raise SessionError(describe(error)) from None
+            call.give_up()
+            raise SessionTimeout(session.phase) from None
+        finally:
+            session.release()
+
+    def _take(self, call: _Call) -> _Session:
+        server = call.server
+        session = self._current.get(server)
+        if session is None or session.retired:
+            for known in [known for known in self._current if known.name == server.name]:  # the file was changed
+                self._current.pop(known).retire()
+            session = self._current[server] = _Session(server, self._idle_seconds, self._all.discard)
+            self._all.add(session)
+        session.take()
+        session.errors.redacted |= call.redacted
+        call.session = session
+        return session
+
+    async def _close_all(self, seconds: float) -> None:
+        tasks = [session.close() for session in list(self._all)]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
+
+class _Call:
+    """One call and the session it uses."""
+
+    def __init__(self, server: McpServer, redacted: bool) -> None:
+        self.server, self.redacted = server, redacted
+        self.session: _Session | None = None
+
+    def give_up(self) -> None:
+        """No new calls to a server that may go on with this one."""
+        if self.session:
+            self.session.retire()
+
+
+class _Session:
+    """One connection and the task that owns it. It serves any number of calls at a time.
+
+    Attributes:
+        retired: takes no new calls; it ends when those under way have.
+    """
+
+    def __init__(self, server: McpServer, idle_seconds: float, on_end: Callable[[_Session], object]) -> None:
+        from anyio import CancelScope as ConnectScope
+
+        self.server = server
+        self.retired = False
+        self.errors = ErrorOutput(server)
+        self._idle_seconds, self._on_end = idle_seconds, on_end
+        self._users = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._client: Any = None
+        self._settled, self._over = asyncio.Event(), asyncio.Event()
+        self._failure: BaseException | None = None
+        self._lost = False
+        self._status = 0
+        self._connecting = ConnectScope()
+        self._task = asyncio.create_task(self._live())
+
+    @property
+    def connected(self) -> bool:
+        return self._client is not None
+
+    @property
+    def phase(self) -> str:
+        return "waiting for the tool" if self.connected else "connecting to the server"
+
+    def take(self) -> None:
+        self._users += 1
+        if self._idle:
+            self._idle.cancel()
+            self._idle = None
+
+    def release(self) -> None:
+        self._users -= 1
+        if self._users:
+            return
+        if self.retired:
+            self.close()
+        else:
+            self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self.retire)
+
+    def retire(self) -> None:
+        self.retired = True
+        if not self._users:
+            self.close()
+
+    def close(self) -> asyncio.Task[None]:
+        """Begin to end; the task ends with the connection."""
+        self.retired = True
+        if self._idle:
+            self._idle.cancel()
+        self._over.set()
+        if not self.connected:
+            self._connecting.cancel()
+        return self._task
+
+    async def use(self, action: Action) -> Any:
+        """The result of ``action(client)``. Raises SessionError."""
+        await self._settled.wait()
+        if not self.connected:
+            raise SessionError(self._why())
+        for _ in range(_TURNS):  # a server that has died already is noticed before it is sent anything
+            await asyncio.sleep(0)
+        if self._over.is_set():
+            raise _Unreached("the server ended the connection")
+        from mcp.shared.exceptions import MCPError
+
+        try:
+            return await action(self._client)
+        except MCPError as error:
+            raise await self._explained(error) from None
+        except Exception as error:  # the package raises what its libraries raise
+            raise SessionError(self._said(error)) from None
+
+    async def _explained(self, error: Any) -> SessionError:
+        """The failure of a call, with what is known about the connection."""
+        from mcp_types import CONNECTION_CLOSED
+
+        if self._lost:
+            return _Unreached(self._said(error))
+        if error.code != CONNECTION_CLOSED:
+            return SessionError(self._said(error))
+        await asyncio.wait({self._task}, timeout=0.5)  # the connection's own failure says more
+        kind = _Unreached if is_refused_connection(self._failure) else SessionError
+        return kind(self._said(self._failure or error))
+
+    async def _live(self) -> None:
+        try:
+            with self._connecting:
+                async with open_client(self.server, self.errors, self._over.set, self._look_at) as client:
+                    self._client = client
+                    self._settled.set()
+                    await self._over.wait()
+                    self._connecting.deadline = asyncio.get_running_loop().time() + GOODBYE_SECONDS
+        except (Exception, BaseExceptionGroup) as error:  # the package raises what its libraries raise
+            self._failure = error
+        finally:
+            self.retired = True
+            self._over.set()
+            self._settled.set()
+            self._on_end(self)
+            self._tell()
+
+    async def _look_at(self, response: Any) -> None:
+        """Note what the package does not pass on: the status, and that the server has forgotten the session."""
+        request = response.request
+        if request.method != "POST":
+            return
+        self._status = response.status_code if response.status_code >= 400 else 0
+        if response.status_code in (400, 404) and "mcp-session-id" in request.headers:
+            self._lost = True
+
+    def _why(self) -> str:
+        return self._said(self._failure) if self._failure else "the connection was given up"
+
+    def _said(self, error: BaseException) -> str:
+        text = describe(error, "" if self.connected else self.server.command)
+        return self.server.masked(f"{text} (HTTP status {self._status})" if self._status else text)
+
+    def _tell(self) -> None:
+        if self.connected:
+            logger.info("The session with MCP server '%s' has ended", self.server.name)
+            return
+        words = self.errors.last_words  # no call has been made yet, so no conversation is in them
+        logger.warning("No session with MCP server '%s': %s%s", self.server.name, self._why(),
+                       f"\nIts last words:\n{words}" if words else "")

@@ -1,0 +1,72 @@
+"""A small MCP server of the 2025 protocol over stdio, without any package: it starts in a few milliseconds.
+
+``python plain_mcp_server.py [RESULT]``: ``RESULT`` is the JSON that answers every call instead of the tools below.
+``STDERR`` in the environment is written to standard error first; ``DELAY`` and ``LINGER`` are seconds to sleep before
+anything is answered and after the input has ended.
+"""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+WRITING = threading.Lock()
+
+
+def text(value: object) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": str(value)}]}
+
+
+def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if len(sys.argv) > 1:
+        return json.loads(sys.argv[1])
+    if name == "die":
+        os._exit(3)
+    if name in ("slow", "block"):
+        time.sleep(arguments["seconds"])
+        return text(arguments.get("text", "done"))
+    if name == "environment":
+        return text("\n".join(f"{key}={value}" for key, value in os.environ.items()))
+    return text({"pid": os.getpid(), "folder": os.getcwd()}.get(name, repr(arguments)))
+
+
+def answer(message: dict[str, Any]) -> dict[str, Any]:
+    method, params = message["method"], message.get("params", {})
+    if method == "initialize":
+        return {"result": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                           "serverInfo": {"name": "plain", "version": "1"}}}
+    if method == "tools/list":
+        second = params.get("cursor") == "p2"
+        return {"result": {"tools": [{"name": "b" if second else "a", "inputSchema": {"type": "object"}}],
+                           **({} if second else {"nextCursor": "p2"})}}
+    if method != "tools/call":
+        return {"error": {"code": -32601, "message": "no such method"}}
+    if params["name"] == "refused":
+        return {"error": {"code": -32602, "message": "not\nlike this"}}
+    return {"result": call(params["name"], params.get("arguments", {}))}
+
+
+def reply(message: dict[str, Any]) -> None:
+    line = json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer(message)})
+    with WRITING:
+        print(line, flush=True)
+
+
+def main() -> None:
+    sys.stderr.write(os.environ.get("STDERR", ""))
+    sys.stderr.flush()
+    time.sleep(float(os.environ.get("DELAY", "0")))
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message.get("params", {}).get("name") == "slow":
+            threading.Thread(target=reply, args=(message,), daemon=True).start()
+        elif "id" in message:
+            reply(message)
+    time.sleep(float(os.environ.get("LINGER", "0")))
+
+
+if __name__ == "__main__":
+    main()
