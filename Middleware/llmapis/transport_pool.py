@@ -20,7 +20,7 @@ from urllib.request import (  # type: ignore[attr-defined]
 )
 
 import certifi
-from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
 from urllib3.util import make_headers, parse_url
 from urllib3.util.wait import wait_for_read
 
@@ -212,8 +212,10 @@ class ConnectionPool:
     def _make(self, scheme: str, host: str, port: int, timeout: float, proxy_scheme: str = "") -> HTTPConnection:
         if scheme == "https":
             proxy = parse_url(f"{proxy_scheme}://{host}:{port}") if proxy_scheme else None
+            context = self._tls_context()
+            through = ProxyConfig(context, False, None, None) if proxy_scheme == "https" else None
             return HTTPSConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS, proxy=proxy,
-                                   ssl_context=self._tls_context())
+                                   proxy_config=through, ssl_context=context)
         return HTTPConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS)
 
     def _tls_context(self) -> ssl.SSLContext:

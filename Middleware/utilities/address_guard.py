@@ -1,0 +1,149 @@
+"""Which hosts a node may connect to: the guard against requests that a model or user bends towards the local network.
+
+A URL is judged by the host it names and, if private addresses are to be refused, by every address of that host. Who
+connects should connect to the judged addresses (``Verdict.addresses``): a second look-up may give others.
+"""
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from urllib3.exceptions import LocationParseError
+from urllib3.util import parse_url
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_START = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*)")
+_AUTHORITY = re.compile(
+    r"(?:[^@\[\]{}\\\s]*@)?(?:\[[0-9a-fA-F:.]+(?:%[\w.~%-]+)?\]|[^@:\[\]{}\\\s%\"<>^`|]+)(?::\d{0,5})?")
+"""User, host and port in the only form that all programs read alike: no second ``@``, no backslash, no glob."""
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_COMPATIBLE = ipaddress.ip_network("::/96")
+_NOT_GLOBAL = tuple(map(ipaddress.ip_network, (
+    "100.64.0.0/10", "192.0.0.0/24", "fec0::/10", "64:ff9b:1::/48", "3fff::/20", "5f00::/16")))
+"""Written out, because ``is_global`` learned of some of them only in later Python versions."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the guard says about a URL.
+
+    Attributes:
+        reason: why it is refused (a clause without full stop), None if it is allowed.
+        addresses: the IP addresses that were judged and allowed; empty if no address had to be judged.
+    """
+
+    reason: str | None = None
+    addresses: tuple[str, ...] = ()
+
+
+def check_url_allowed(url: str, block_private_addresses: bool = False,
+                      allowed_hosts: Iterable[str] | None = None) -> str | None:
+    """None if a request to ``url`` is allowed, else the reason. See ``judge_url``."""
+    return judge_url(url, block_private_addresses, allowed_hosts).reason
+
+
+def judge_url(url: str, block_private_addresses: bool = False, allowed_hosts: Iterable[str] | None = None) -> Verdict:
+    """Judge an absolute http or https URL.
+
+    Args:
+        block_private_addresses: refuse a host that is, or resolves to, any address that is not globally routable.
+            Resolves names and so may block.
+        allowed_hosts: the only hosts allowed, without port, any case. None: all; a list without a usable entry: none.
+    """
+    if not block_private_addresses and allowed_hosts is None:
+        return Verdict()
+    try:
+        host = _host_of(url)
+    except ValueError as problem:
+        return Verdict(str(problem))
+    if allowed_hosts is not None and host not in usable_hosts(allowed_hosts):
+        return Verdict(f"host '{host}' is not one of the allowed hosts")
+    return _judge_host(host) if block_private_addresses else Verdict()
+
+
+def usable_hosts(entries: Iterable[str]) -> list[str]:
+    """Host names as the guard compares them: trimmed, lower case, without blanks."""
+    return [host for entry in entries if (host := _plain_host(entry.strip()))]
+
+
+def forbidden_kind(address: IPAddress) -> str | None:
+    """What is wrong with an address ("a loopback address", ...), None if it is globally routable."""
+    address = _unwrapped(address)
+    for kind, is_kind in (("an unspecified", address.is_unspecified), ("a loopback", address.is_loopback),
+                          ("a link-local", address.is_link_local), ("a multicast", address.is_multicast),
+                          ("a reserved", address.is_reserved), ("a private", address.is_private)):
+        if is_kind:
+            return f"{kind} address"
+    if not address.is_global or any(address in network for network in _NOT_GLOBAL):
+        return "not a globally routable address"
+    return None
+
+
+def _judge_host(host: str) -> Verdict:
+    literal = _literal(host)
+    if literal is not None:
+        kind = forbidden_kind(literal)
+        return Verdict(f"'{host}' is {kind}") if kind else Verdict(addresses=(str(literal),))
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError):  # ValueError: a label that no name can have
+        return Verdict(f"host '{host}' cannot be resolved")
+    addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+    for address in addresses:
+        kind = forbidden_kind(ipaddress.ip_address(address))
+        if kind:
+            return Verdict(f"host '{host}' resolves to {address}, which is {kind}")
+    return Verdict(addresses=tuple(addresses)) if addresses else Verdict(f"host '{host}' cannot be resolved")
+
+
+def _host_of(url: str) -> str:
+    """The host of a URL as the guard compares it. Raises ValueError with the reason to refuse the URL."""
+    start = _START.match(url.strip())
+    if start is None or not start[2]:
+        raise ValueError("the URL has no host")
+    if start[1].lower() not in ("http", "https"):
+        raise ValueError("only http and https URLs are allowed")
+    if not _AUTHORITY.fullmatch(start[2]):
+        raise ValueError("the URL is malformed")
+    try:
+        host = parse_url(url.strip()).host
+    except LocationParseError:
+        raise ValueError("the URL is malformed") from None
+    if not host or not (plain := _plain_host(host)):
+        raise ValueError("the URL has no host")
+    return plain
+
+
+def _plain_host(host: str) -> str:
+    """Lower case, without brackets, zone id and one trailing dot, non-ASCII names in their DNS form."""
+    host = host.lower()
+    if host.startswith("[") or ":" in host:
+        return host.strip("[]").partition("%")[0]
+    if not host.isascii():
+        try:
+            host = parse_url(f"http://{host}/").host or host
+        except LocationParseError:
+            pass  # no such host can be asked for
+    return host[:-1] if host.endswith(".") else host
+
+
+def _literal(host: str) -> IPAddress | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _unwrapped(address: IPAddress) -> IPAddress:
+    """The IPv4 address inside an IPv6 form that leads to it, else the address itself."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is None and (address in _NAT64 or address in _COMPATIBLE and int(address) > 1):
+        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address if inner is None else inner

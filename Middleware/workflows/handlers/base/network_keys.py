@@ -1,0 +1,134 @@
+"""Keys that nodes which reach out to other programs share, and how their values are checked.
+
+Every check raises ConfigValueError (a ValueError) that names the node and the key. A text that holds a placeholder is
+filled in before it is checked: with all variables where the key takes them, else with those known early.
+"""
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from urllib3.exceptions import LocationParseError
+from urllib3.util import parse_url
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities import config_utils
+from Middleware.utilities.address_guard import usable_hosts
+from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+MAX_SECONDS = 1_000_000.0
+"""Longest wait that every system can be asked for."""
+
+PROXY_SCHEMES = ("http", "https", "socks4", "socks5", "socks5h")
+DEFAULT_MAX_RESPONSE_BYTES = 10 * 1024 * 1024
+
+ON_ERROR = NodeKey("onError", "str", "raise", "What a failure does: raise (end the run) or return (become the output).")
+PROXY = NodeKey("proxy", "str", None, "URL of a proxy: http, https, socks4, socks5 or socks5h.", "full")
+MAX_RESPONSE_BYTES = NodeKey("maxResponseBytes", "int", DEFAULT_MAX_RESPONSE_BYTES,
+                             "Largest answer in bytes; 0 or less: no limit.", "early")
+BLOCK_PRIVATE_ADDRESSES = NodeKey("blockPrivateAddresses", "bool", False,
+                                  "Refuse hosts that are or resolve to an address that is not globally routable.")
+ALLOWED_HOSTS = NodeKey("allowedHosts", "list", None, "The only hosts that may be asked, without port.", "full")
+
+
+def positive_number(context: ExecutionContext, key: NodeKey) -> float:
+    """A finite number above 0; numeric text is accepted, booleans are not."""
+    return _number(context, key, float, "a number above 0", lambda value: math.isfinite(value) and value > 0)
+
+
+def seconds(context: ExecutionContext, key: NodeKey) -> float:
+    """A positive number as a time to wait."""
+    return min(positive_number(context, key), MAX_SECONDS)
+
+
+def byte_cap(context: ExecutionContext, key: NodeKey) -> int | None:
+    """A number of bytes, None for no cap (0 or less); numeric text is accepted, booleans are not."""
+    return _number(context, key, _whole, "a whole number of bytes (0 or less: no limit)", lambda value: True) or None
+
+
+def boolean(context: ExecutionContext, key: NodeKey) -> bool:
+    """A boolean, or the text ``true`` or ``false`` in any case."""
+    value = _raw(context, key)
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().lower(), value)
+    return value if isinstance(value, bool) else refuse(context, key, "true or false")
+
+
+def choice(context: ExecutionContext, key: NodeKey, choices: Sequence[str]) -> str:
+    """One of ``choices``."""
+    value = _raw(context, key)
+    if isinstance(value, str) and value in choices:
+        return value
+    near = difflib.get_close_matches(str(value), choices, 1)
+    return refuse(context, key, f"one of {', '.join(choices)}", near[0] if near else "")
+
+
+def allowed_hosts(context: ExecutionContext, key: NodeKey = ALLOWED_HOSTS) -> list[str] | None:
+    """The hosts of an allow-list, None without one. A list that has no usable entry is an error, not "all hosts"."""
+    value = _raw(context, key)
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        return refuse(context, key, "a list of host names")
+    hosts = usable_hosts(context.substitute(entry) for entry in value if entry is not None)
+    return hosts or refuse(context, key, "at least one host name")
+
+
+def proxy_url(context: ExecutionContext, key: NodeKey = PROXY) -> str | None:
+    """The URL of a proxy, None if the key is absent or empty."""
+    value = _raw(context, key)
+    if value is not None and not isinstance(value, str):
+        return refuse(context, key, "a text")
+    url = context.substitute(value).strip() if value else ""
+    if not url:
+        return None
+    expected = "a URL such as http://localhost:3128 (http, https, socks4, socks5 or socks5h)"
+    try:
+        parts = parse_url(url)
+    except LocationParseError:
+        return refuse(context, key, expected)
+    return url if parts.scheme in PROXY_SCHEMES and parts.host else refuse(context, key, expected)
+
+
+def refuse(context: ExecutionContext, key: NodeKey, expected: str, suggestion: str = "") -> NoReturn:
+    """Raise the error for a value that is not ``expected``. Shows what the config holds, never what it became."""
+    written = repr(context.config.get(key.name))
+    secret = key.variables == "full"  # URLs, headers and their like may hold passwords
+    shown = "" if secret else f", got {written if len(written) <= 60 else written[:57] + '...'}"
+    raise ConfigValueError(f"{context.config.get('type')} node '{context.node_name}': '{key.name}' must be "
+                           f"{expected}{shown}", suggestion=suggestion)
+
+
+def _raw(context: ExecutionContext, key: NodeKey) -> Any:
+    value = context.config.get(key.name)
+    return key.default if value is None else value
+
+
+def _number(context: ExecutionContext, key: NodeKey, convert: Callable[[Any], Any], expected: str,
+            is_good: Callable[[Any], bool]) -> Any:
+    value = _raw(context, key)
+    if isinstance(value, str) and "{" in value:
+        value = _early(context, value)
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            number = convert(value)
+            if is_good(number):
+                return max(number, 0)
+        except (ValueError, OverflowError):
+            pass
+    return refuse(context, key, expected)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, float) and not value.is_integer():  # also refuses what is infinite
+        raise ValueError
+    return int(value)
+
+
+def _early(context: ExecutionContext, text: str) -> str:
+    return str(context.workflow_variable_service.apply_early_variables(
+        text, context.agent_inputs, context.workflow_config, context.agent_outputs, context.discussion_id,
+        config_utils.get_config_value("userWideWorkflowVariables")))

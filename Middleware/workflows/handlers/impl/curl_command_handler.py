@@ -1,0 +1,128 @@
+"""CurlCommand: runs the system's curl."""
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.sensitive_logging_utils import sensitive_log
+from Middleware.workflows.handlers.base import network_keys as network
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.curl_checks import address_problem, has_option, injection_problem
+from Middleware.workflows.tools.curl_tool import CurlError, CurlExitError, CurlResult, run_curl
+from Middleware.workflows.tools.web_interruptible import DeadlineError, run_interruptible
+
+logger = logging.getLogger(__name__)
+
+OUTPUT_FORMATS = ("stdout", "stdout+stderr", "full")
+
+ARGS = NodeKey("args", "list", None, "Arguments of curl, one process argument per item.", "full", required=True)
+TIMEOUT = NodeKey("timeout", "number", 30, "Seconds that curl may take in all.", "early")
+OUTPUT_FORMAT = NodeKey("outputFormat", "str", "stdout", "stdout, stdout+stderr or full.")
+BLOCK_OPTION_INJECTION = NodeKey("blockOptionInjection", "bool", False,
+                                 "Refuse an item that starts with - or @ only because of a variable.")
+ALLOW_SCHEME_INJECTION = NodeKey("allowSchemeInjection", "bool", False,
+                                 "Let variables bring URL schemes other than http and https.")
+
+
+class CurlCommandHandler(BaseHandler):
+    """What curl wrote, or what went wrong."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"CurlCommand": (
+        ARGS, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, network.MAX_RESPONSE_BYTES,
+        network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS, BLOCK_OPTION_INJECTION, ALLOW_SCHEME_INJECTION)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        output_format = network.choice(context, OUTPUT_FORMAT, OUTPUT_FORMATS)
+        raises = network.choice(context, network.ON_ERROR, ("raise", "return")) == "raise"
+        timeout = network.seconds(context, TIMEOUT)
+        max_bytes = network.byte_cap(context, network.MAX_RESPONSE_BYTES)
+        proxy = network.proxy_url(context)
+        args = _args(context)
+        guarded = _guard(context, args, timeout)
+        command = [*_leading(args, max_bytes, guarded, proxy), *args]
+        sensitive_log(logger, logging.DEBUG, "CurlCommand: curl %s", command)
+        try:
+            result = run_curl(command, timeout, max_bytes, context.request.cancel_scope,
+                              use_environment_proxies=not guarded)
+            text = _render(result, output_format)
+        except CurlError as error:
+            if raises:
+                raise
+            logger.warning("CurlCommand node '%s' failed (%s); its output says so", context.node_name,
+                           type(error).__name__)
+            text = _render_failure(error, output_format)
+        return self.static_text(context, text)
+
+
+def _args(context: ExecutionContext) -> list[str]:
+    """The items with variables filled in, if that made nothing of them that is forbidden."""
+    items = context.config.get(ARGS.name)
+    if not isinstance(items, list) or not items:
+        network.refuse(context, ARGS, "a list of curl's arguments")
+    raw = [str(item) for item in items]
+    filled = [_passable(context.substitute(item)) if isinstance(item, str) else str(item) for item in items]
+    problem = next((f"args[{index}]: an argument cannot hold a NUL character" for index, item in enumerate(filled)
+                    if "\0" in item), None)
+    problem = problem or injection_problem(
+        raw, filled, network.boolean(context, BLOCK_OPTION_INJECTION), network.boolean(context, ALLOW_SCHEME_INJECTION))
+    if problem:
+        raise ConfigValueError(f"CurlCommand node '{context.node_name}': {problem}")
+    return filled
+
+
+def _passable(text: str) -> str:
+    """Lone surrogates, which no process can be given, as U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bool:
+    """Whether an address guard is active. Raises ConfigValueError if it refuses a URL among the arguments."""
+    block_private = network.boolean(context, network.BLOCK_PRIVATE_ADDRESSES)
+    hosts = network.allowed_hosts(context)
+    if not block_private and hosts is None:
+        return False
+    reason = _guard_reason(args, block_private, hosts, context.request.cancel_scope, timeout)
+    if reason:
+        raise ConfigValueError(f"CurlCommand node '{context.node_name}' blocked a request to a disallowed address: "
+                               f"{reason}.")
+    return True
+
+
+def _guard_reason(args: Sequence[str], block_private: bool, hosts: Sequence[str] | None, scope: CancelScope,
+                  timeout: float) -> str | None:
+    """Resolving names cannot be interrupted, only left alone."""
+    try:
+        return run_interruptible(lambda stop: address_problem(args, block_private, hosts), scope, timeout)
+    except DeadlineError:
+        return "its host cannot be resolved in time"
+
+
+def _leading(args: Sequence[str], max_bytes: int | None, guarded: bool, proxy: str | None) -> list[str]:
+    """The options that the node puts before the author's."""
+    options: list[str] = []
+    if max_bytes is not None and not has_option(args, "max-filesize"):
+        options += ["--max-filesize", str(max_bytes)]
+    if guarded and not has_option(args, "max-redirs"):
+        options += ["--max-redirs", "0"]
+    return [*options, "-x", proxy] if proxy else options
+
+
+def _render(result: CurlResult, output_format: str) -> str:
+    if output_format == "full":
+        return json.dumps({"stdout": result.stdout, "stderr": result.stderr, "returncode": result.returncode},
+                          ensure_ascii=False)
+    return result.stdout + result.stderr if output_format == "stdout+stderr" else result.stdout
+
+
+def _render_failure(error: CurlError, output_format: str) -> str:
+    if isinstance(error, CurlExitError):
+        return _render(error.result, output_format)
+    if output_format != "full":
+        return str(error)
+    return json.dumps({"stdout": error.result.stdout, "stderr": error.result.stderr, "returncode": None,
+                       "error": str(error)}, ensure_ascii=False)

@@ -1,0 +1,134 @@
+"""WebFetch: asks a web server for a document."""
+from __future__ import annotations
+
+import logging
+import os
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.sensitive_logging_utils import sensitive_log
+from Middleware.workflows.handlers.base import network_keys as network
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.web_connection import tls_settings
+from Middleware.workflows.tools.web_errors import WebFetchError, WebFetchTimeoutError
+from Middleware.workflows.tools.web_fetch_tool import fetch
+from Middleware.workflows.tools.web_interruptible import DeadlineError, run_interruptible
+from Middleware.workflows.tools.web_output import OUTPUT_FORMATS, Stopped, render_failure, render_response
+from Middleware.workflows.tools.web_request import WebRequest
+
+logger = logging.getLogger(__name__)
+
+MAX_RENDER_SECONDS = 60.0
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+URL = NodeKey("url", "str", None, "The URL to ask for.", "full", required=True)
+METHOD = NodeKey("method", "str", "GET", "HTTP method.")
+HEADERS = NodeKey("headers", "object", None, "Headers of the request; variables work in the values.", "full")
+BODY = NodeKey("body", "str", None, "Body of the request, sent as it is.", "full")
+TIMEOUT = NodeKey("timeout", "number", 30, "Seconds that connecting and each wait for data may take.", "early")
+OUTPUT_FORMAT = NodeKey("outputFormat", "str", "text", "text, json, full or html-stripped.")
+VERIFY = NodeKey("verify", "bool", True, "Check the server's certificate.")
+CA_BUNDLE = NodeKey("caBundle", "str", None, "PEM file of the certificates to trust.", "full")
+ALLOW_REDIRECTS = NodeKey("allowRedirects", "bool", True, "Follow redirects.")
+
+
+class WebFetchHandler(BaseHandler):
+    """The document, or what went wrong."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"WebFetch": (
+        URL, METHOD, HEADERS, BODY, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, VERIFY, CA_BUNDLE,
+        ALLOW_REDIRECTS, network.MAX_RESPONSE_BYTES, network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        output_format = network.choice(context, OUTPUT_FORMAT, OUTPUT_FORMATS)
+        raises = network.choice(context, network.ON_ERROR, ("raise", "return")) == "raise"
+        request = _request(context)
+        try:
+            response = fetch(request, context.request.cancel_scope)
+            text = _rendered(context, lambda stopped: render_response(response, output_format, stopped))
+        except WebFetchError as error:
+            if raises:
+                raise
+            logger.warning("WebFetch node '%s' failed (%s); its output says so", context.node_name,
+                           type(error).__name__)
+            sensitive_log(logger, logging.DEBUG, "WebFetch failed: %s", error)
+            failure = error
+            text = _rendered(context, lambda stopped: render_failure(failure, output_format, stopped))
+        return self.static_text(context, text)
+
+
+def _rendered(context: ExecutionContext, render: Callable[[Stopped], str]) -> str:
+    """Reading a large page takes seconds, which a stop must not have to wait for."""
+    try:
+        return run_interruptible(lambda stop: render(lambda: stop.stopped), context.request.cancel_scope,
+                                 MAX_RENDER_SECONDS)
+    except DeadlineError:
+        raise WebFetchTimeoutError("WebFetch could not read the response in time.") from None
+
+
+def _request(context: ExecutionContext) -> WebRequest:
+    body = _text(context, BODY)
+    return WebRequest(
+        url=_text(context, URL).strip() or network.refuse(context, URL, "a URL"), method=_method(context),
+        headers=_headers(context), body=body.encode("utf-8", "replace") if body else None,
+        timeout=network.seconds(context, TIMEOUT), proxy=network.proxy_url(context), tls=_tls(context),
+        allow_redirects=network.boolean(context, ALLOW_REDIRECTS),
+        max_bytes=network.byte_cap(context, network.MAX_RESPONSE_BYTES),
+        block_private=network.boolean(context, network.BLOCK_PRIVATE_ADDRESSES),
+        allowed_hosts=network.allowed_hosts(context))
+
+
+def _text(context: ExecutionContext, key: NodeKey) -> str:
+    value = context.config.get(key.name)
+    if value is not None and not isinstance(value, str):
+        network.refuse(context, key, "a text")
+    return context.substitute(value) if value else ""
+
+
+def _method(context: ExecutionContext) -> str:
+    method = context.config.get(METHOD.name) or METHOD.default
+    if not isinstance(method, str) or not _TOKEN.fullmatch(method.strip()):
+        network.refuse(context, METHOD, "an HTTP method such as GET or POST")
+    return str(method).strip().upper()
+
+
+def _headers(context: ExecutionContext) -> dict[str, str]:
+    headers = context.config.get(HEADERS.name)
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping):
+        network.refuse(context, HEADERS, "an object of header names and values")
+    for name in headers:
+        if not _TOKEN.fullmatch(name):
+            network.refuse(context, HEADERS, "an object whose keys are header names")
+    return {name: _sendable(context.substitute(value).strip()) for name, value in headers.items() if value is not None}
+
+
+def _sendable(value: str) -> str:
+    """Headers are Latin-1 on the wire; what that lacks goes out as the bytes of UTF-8."""
+    try:
+        value.encode("latin-1")
+        return value
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "replace").decode("latin-1")
+
+
+def _tls(context: ExecutionContext) -> ssl.SSLContext | None:
+    if not network.boolean(context, VERIFY):
+        logger.warning("WebFetch node '%s' does not check the server's certificate ('verify' is false)",
+                       context.node_name)
+        return tls_settings(False, None)
+    bundle = _text(context, CA_BUNDLE).strip()
+    if not bundle:
+        return None
+    if not os.path.isfile(bundle):
+        network.refuse(context, CA_BUNDLE, "a file that exists")
+    try:
+        return tls_settings(True, bundle)
+    except OSError:
+        raise ConfigValueError(f"WebFetch node '{context.node_name}': 'caBundle' must be a PEM file of "
+                               "certificates") from None

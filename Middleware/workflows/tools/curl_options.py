@@ -1,0 +1,98 @@
+"""How curl reads its arguments: which are options, which are values of options, which are URLs."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+URL = "url"
+
+_LETTERS = {"o": "output", "O": "remote-name", "J": "remote-header-name", "K": "config", "T": "upload-file",
+            "x": "proxy", "D": "dump-header", "c": "cookie-jar"}
+_LETTERS_WITH_VALUE = frozenset("ACDEFHKPQTUXYbcdehmortuwxyz")
+_WITH_VALUE = frozenset("""
+abstract-unix-socket alt-svc aws-sigv4 cacert capath cert cert-type ciphers config connect-timeout connect-to
+continue-at cookie cookie-jar create-file-mode crlfile curves data data-ascii data-binary data-raw data-urlencode
+delegation dns-interface dns-ipv4-addr dns-ipv6-addr dns-servers doh-url dump-header ech egd-file engine etag-compare
+etag-save expect100-timeout form form-string ftp-account ftp-alternative-to-user ftp-method ftp-port ftp-ssl-ccc-mode
+happy-eyeballs-timeout-ms haproxy-clientip header help hostpubmd5 hostpubsha256 hsts interface ip-tos ipfs-gateway json
+keepalive-cnt keepalive-time key key-type knownhosts krb libcurl limit-rate local-port login-options mail-auth mail-from
+mail-rcpt max-filesize max-redirs max-time netrc-file noproxy oauth2-bearer output output-dir parallel-max
+parallel-max-host pass pinnedpubkey preproxy proto proto-default proto-redir proxy proxy-cacert proxy-capath proxy-cert
+proxy-cert-type proxy-ciphers proxy-crlfile proxy-header proxy-key proxy-key-type proxy-pass proxy-pinnedpubkey
+proxy-service-name proxy-tls13-ciphers proxy-tlsauthtype proxy-tlspassword proxy-tlsuser proxy-user proxy1.0 pubkey
+quote random-file range rate referer request request-target resolve retry retry-delay retry-max-time sasl-authzid
+service-name sigalgs socks4 socks4a socks5 socks5-gssapi-service socks5-hostname speed-limit speed-time stderr
+telnet-option tftp-blksize time-cond tls-max tls13-ciphers tlsauthtype tlspassword tlsuser trace trace-ascii
+trace-config unix-socket upload-file upload-flags url url-query user user-agent variable vlan-priority write-out
+""".split())
+"""Long options that take a value, of curl up to 8.15. An option missing here makes its value count as a URL."""
+
+_TOUCH_FILES_OR_PROTOCOLS = frozenset((
+    "alt-svc", "config", "cookie-jar", "dump-header", "etag-save", "hsts", "libcurl", "output", "output-dir", "proto",
+    "proto-default", "proto-redir", "remote-header-name", "remote-name", "remote-name-all", "stderr", "trace",
+    "trace-ascii", "upload-file"))
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An option, or a URL (``name`` is then ``URL``).
+
+    Attributes:
+        name: long name, or the letter of options that have no meaning here.
+        index: where the argument starts.
+        value, value_index: the value and the argument it stands in; None for options without one.
+    """
+
+    name: str
+    index: int
+    value: str | None = None
+    value_index: int | None = None
+
+
+def read_arguments(args: Sequence[str]) -> Iterator[Argument]:
+    """The arguments as curl takes them. Names may be cut short, as curl allows; such count as options without value."""
+    index, options_end = 0, False
+    while index < len(args):
+        item = args[index]
+        if options_end or not item.startswith("-") or item == "-":
+            yield Argument(URL, index, item, index)
+        elif item == "--":
+            options_end = True
+        else:
+            read = list(_read_long(args, index) if item.startswith("--") else _read_letters(args, index))
+            yield from read
+            index = max([index, *(argument.value_index or 0 for argument in read)])
+        index += 1
+
+
+def touches_files_or_protocols(name: str) -> bool:
+    """Whether an option makes curl write, read or send files, take more options from one, or speak other protocols."""
+    return len(name) > 1 and any(known.startswith(name) for known in _TOUCH_FILES_OR_PROTOCOLS)
+
+
+def _read_long(args: Sequence[str], index: int) -> Iterator[Argument]:
+    name, separator, value = args[index][2:].partition("=")
+    name = name.removeprefix("expand-")
+    if separator:
+        yield Argument(name, index, value, index)
+    elif name in _WITH_VALUE and index + 1 < len(args):
+        yield Argument(name, index, args[index + 1], index + 1)
+    else:
+        yield Argument(name, index)
+
+
+def _read_letters(args: Sequence[str], index: int) -> Iterator[Argument]:
+    letters = args[index][1:]
+    for position, letter in enumerate(letters):
+        name = _LETTERS.get(letter, letter)
+        if letter not in _LETTERS_WITH_VALUE:
+            yield Argument(name, index)
+            continue
+        rest = letters[position + 1:]
+        if rest:
+            yield Argument(name, index, rest, index)
+        elif index + 1 < len(args):
+            yield Argument(name, index, args[index + 1], index + 1)
+        else:
+            yield Argument(name, index)
+        return

@@ -1,0 +1,108 @@
+"""A web request, its response, and what a redirect makes of the one and the other. No I/O."""
+from __future__ import annotations
+
+import base64
+import dataclasses
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urljoin
+
+from urllib3.exceptions import LocationParseError
+from urllib3.util import Url, parse_url
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_BECOME_GET = frozenset({301, 302, 303})
+_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
+_CONTENT_HEADERS = frozenset({"content-type", "content-length", "content-encoding", "content-language",
+                              "content-location", "transfer-encoding"})
+
+
+@dataclass(frozen=True)
+class WebRequest:
+    """What to ask, and within which bounds.
+
+    Attributes:
+        timeout: seconds that connecting, and each wait for data, may take.
+        proxy: proxy URL of any kind; None: that of the environment, if one applies and no guard is active.
+        tls: settings to connect to https servers with; None: the usual ones.
+        max_bytes: largest body accepted, after decompression; None: any.
+        block_private, allowed_hosts: the address guard; see ``address_guard.judge_url``.
+    """
+
+    url: str
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes | None = field(default=None, repr=False)
+    timeout: float = 30.0
+    proxy: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
+    allow_redirects: bool = True
+    max_bytes: int | None = None
+    block_private: bool = False
+    allowed_hosts: Sequence[str] | None = None
+
+    @property
+    def guarded(self) -> bool:
+        return self.block_private or self.allowed_hosts is not None
+
+    def has_header(self, name: str) -> bool:
+        return any(known.lower() == name for known in self.headers)
+
+
+@dataclass(frozen=True)
+class WebResponse:
+    """What a server answered. ``headers``: repeated ones are joined with commas."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+    def header(self, name: str) -> str:
+        return next((value for known, value in self.headers.items() if known.lower() == name), "")
+
+
+def split_url(url: str) -> Url:
+    """The parts of an absolute http or https URL, percent-encoded. Raises ValueError if it is none."""
+    try:
+        parts = parse_url(url.strip())
+    except LocationParseError:
+        raise ValueError("not a URL") from None
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise ValueError("not an absolute http or https URL")
+    return parts
+
+
+def origin_text(parts: Url) -> str:
+    """Scheme, host and port, for messages: path and query may quote conversations, the rest may hold a password."""
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme}://{parts.host}{port}"
+
+
+def basic_authorization(auth: str | None) -> dict[str, str]:
+    """The header for ``user:password`` as it stands in a URL; empty without."""
+    if not auth:
+        return {}
+    return {"Authorization": "Basic " + base64.b64encode(unquote(auth).encode("utf-8")).decode("ascii")}
+
+
+def redirected(request: WebRequest, response: WebResponse) -> WebRequest | None:
+    """The request that a response leads to, None if it is no redirect or redirects are not wanted.
+
+    301, 302 and 303 turn methods other than GET and HEAD into GET without a body. Secrets stay with the host they
+    were meant for, and do not go from https to http. Raises ValueError if the new location is no http or https URL.
+    """
+    location = response.header("location").strip()
+    if not request.allow_redirects or response.status not in REDIRECTS or not location:
+        return None
+    old = split_url(request.url)
+    new = split_url(urljoin(old.url, location))
+    drop: frozenset[str] = frozenset()
+    method, body = request.method, request.body
+    if response.status in _BECOME_GET and method not in ("GET", "HEAD"):
+        method, body, drop = "GET", None, _CONTENT_HEADERS
+    if new.host != old.host or (old.scheme, new.scheme) == ("https", "http"):
+        drop |= _SECRET_HEADERS | {"host"}
+    headers = {name: value for name, value in request.headers.items() if name.lower() not in drop}
+    return dataclasses.replace(request, url=new.url, method=method, body=body, headers=headers)

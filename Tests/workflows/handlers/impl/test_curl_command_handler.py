@@ -1,0 +1,347 @@
+"""CurlCommand with the real curl, and with stand-ins for it that start children or say too much."""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.workflows.handlers.impl.curl_command_handler import CurlCommandHandler
+from Tests.stub_backend import Reply, StubBackend
+from Tests.workflows.engine_lab import EngineLab, start, static, until, user
+
+FakeCurl = Callable[[str], Path]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    with StubBackend() as backend:
+        yield EngineLab(tmp_path, monkeypatch, backend)
+
+
+@pytest.fixture
+def web() -> Iterator[StubBackend]:
+    with StubBackend() as server:
+        yield server
+
+
+@pytest.fixture
+def fake_curl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCurl:
+    """Puts a Python program in curl's place; returns the folder it stands in."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def write(program: str) -> Path:
+        path = folder / "curl"
+        path.write_text(f"#!{sys.executable}\nimport os, subprocess, sys, time\n{program}\n", encoding="utf-8")
+        path.chmod(0o755)
+        return folder
+
+    return write
+
+
+def curl(*args: Any, **keys: Any) -> dict[str, Any]:
+    return {"type": "CurlCommand", "title": "Curl", "args": list(args), **keys}
+
+
+def items(lab: EngineLab, *nodes: dict[str, Any], said: str = "hello", stream: bool = False) -> list[Any]:
+    lab.workflow("Main", list(nodes), empty="", limit="10")
+    return list(start(lab, "Main", user(said), probes={"CurlCommand": CurlCommandHandler()}, stream=stream))
+
+
+def run(lab: EngineLab, *nodes: dict[str, Any], said: str = "hello") -> Any:
+    return items(lab, *nodes, said=said)[-1]
+
+
+# -- what is run -------------------------------------------------------------------------------------------------------
+
+def test_arguments_take_variables(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(body=b"pong"))
+    said = "it's $HOME; `x` \"q\" {brace}"
+    node = curl("-s", "-X", "POST", "-H", "X-Test: {chat_user_prompt_last_one}", "--max-time", 5, "--data-raw",
+                "b={chat_user_prompt_last_one}", f"{web.url}/echo")
+    assert run(lab, node, said=said) == "pong"
+    request = web.requests[0]
+    assert (request.method, request.path, request.body.decode()) == ("POST", "/echo", f"b={said}")
+    assert request.headers["x-test"] == said
+
+
+def test_streamed_word_by_word(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(body=b"two words"))
+    chunks = items(lab, curl("-s", web.url), stream=True)
+    assert [chunk["token"] for chunk in chunks if chunk["token"]] == ["two", " ", "words"]
+
+
+def test_output_is_not_substituted(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(body=b"{empty} \xff"))
+    assert run(lab, curl("-s", web.url), static("<{agent1Output}>")) == "<{empty} \ufffd>"
+
+
+SHOW = "print('|'.join(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize(("keys", "leading"), [
+    ({}, "--max-filesize|10485760|"), ({"maxResponseBytes": "2000"}, "--max-filesize|2000|"),
+    ({"maxResponseBytes": 0}, ""), ({"allowedHosts": ["a.example"], "maxResponseBytes": -1}, "--max-redirs|0|"),
+    ({"allowedHosts": ["a.example"], "proxy": "http://p:1"}, "--max-filesize|10485760|--max-redirs|0|-x|http://p:1|"),
+    ({"proxy": "{empty}"}, "--max-filesize|10485760|")])
+def test_the_command(lab: EngineLab, fake_curl: FakeCurl, keys: dict[str, Any], leading: str) -> None:
+    fake_curl(SHOW)
+    assert run(lab, curl("-s", "http://a.example", **keys)) == f"{leading}-s|http://a.example\n"
+
+
+@pytest.mark.parametrize("args", [["--max-filesize", "5", "--max-redirs", "3", "a.example"],
+                                  ["--max-redirs=3", "--max-filesize=5", "a.example"]])
+def test_the_author_has_the_last_word(lab: EngineLab, fake_curl: FakeCurl, args: list[str]) -> None:
+    fake_curl(SHOW)
+    assert run(lab, curl(*args, allowedHosts=["a.example"])) == "|".join(args) + "\n"
+
+
+@pytest.mark.parametrize(("keys", "seen"), [({}, "http://p"), ({"allowedHosts": ["a.example"]}, "None")])
+def test_no_proxy_of_the_environment_passes_the_guard(lab: EngineLab, fake_curl: FakeCurl, keys: dict[str, Any],
+                                                      seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_curl("print(os.environ.get('https_proxy'))")
+    monkeypatch.setenv("https_proxy", "http://p")
+    assert run(lab, curl("a.example", **keys)) == f"{seen}\n"
+
+
+# -- what comes out ----------------------------------------------------------------------------------------------------
+
+BOTH = "sys.stdout.write('out'); sys.stdout.flush(); sys.stderr.write('err')"
+
+
+@pytest.mark.parametrize(("output_format", "output"), [
+    ("stdout", "out"), ("stdout+stderr", "outerr"), ("full", '{"stdout": "out", "stderr": "err", "returncode": 0}')])
+def test_formats(lab: EngineLab, fake_curl: FakeCurl, output_format: str, output: str) -> None:
+    fake_curl(BOTH)
+    assert run(lab, curl("x", outputFormat=output_format)) == output
+
+
+@pytest.mark.parametrize(("output_format", "output"), [
+    ("stdout", "out"), ("stdout+stderr", "outerr"), ("full", '{"stdout": "out", "stderr": "err", "returncode": 7}')])
+def test_a_failure_returned(lab: EngineLab, fake_curl: FakeCurl, output_format: str, output: str) -> None:
+    fake_curl(f"{BOTH}; sys.exit(7)")
+    assert run(lab, curl("x", outputFormat=output_format, onError="return")) == output
+
+
+def test_a_failure_raised(lab: EngineLab, fake_curl: FakeCurl) -> None:
+    fake_curl(f"{BOTH}; sys.exit(7)")
+    with pytest.raises(RuntimeError) as caught:
+        run(lab, curl("x"))
+    assert str(caught.value) == "CurlCommand exited with status 7: err"
+
+
+def test_a_failure_of_the_real_curl(lab: EngineLab) -> None:
+    with pytest.raises(RuntimeError, match=r"CurlCommand exited with status 6: curl: \(6\) .*name\.invalid"):
+        run(lab, curl("-sS", "http://name.invalid/"))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+def test_no_curl(lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="needs the program 'curl', which was not found"):
+        run(lab, curl("http://127.0.0.1", onError=on_error))
+
+
+def test_an_argument_too_long_for_the_system(lab: EngineLab, web: StubBackend) -> None:
+    node = curl("-d", "{chat_user_prompt_last_one}", web.url, onError="return")
+    assert run(lab, node, said="x" * 3_000_000).startswith("CurlCommand could not start curl: ")
+
+
+# -- time and size -----------------------------------------------------------------------------------------------------
+
+def test_a_timeout_beyond_all_bounds(lab: EngineLab, web: StubBackend) -> None:
+    assert run(lab, curl("-s", web.url, timeout=1e300)) == '{"ok": true}'
+
+
+@pytest.mark.parametrize("timeout", [0.3, "0.3"])
+def test_the_timeout(lab: EngineLab, web: StubBackend, timeout: Any) -> None:
+    web.default = Reply(pieces=[b"some"] + [b"x"] * 1000, delay=0.05)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError) as caught:
+        run(lab, curl("-sN", web.url, timeout=timeout))
+    assert 0.3 <= time.monotonic() - began < 0.8
+    assert str(caught.value) == "curl timed out after 0.3 seconds"
+    assert web.requests[0].wait_ended(0.5)
+    assert run(lab, curl("-sN", web.url, timeout=timeout, onError="return")) == "curl timed out after 0.3 seconds"
+    full = json.loads(run(lab, curl("-sN", web.url, timeout=timeout, onError="return", outputFormat="full")))
+    assert full["stdout"].startswith("some") and full["stderr"] == ""
+    assert full["returncode"] is None and full["error"] == "curl timed out after 0.3 seconds"
+
+
+CAP_TEXT = "CurlCommand response exceeded the 10-byte cap (maxResponseBytes)."
+
+
+@pytest.mark.parametrize("cap", [10, "10", "{limit}"])
+def test_the_cap(lab: EngineLab, web: StubBackend, cap: Any) -> None:
+    web.default = Reply(pieces=[b"12345"] * 3, hang=True)
+    began = time.monotonic()
+    with pytest.raises(RuntimeError) as caught:
+        run(lab, curl("-sN", "--max-filesize", "1000", web.url, maxResponseBytes=cap))
+    assert str(caught.value) == CAP_TEXT
+    assert time.monotonic() - began < 5
+    assert web.requests[0].wait_ended(0.5)
+    assert run(lab, curl("-sN", "--max-filesize", "1000", web.url, maxResponseBytes=cap, onError="return")) == CAP_TEXT
+    full = json.loads(run(lab, curl("-sN", "--max-filesize", "1000", web.url, maxResponseBytes=cap, onError="return",
+                                    outputFormat="full")))
+    assert full == {"stdout": "1234512345", "stderr": "", "returncode": None, "error": CAP_TEXT}
+
+
+def test_just_within_the_cap(lab: EngineLab, fake_curl: FakeCurl) -> None:
+    fake_curl("sys.stdout.write('x' * 10); sys.stderr.write('e' * 100_000)")
+    assert run(lab, curl("x", maxResponseBytes=10, outputFormat="stdout+stderr")) == "x" * 10 + "e" * 10
+
+
+def test_without_a_cap(lab: EngineLab, fake_curl: FakeCurl) -> None:
+    fake_curl("sys.stdout.write('x' * 1_000_000); sys.stderr.write('e' * 1_000_000)")
+    assert len(run(lab, curl("x", maxResponseBytes=0, outputFormat="stdout+stderr"))) == 2_000_000
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+def cancelled_after(lab: EngineLab, node: dict[str, Any], ready: Callable[[], object]) -> float:
+    """Seconds from the cancellation to the end of the run."""
+    moments: list[float] = []
+
+    def cancel() -> None:
+        ready()
+        moments.append(time.monotonic())
+        lab.request.cancel_scope.cancel("test")
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(EarlyTerminationException):
+        run(lab, node)
+    ended = time.monotonic()
+    thread.join()
+    return ended - moments[0]
+
+
+@pytest.mark.parametrize("reply", [Reply(never=True), Reply(pieces=[b"x"] * 1000, delay=0.02)])
+def test_a_stop(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
+    web.default = reply
+    assert cancelled_after(lab, curl("-sN", web.url, onError="return"), lambda: web.wait_requests(1)) < 0.25
+    assert web.requests[0].wait_ended(0.25)
+    assert until(lambda: not [thread for thread in threading.enumerate() if thread.name == "curl-output"], 1)
+
+
+WITH_CHILD = """
+child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])
+with open(os.path.join(os.path.dirname(__file__), 'pids.tmp'), 'w') as file:
+    file.write(f'{os.getpid()} {child.pid}')
+os.replace(file.name, file.name[:-4])
+time.sleep(60)
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that waits to be reaped does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return not Path("/proc").is_dir()
+
+
+def test_a_stop_ends_the_children_too(lab: EngineLab, fake_curl: FakeCurl) -> None:
+    pids = fake_curl(WITH_CHILD) / "pids"
+    assert cancelled_after(lab, curl("x"), lambda: until(pids.exists)) < 0.25
+    assert until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), 1)
+
+
+def test_a_timeout_ends_the_children_too(lab: EngineLab, fake_curl: FakeCurl) -> None:
+    pids = fake_curl(WITH_CHILD) / "pids"
+    with pytest.raises(TimeoutError):
+        run(lab, curl("x", timeout=1))
+    assert until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), 1)
+
+
+def test_a_child_that_outlives_curl_does_not_hold_the_node(lab: EngineLab, fake_curl: FakeCurl) -> None:
+    pids = fake_curl(WITH_CHILD.removesuffix("time.sleep(60)\n")) / "pids"
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        run(lab, curl("x", timeout=1))
+    assert time.monotonic() - began < 2
+    assert until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), 1)
+
+
+def test_a_stop_before_curl_starts(lab: EngineLab, web: StubBackend) -> None:
+    lab.request.cancel_scope.cancel("test")
+    with pytest.raises(EarlyTerminationException):
+        CurlCommandHandler().handle(_context(lab, curl(web.url)))
+    assert web.connections == 0
+
+
+def _context(lab: EngineLab, node: dict[str, Any]) -> Any:
+    from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
+    from Middleware.workflows.models.execution_context import ExecutionContext
+    return ExecutionContext("r-1", "w", None, node, [], False, request=lab.request,
+                            workflow_variable_service=WorkflowVariableManager())
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("args", None), ("args", []), ("args", "-s x"), ("args", {"a": 1}), ("timeout", 0), ("timeout", "x"),
+    ("timeout", True), ("outputFormat", "stderr"), ("onError", "x"), ("proxy", "nonsense"), ("maxResponseBytes", "x"),
+    ("blockPrivateAddresses", "x"), ("allowedHosts", []), ("allowedHosts", ["{empty}"]), ("allowedHosts", "a"),
+    ("blockOptionInjection", 1), ("allowSchemeInjection", "x")])
+def test_invalid_keys(lab: EngineLab, web: StubBackend, key: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"CurlCommand node 'Curl': '{key}' must be "):
+        run(lab, {**curl(web.url, onError="return"), key: value})
+    assert web.connections == 0
+
+
+@pytest.mark.parametrize(("said", "keys"), [
+    ("file:///etc/hosts", {}), ("-o/tmp/x", {}), ("--config", {}), ("-v", {"blockOptionInjection": True}),
+    ("@/etc/hosts", {"blockOptionInjection": "true"}), ("a\0b", {})])
+def test_what_values_must_not_bring(lab: EngineLab, web: StubBackend, said: str, keys: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"CurlCommand node 'Curl': args\[1\]") as caught:
+        run(lab, curl("-s", "{chat_user_prompt_last_one}", web.url, onError="return", **keys), said=said)
+    assert said not in str(caught.value)
+    assert web.connections == 0
+
+
+def test_a_scheme_of_the_author(lab: EngineLab, tmp_path: Path) -> None:
+    (tmp_path / "here.txt").write_text("a file")
+    node = curl("-s", "file://{chat_user_prompt_last_one}")
+    assert run(lab, node, said=str(tmp_path / "here.txt")) == "a file"
+
+
+def test_a_scheme_allowed(lab: EngineLab, tmp_path: Path) -> None:
+    (tmp_path / "here.txt").write_text("a file")
+    node = curl("-s", "{chat_user_prompt_last_one}", allowSchemeInjection=True)
+    assert run(lab, node, said=(tmp_path / "here.txt").as_uri()) == "a file"
+
+
+@pytest.mark.parametrize("args", [["10.0.0.1"], ["-s", "--url", "http://localhost/"], ["{chat_user_prompt_last_one}"]])
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+def test_the_guard(lab: EngineLab, args: list[str], on_error: str) -> None:
+    with pytest.raises(ValueError, match="blocked a request to a disallowed address: .*(private|loopback)"):
+        run(lab, curl(*args, blockPrivateAddresses=True, onError=on_error), said="http://127.0.0.1/")
+
+
+def test_the_guard_looks_at_urls_only(lab: EngineLab, fake_curl: FakeCurl) -> None:
+    fake_curl("print('ran')")
+    assert run(lab, curl("-d", "10.0.0.1", "https://8.8.8.8", blockPrivateAddresses=True)) == "ran\n"
+
+
+def test_redirects_are_not_followed_under_guard(lab: EngineLab, web: StubBackend) -> None:
+    web.default = Reply(status=302, body=b"", headers={"Location": "/again"})
+    with pytest.raises(RuntimeError, match="status 47"):
+        run(lab, curl("-sSL", web.url, allowedHosts=["127.0.0.1"]))
+    assert len(web.requests) == 1

@@ -1,0 +1,561 @@
+"""WebFetch against real servers: what is asked, what comes out, what is refused, and how it ends."""
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.utilities import address_guard
+from Middleware.workflows.handlers.impl.web_fetch_handler import WebFetchHandler
+from Middleware.workflows.tools import web_fetch_tool
+from Tests.stub_backend import AFTER_PIECES, BEFORE_STATUS, RecordedRequest, Reply, StubBackend
+from Tests.workflows.engine_lab import EngineLab, start, static, user
+
+PAGE = b"<html><head><title>T</title></head><body><h1>Ferry</h1><p>Leaves at <b>nine</b>.</p></body></html>"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    with StubBackend() as backend:
+        yield EngineLab(tmp_path, monkeypatch, backend)
+
+
+@pytest.fixture
+def web() -> Iterator[StubBackend]:
+    with StubBackend() as server:
+        yield server
+
+
+def fetch(url: str, **keys: Any) -> dict[str, Any]:
+    return {"type": "WebFetch", "title": "Fetch", "url": url, **keys}
+
+
+def items(lab: EngineLab, *nodes: dict[str, Any], said: str = "ferry boats", stream: bool = False) -> list[Any]:
+    lab.workflow("Main", list(nodes), site="custom")
+    return list(start(lab, "Main", user(said), probes={"WebFetch": WebFetchHandler()}, stream=stream))
+
+
+def run(lab: EngineLab, *nodes: dict[str, Any], said: str = "ferry boats") -> Any:
+    return items(lab, *nodes, said=said)[-1]
+
+
+def html(body: bytes = PAGE, **options: Any) -> Reply:
+    return Reply(body=body, headers={"Content-Type": "text/html"}, **options)
+
+
+def redirect(status: int, location: str) -> Reply:
+    return Reply(status=status, body=b"", headers={"Location": location})
+
+
+def localhost(server: StubBackend, path: str = "/") -> str:
+    return f"http://localhost:{server.port}{path}"
+
+
+# -- what is asked -----------------------------------------------------------------------------------------------------
+
+def test_a_page(lab: EngineLab, web: StubBackend) -> None:
+    web.script(html())
+    assert run(lab, fetch(f"{web.url}/page?q={{chat_user_prompt_last_one}}#top")) == PAGE.decode()
+    request = web.requests[0]
+    assert (request.method, request.path, request.body) == ("GET", "/page?q=ferry%20boats", b"")
+    assert request.headers["host"] == f"127.0.0.1:{web.port}"
+
+
+def test_streamed_word_by_word(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(body=b"two words"))
+    chunks = items(lab, fetch(web.url), stream=True)
+    assert [chunk["token"] for chunk in chunks if chunk["token"]] == ["two", " ", "words"]
+
+
+def test_method_headers_and_body(lab: EngineLab, web: StubBackend) -> None:
+    node = fetch(web.url, method="put", body="b={chat_user_prompt_last_one} é",
+                 headers={"X-Test": "{chat_user_prompt_last_one}\n", "X-None": None, "X-N": 5})
+    run(lab, node)
+    request = web.requests[0]
+    assert (request.method, request.body) == ("PUT", "b=ferry boats é".encode())
+    assert (request.headers["x-test"], request.headers["x-n"]) == ("ferry boats", "5")
+    assert "x-none" not in request.headers
+
+
+def test_header_names_take_no_variables(lab: EngineLab, web: StubBackend) -> None:
+    with pytest.raises(ValueError, match=r"WebFetch node 'Fetch': 'headers'"):
+        run(lab, fetch(web.url, onError="return", headers={"X-{site}": "1"}))
+
+
+def test_header_values_beyond_latin_1(lab: EngineLab, web: StubBackend) -> None:
+    run(lab, fetch(web.url, headers={"X-Test": "日"}))
+    assert web.requests[0].headers["x-test"].encode("latin-1").decode() == "日"
+
+
+def test_a_line_break_in_a_header_is_a_failure(lab: EngineLab, web: StubBackend) -> None:
+    node = fetch(web.url, headers={"X-Test": "{chat_user_prompt_last_one}"}, onError="return")
+    assert "HTTP cannot carry" in run(lab, node, said="a\r\nX-Evil: 1")
+    assert web.requests == []
+
+
+def test_a_line_break_in_a_url_is_encoded(lab: EngineLab, web: StubBackend) -> None:
+    run(lab, fetch(f"{web.url}/{{chat_user_prompt_last_one}}"), said="a HTTP/1.1\r\nX-Evil: 1")
+    assert web.requests[0].path == "/a%20HTTP/1.1%0D%0AX-Evil:%201"
+
+
+@pytest.mark.parametrize(("headers", "sent"), [({}, "Basic bWU6cDo="), ({"authorization": "Bearer x"}, "Bearer x")])
+def test_a_password_in_the_url_is_sent_and_not_logged(
+        lab: EngineLab, web: StubBackend, caplog: pytest.LogCaptureFixture, headers: dict[str, str], sent: str) -> None:
+    caplog.set_level(logging.DEBUG)
+    run(lab, fetch(f"http://me:p%3A@127.0.0.1:{web.port}/", headers=headers))
+    assert web.requests[0].headers["authorization"] == sent
+    logged = [record.getMessage() for record in caplog.records if "WebFetch:" in record.getMessage()]
+    assert logged and "p%3A" not in caplog.text
+
+
+def test_conversations_are_not_logged(lab: EngineLab, web: StubBackend, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    web.script(Reply(status=500, body=b"broken"))
+    run(lab, fetch(f"{web.url}/{{chat_user_prompt_last_one}}", onError="return"), said="mysecret")
+    assert "Fetch" in caplog.text and "mysecret" not in caplog.text
+
+
+# -- what comes out ----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("output_format", "output"), [
+    ("text", PAGE.decode()), ("html-stripped", "Ferry\nLeaves at\nnine\n.")])
+def test_formats(lab: EngineLab, web: StubBackend, output_format: str, output: str) -> None:
+    web.script(html())
+    assert run(lab, fetch(web.url, outputFormat=output_format)) == output
+
+
+def test_json(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(body='{"a" :[1,2], "b": "é"}'.encode()))
+    assert run(lab, fetch(web.url, outputFormat="json")) == '{"a": [1, 2], "b": "é"}'
+
+
+def test_full(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(status=201, body=b"made", headers={"X-A": "1"}))
+    result = json.loads(run(lab, fetch(web.url, outputFormat="full")))
+    assert set(result) == {"status_code", "headers", "body"}
+    assert (result["status_code"], result["headers"]["X-A"], result["body"]) == (201, "1", "made")
+
+
+def test_braces_in_a_page_stay_text(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(body=b"{site} {{x}} {nope}"))
+    assert run(lab, fetch(web.url), static("<{agent1Output}>")) == "<{site} {{x}} {nope}>"
+
+
+@pytest.mark.parametrize(("body", "content_type", "text"), [
+    ("é".encode(), "text/plain", "é"), ("é".encode("latin-1"), "text/plain; charset=ISO-8859-1", "é"),
+    ("é".encode("latin-1"), "text/plain", "é"), ("日".encode("shift_jis"), 'text/plain; charset="Shift_JIS"', "日"),
+    (b'<meta charset="shift_jis">' + "日".encode("shift_jis"), "text/html", '<meta charset="shift_jis">日'),
+    ("\ufeffé".encode(), "text/plain; charset=latin-1", "é"), ("é".encode("utf-16"), "text/plain", "é"),
+    ("é".encode(), "text/plain; charset=nonsense", "é"), ("é".encode(), "text/plain; charset=base64", "é"),
+    (b"a\xff", "text/plain; charset=utf-8", "a\ufffd"), (b"", "text/plain", "")])
+def test_charsets(lab: EngineLab, web: StubBackend, body: bytes, content_type: str, text: str) -> None:
+    web.script(Reply(body=body, headers={"Content-Type": content_type}))
+    assert run(lab, fetch(web.url)) == text
+
+
+@pytest.mark.parametrize("framing", ["chunked", "length", "close"])
+def test_compressed_and_framed(lab: EngineLab, web: StubBackend, framing: str) -> None:
+    body = gzip.compress(b"hello " * 1000)
+    web.script(Reply(pieces=[body[:20], body[20:]], headers={"Content-Encoding": "gzip"}, framing=framing, delay=0.01))
+    assert run(lab, fetch(web.url)) == "hello " * 1000
+    assert "gzip" in web.requests[0].headers["accept-encoding"]
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+def test_a_status_is_raised(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(status=404, body=b"nothing here"))
+    with pytest.raises(Exception, match=f"WebFetch got status 404 .* from {web.url}"):
+        run(lab, fetch(f"{web.url}/secret/path"))
+
+
+@pytest.mark.parametrize(("output_format", "body", "output"), [
+    ("text", PAGE, PAGE.decode()), ("json", b"no json", "no json"),
+    ("html-stripped", PAGE, "Ferry\nLeaves at\nnine\n."), ("text", b"", "WebFetch got status 500")])
+def test_a_status_is_returned(lab: EngineLab, web: StubBackend, output_format: str, body: bytes, output: str) -> None:
+    web.script(html(body, status=500))
+    assert run(lab, fetch(web.url, onError="return", outputFormat=output_format)).startswith(output)
+
+
+def test_a_status_is_returned_in_full(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(status=500, body=b"broken", headers={"X-A": "1"}))
+    result = json.loads(run(lab, fetch(web.url, onError="return", outputFormat="full")))
+    assert (result["status_code"], result["headers"]["X-A"], result["body"]) == (500, "1", "broken")
+    assert "500" in result["error"]
+
+
+def test_the_body_of_a_failure_is_read_up_to_the_cap(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(status=500, body=b"x" * 100))
+    assert run(lab, fetch(web.url, onError="return", maxResponseBytes=10)) == "x" * 10
+
+
+def test_no_json(lab: EngineLab, web: StubBackend) -> None:
+    web.default = Reply(body=b"{half")
+    with pytest.raises(Exception, match="expected JSON"):
+        run(lab, fetch(web.url, outputFormat="json"))
+    assert run(lab, fetch(web.url, outputFormat="json", onError="return")) == "{half"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_no_server(lab: EngineLab) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(ConnectionError, match=f"could not get an answer from {url}"):
+        run(lab, fetch(f"{url}/path"))
+    assert json.loads(run(lab, fetch(url, onError="return", outputFormat="full"))).keys() == {
+        "error", "status_code", "headers", "body"}
+    result = json.loads(run(lab, fetch(url, onError="return", outputFormat="full")))
+    assert result["status_code"] is result["headers"] is result["body"] is None
+    assert run(lab, fetch(url, onError="return")) == result["error"]
+
+
+@pytest.mark.parametrize("url", ["http://name.invalid/", "ftp://127.0.0.1/", "127.0.0.1:80", "http://", "http://[/"])
+def test_urls_that_lead_nowhere(lab: EngineLab, url: str) -> None:
+    assert run(lab, fetch(url, onError="return")).startswith("WebFetch c")
+    with pytest.raises(Exception, match="WebFetch c"):
+        run(lab, fetch(url))
+
+
+@pytest.mark.parametrize("reply", [
+    Reply(drop=BEFORE_STATUS), Reply(body=b"x" * 100, drop=AFTER_PIECES), Reply(pieces=[b"x"], drop=AFTER_PIECES),
+    Reply(raw=b"SSH-2.0 hello\r\n"),
+    Reply(body=b"no gzip", headers={"Content-Encoding": "gzip"}),
+    Reply(raw=b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 300)])
+def test_broken_answers(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
+    web.script(reply)
+    with pytest.raises(ConnectionError, match="could not get an answer"):
+        run(lab, fetch(web.url))
+
+
+def test_silence(lab: EngineLab, web: StubBackend) -> None:
+    web.default = Reply(never=True)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"silent for 0\.2 seconds"):
+        run(lab, fetch(web.url, timeout=0.2))
+    assert 0.2 <= time.monotonic() - began < 1
+    assert web.requests[0].wait_ended(1)
+
+
+def test_silence_in_the_body(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(pieces=[b"a", b"b"], delay=3))
+    assert "silent" in run(lab, fetch(web.url, timeout="0.2", onError="return"))
+
+
+def test_a_trickling_server_meets_the_deadline(lab: EngineLab, web: StubBackend,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_fetch_tool, "MIN_TOTAL_SECONDS", 0.1)
+    web.script(Reply(pieces=[b"a"] * 1000, delay=0.05))
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="gave up after 1 seconds in all"):
+        run(lab, fetch(web.url, timeout=0.1))
+    assert 0.9 < time.monotonic() - began < 2
+    assert web.requests[0].wait_ended(1)
+
+
+# -- the cap -----------------------------------------------------------------------------------------------------------
+
+CAP_TEXT = "WebFetch response exceeded the 10-byte cap (maxResponseBytes)."
+
+
+@pytest.mark.parametrize("cap", [10, "10", "{limit}"])
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+def test_the_cap(lab: EngineLab, web: StubBackend, cap: Any, framing: str) -> None:
+    web.default = Reply(pieces=[b"12345"] * 3, framing=framing, hang=True)
+    lab.write("Workflows/tester/Main", {"nodes": [fetch(web.url, maxResponseBytes=cap)], "limit": "10"})
+    with pytest.raises(Exception) as caught:
+        list(start(lab, "Main", probes={"WebFetch": WebFetchHandler()}))
+    assert str(caught.value) == CAP_TEXT
+    assert web.requests[0].wait_ended(1)
+
+
+def test_the_cap_returned(lab: EngineLab, web: StubBackend) -> None:
+    web.default = Reply(body=b"x" * 11)
+    assert run(lab, fetch(web.url, maxResponseBytes=10, onError="return")) == CAP_TEXT
+    result = json.loads(run(lab, fetch(web.url, maxResponseBytes=10, onError="return", outputFormat="full")))
+    assert (result["error"], result["status_code"]) == (CAP_TEXT, 200)
+
+
+@pytest.mark.parametrize(("cap", "size"), [(10, 10), (0, 100), (-1, 100), ("0", 100), (None, 100)])
+def test_within_the_cap(lab: EngineLab, web: StubBackend, cap: Any, size: int) -> None:
+    web.script(Reply(body=b"x" * size))
+    assert run(lab, fetch(web.url, maxResponseBytes=cap)) == "x" * size
+
+
+def test_the_default_cap(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(body=gzip.compress(b"x" * 10485761), headers={"Content-Encoding": "gzip"}))
+    with pytest.raises(Exception, match="exceeded the 10485760-byte cap"):
+        run(lab, fetch(web.url))
+
+
+# -- redirects ---------------------------------------------------------------------------------------------------------
+
+SECRETS = {"Authorization": "Bearer a", "Cookie": "b", "Proxy-Authorization": "c", "X-Kept": "d"}
+
+
+@pytest.mark.parametrize("guard", [{}, {"allowedHosts": ["127.0.0.1", "LOCALHOST"]}])
+@pytest.mark.parametrize(("status", "method", "then"), [
+    (301, "POST", "GET"), (302, "PUT", "GET"), (303, "DELETE", "GET"), (303, "GET", "GET"), (307, "POST", "POST"),
+    (308, "PUT", "PUT")])
+def test_redirects_change_methods(lab: EngineLab, web: StubBackend, guard: dict[str, Any], status: int, method: str,
+                                  then: str) -> None:
+    web.script(redirect(status, "../b?c=d"), Reply(body=b"there"))
+    node = fetch(f"{web.url}/x/a", method=method, body="data", headers={"Content-Type": "text/x", **SECRETS}, **guard)
+    assert run(lab, node) == "there"
+    first, second = web.requests
+    assert (second.path, second.method) == ("/b?c=d", then)
+    assert second.body == (b"data" if then != "GET" or method == "GET" else b"")
+    assert ("content-type" in second.headers) is (then != "GET" or method == "GET")
+    assert second.headers["authorization"] == "Bearer a"
+
+
+@pytest.mark.parametrize("guard", [{}, {"allowedHosts": ["127.0.0.1", "localhost"]}])
+def test_secrets_stay_with_their_host(lab: EngineLab, web: StubBackend, guard: dict[str, Any]) -> None:
+    web.script(redirect(302, localhost(web, "/b")), Reply(body=b"there"))
+    assert run(lab, fetch(f"{web.url}/a", headers=SECRETS, **guard)) == "there"
+    headers = web.requests[1].headers
+    assert headers["x-kept"] == "d" and headers["host"] == f"localhost:{web.port}"
+    assert not {"authorization", "cookie", "proxy-authorization"} & set(headers)
+
+
+def test_a_password_in_the_url_stays_with_its_host(lab: EngineLab, web: StubBackend) -> None:
+    web.script(redirect(302, localhost(web)), Reply(body=b"there"))
+    run(lab, fetch(f"http://me:secret@127.0.0.1:{web.port}/"))
+    assert "authorization" in web.requests[0].headers and "authorization" not in web.requests[1].headers
+
+
+def test_every_hop_is_judged_before_connecting(lab: EngineLab, web: StubBackend) -> None:
+    with StubBackend() as other:
+        web.script(redirect(302, localhost(other)))
+        output = run(lab, fetch(web.url, allowedHosts=["127.0.0.1"], onError="return"))
+        assert output.startswith("WebFetch blocked a request to a disallowed address: ") and "localhost" in output
+        assert other.connections == 0
+
+
+@pytest.mark.parametrize("guard", [{}, {"allowedHosts": ["127.0.0.1"]}])
+def test_ten_redirects_and_no_more(lab: EngineLab, web: StubBackend, guard: dict[str, Any]) -> None:
+    web.script(*[redirect(302, "/again")] * 10, Reply(body=b"there"))
+    assert run(lab, fetch(web.url, **guard)) == "there"
+    web.default = redirect(302, "/again")
+    with pytest.raises(Exception, match="more than 10 times"):
+        run(lab, fetch(web.url, **guard))
+    assert len(web.requests) == 11 + 11
+
+
+@pytest.mark.parametrize("reply", [redirect(304, "/x"), Reply(status=302, body=b""), Reply(status=300, body=b"")])
+def test_what_is_no_redirect(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
+    web.script(reply)
+    assert run(lab, fetch(web.url)) == ""
+    assert len(web.requests) == 1
+
+
+def test_redirects_not_followed(lab: EngineLab, web: StubBackend) -> None:
+    web.script(redirect(302, "/b"))
+    result = json.loads(run(lab, fetch(web.url, allowRedirects=False, outputFormat="full")))
+    assert (result["status_code"], result["headers"]["Location"]) == (302, "/b")
+
+
+def test_a_redirect_to_a_file(lab: EngineLab, web: StubBackend) -> None:
+    web.default = redirect(302, "file:///etc/hosts")
+    with pytest.raises(Exception, match="redirected to what is no http"):
+        run(lab, fetch(web.url))
+
+
+# -- the guard ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]"])
+def test_private_addresses(lab: EngineLab, web: StubBackend, host: str) -> None:
+    node = fetch(f"http://{host}:{web.port}/", blockPrivateAddresses=True)
+    output = run(lab, {**node, "onError": "return"})
+    assert output.startswith("WebFetch blocked a request to a disallowed address: ") and output.endswith(".")
+    with pytest.raises(Exception) as caught:
+        run(lab, node)
+    assert str(caught.value) == output
+    assert web.connections == 0
+
+
+def test_a_refusal_in_full(lab: EngineLab) -> None:
+    result = json.loads(run(lab, fetch("http://127.0.0.1/", blockPrivateAddresses="true", onError="return",
+                                       outputFormat="full")))
+    assert result["error"].startswith("WebFetch blocked") and result["status_code"] is None
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1", "ftp://127.0.0.1/", "http://"])
+def test_malformed_urls_are_refused(lab: EngineLab, url: str) -> None:
+    assert run(lab, fetch(url, allowedHosts=["127.0.0.1"], onError="return")).startswith("WebFetch blocked")
+
+
+def test_the_allow_list_takes_variables(lab: EngineLab, web: StubBackend) -> None:
+    node = fetch(web.url, allowedHosts=["{chat_user_prompt_last_one}", " "], onError="return")
+    assert run(lab, node, said="127.0.0.1") == '{"ok": true}'
+    assert "WebFetch blocked" in run(lab, node, said="other.example")
+
+
+def test_the_connection_goes_to_the_judged_address(lab: EngineLab, web: StubBackend,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that resolves otherwise the second time leads nowhere else."""
+    original, asked = socket.getaddrinfo, []
+
+    def rebinding(host: Any, *args: Any, **options: Any) -> Any:
+        if host != "rebind.example":
+            return original(host, *args, **options)
+        asked.append(host)
+        return original("127.0.0.1" if len(asked) == 1 else "203.0.113.9", *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    monkeypatch.setattr(address_guard, "forbidden_kind", lambda address: None)
+    url = f"http://rebind.example:{web.port}/"
+    assert run(lab, fetch(url, blockPrivateAddresses=True, timeout=2)) == '{"ok": true}'
+    assert web.requests[0].headers["host"] == f"rebind.example:{web.port}"
+    assert len(asked) == 1
+
+
+# -- proxies -----------------------------------------------------------------------------------------------------------
+
+def test_a_proxy(lab: EngineLab, web: StubBackend) -> None:
+    proxy = f"http://me:p%40ss@127.0.0.1:{web.port}"
+    assert run(lab, fetch("http://far.invalid/a?b", proxy=proxy)) == '{"ok": true}'
+    request = web.requests[0]
+    assert (request.path, request.headers["host"]) == ("http://far.invalid/a?b", "far.invalid")
+    assert request.headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
+
+
+def test_the_proxy_of_the_environment(lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", web.url)
+    assert run(lab, fetch("http://far.invalid/a")) == '{"ok": true}'
+    guarded = fetch("http://far.invalid/", allowedHosts=["far.invalid"], onError="return")
+    assert "cannot be resolved" in run(lab, guarded)
+    assert len(web.requests) == 1
+
+
+@pytest.mark.parametrize("proxy", ["", "  ", None, "{nothing}"])
+def test_no_proxy(lab: EngineLab, web: StubBackend, proxy: Any) -> None:
+    lab.write("Workflows/tester/Main", {"nodes": [fetch(web.url, proxy=proxy)], "nothing": ""})
+    assert list(start(lab, "Main", probes={"WebFetch": WebFetchHandler()})) == ['{"ok": true}']
+
+
+@pytest.mark.parametrize("scheme", ["socks4", "socks5", "socks5h"])
+def test_a_socks_proxy_without_its_package(lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch,
+                                           scheme: str) -> None:
+    monkeypatch.setitem(sys.modules, "socks", None)
+    with pytest.raises(Exception, match="pip install PySocks"):
+        run(lab, fetch(web.url, proxy=f"{scheme}://127.0.0.1:1080"))
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("url", None), ("url", ""), ("url", "{empty}"), ("url", 5), ("timeout", 0), ("timeout", -1), ("timeout", True),
+    ("timeout", "soon"), ("timeout", "0"), ("timeout", "nan"), ("timeout", "inf"), ("timeout", "{empty}"),
+    ("timeout", [1]), ("outputFormat", "html"), ("outputFormat", 1), ("onError", "Return"), ("onError", "ignore"),
+    ("method", "G ET"), ("method", 5), ("headers", "a: b"), ("headers", ["a"]), ("body", {"a": 1}),
+    ("proxy", "127.0.0.1:8080"), ("proxy", "ftp://127.0.0.1"), ("proxy", 5), ("proxy", "http://"), ("verify", "maybe"),
+    ("verify", 1), ("allowRedirects", "no"), ("blockPrivateAddresses", 0), ("maxResponseBytes", True),
+    ("maxResponseBytes", "many"), ("maxResponseBytes", 1.5), ("maxResponseBytes", [1]), ("allowedHosts", []),
+    ("allowedHosts", [""]), ("allowedHosts", ["{empty}"]), ("allowedHosts", "127.0.0.1"), ("allowedHosts", {}),
+    ("caBundle", "/no/such/file.pem"), ("caBundle", __file__)])
+def test_invalid_keys(lab: EngineLab, web: StubBackend, key: str, value: Any) -> None:
+    node = {**fetch(web.url, onError="return"), key: value}
+    lab.write("Workflows/tester/Main", {"nodes": [node], "empty": ""})
+    with pytest.raises(ValueError, match=f"WebFetch node 'Fetch': '{key}' must be ") as caught:
+        list(start(lab, "Main", probes={"WebFetch": WebFetchHandler()}))
+    assert "/no/such" not in str(caught.value)
+    assert web.connections == 0
+
+
+def test_a_misspelt_choice_is_pointed_out(lab: EngineLab) -> None:
+    with pytest.raises(ValueError, match="Did you mean 'html-stripped'"):
+        run(lab, fetch("http://a.example", outputFormat="html-striped"))
+
+
+@pytest.mark.parametrize("keys", [
+    {"timeout": "5"}, {"timeout": 0.5}, {"timeout": 1e300}, {"timeout": "{limit}"}, {"verify": "FALSE"},
+    {"method": None}, {"method": ""}, {"headers": None}, {"allowedHosts": None}, {"outputFormat": None},
+    {"verify": False, "caBundle": "/no/such.pem"}])
+def test_valid_keys(lab: EngineLab, web: StubBackend, keys: dict[str, Any]) -> None:
+    lab.write("Workflows/tester/Main", {"nodes": [fetch(web.url, **keys)], "limit": "7"})
+    assert list(start(lab, "Main", probes={"WebFetch": WebFetchHandler()})) == ['{"ok": true}']
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+def cancelled_after(lab: EngineLab, node: dict[str, Any], ready: Any) -> float:
+    """Seconds from the cancellation to the end of the run."""
+    moments: list[float] = []
+
+    def cancel() -> None:
+        ready()
+        moments.append(time.monotonic())
+        lab.request.cancel_scope.cancel("test")
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(EarlyTerminationException):
+        run(lab, node)
+    ended = time.monotonic()
+    thread.join()
+    return ended - moments[0]
+
+
+@pytest.mark.parametrize("reply", [
+    Reply(never=True), Reply(pieces=[b"a"], hang=True), Reply(pieces=[b"a"] * 1000, delay=0.02)])
+def test_a_stop_reaches_the_server(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
+    web.default = reply
+
+    def ready() -> None:
+        web.wait_requests(1)
+        time.sleep(0.1)
+
+    assert cancelled_after(lab, fetch(web.url, onError="return"), ready) < 0.25
+    assert web.requests[0].wait_ended(0.25)
+    assert not [thread for thread in threading.enumerate() if thread.name == "web-fetch" and _lives(thread)]
+
+
+def _lives(thread: threading.Thread) -> bool:
+    thread.join(1)
+    return thread.is_alive()
+
+
+def test_a_stop_during_name_resolution(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolving, release = threading.Event(), threading.Event()
+
+    def slow(*_: Any, **__: Any) -> Any:
+        resolving.set()
+        release.wait(5)
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    try:
+        for keys in ({}, {"blockPrivateAddresses": True}):
+            lab.request.cancel_scope.__init__()  # type: ignore[misc]
+            resolving.clear()
+            assert cancelled_after(lab, fetch("http://slow.example/", **keys), lambda: resolving.wait(5)) < 0.25
+    finally:
+        release.set()
+
+
+def test_a_stop_before_the_request(lab: EngineLab, web: StubBackend) -> None:
+    def cancel(request: RecordedRequest) -> Reply:
+        lab.request.cancel_scope.cancel("test")
+        return Reply(body=b"first")
+
+    web.responder = cancel
+    with pytest.raises(EarlyTerminationException):
+        run(lab, fetch(web.url), fetch(web.url))
+    assert len(web.requests) == 1

@@ -1,0 +1,106 @@
+"""How curl's arguments are read and what filled-in values may not do to them."""
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from Middleware.workflows.tools.curl_checks import address_problem, has_option, injection_problem
+from Middleware.workflows.tools.curl_options import _WITH_VALUE, URL, read_arguments
+
+
+def urls(*args: str) -> list[str | None]:
+    return [argument.value for argument in read_arguments(args) if argument.name == URL]
+
+
+@pytest.mark.parametrize(("args", "expected"), [
+    (["http://a"], ["http://a"]), (["a.example:80/x", "b"], ["a.example:80/x", "b"]),
+    (["-d", "10.0.0.1", "https://ok.example"], ["https://ok.example"]), (["-d10.0.0.1", "b"], ["b"]),
+    (["-sSd", "x", "b"], ["b"]), (["-sS", "b"], ["b"]), (["--url", "a", "--url=b", "c"], ["a", "b", "c"]),
+    (["--data", "x", "a"], ["a"]), (["--data=x", "a"], ["a"]), (["--compressed", "a"], ["a"]),
+    (["--expand-url", "a"], ["a"]), (["--expand-data", "x", "a"], ["a"]), (["--", "-d", "a"], ["-d", "a"]),
+    (["-o"], []), (["--data"], []), (["-X", "POST", "-H", "A: b", "a"], ["a"]), (["--unknown-thing", "a"], ["a"])])
+def test_urls(args: list[str], expected: list[str]) -> None:
+    assert urls(*args) == expected
+
+
+def test_the_options_with_values_are_those_of_the_installed_curl() -> None:
+    listed = subprocess.run(["curl", "--help", "all"], capture_output=True, text=True, check=True).stdout
+    words = [line.replace(",", " ").split() for line in listed.splitlines()]
+    named = [(next(word[2:] for word in line if word.startswith("--")), line) for line in words
+             if any(word.startswith("--") for word in line)]
+    with_value = {name for name, line in named if line[line.index("--" + name) + 1].startswith("<")}
+    assert with_value and with_value <= _WITH_VALUE
+
+
+@pytest.mark.parametrize(("args", "name", "given"), [
+    (["--max-redirs", "5", "a"], "max-redirs", True), (["--max-redirs=5"], "max-redirs", True),
+    (["-d", "--max-redirs", "a"], "max-redirs", False), (["a"], "max-redirs", False)])
+def test_has_option(args: list[str], name: str, given: bool) -> None:
+    assert has_option(args, name) is given
+
+
+@pytest.mark.parametrize(("args", "blocked"), [
+    (["10.0.0.1"], True), (["-d", "10.0.0.1", "https://8.8.8.8"], False), (["https://8.8.8.8", "127.0.0.1:80/x"], True),
+    (["--url", "http://127.0.0.1"], True), (["--url=http://127.0.0.1"], True), (["ftp://8.8.8.8/"], True),
+    (["http:/127.0.0.1/"], True), (["file:/etc/hosts"], True), (["http://8.8.8.{8,9}/"], True), (["@urls"], True),
+    (["8.8.8.8:443/{a,b}"], False), (["-x", "http://127.0.0.1:1", "http://8.8.8.8"], False), ([], False)])
+def test_address_problem(args: list[str], blocked: bool) -> None:
+    assert bool(address_problem(args, True, None)) is blocked
+
+
+def test_allow_list() -> None:
+    assert address_problem(["a.example/x", "https://a.example"], False, ["a.example"]) is None
+    assert address_problem(["a.example/x", "https://b.example"], False, ["a.example"])
+
+
+def problem(template: str, filled: str, before: list[str] | None = None, block: bool = False,
+            schemes: bool = False) -> str | None:
+    fixed = before or []
+    return injection_problem([*fixed, template], [*fixed, filled], block, schemes)
+
+
+@pytest.mark.parametrize(("template", "filled", "refused"), [
+    ("{x}", "file:///etc/hosts", True), ("{x}", "FILE:///etc/hosts", True), ("{x}", "file:/etc/hosts", True),
+    ("{x}", "dict:x", True), ("fi{x}", "file:///a", True), ("--url={x}", "--url=file:///a", True),
+    ("file://{x}", "file:///a", False), ("{x}", "http://a", False), ("{x}", "HTTPS://a", False),
+    ("{x}", "localhost:8080/x", False), ("{x}", "a.example:80", False), ("{x}", "C:x", False), ("{x}", "plain", False),
+    ("--url=file://{x}", "--url=file:///a", False), ("scp://{x}", "scp://a", False)])
+def test_schemes(template: str, filled: str, refused: bool) -> None:
+    assert bool(problem(template, filled)) is refused
+    assert problem(template, filled, schemes=True) is None
+
+
+@pytest.mark.parametrize(("filled", "refused"), [
+    ("Note: hello", False), ("data:text", False), ("file:///etc/hosts", True), ("gopher://x/", True)])
+def test_schemes_in_data(filled: str, refused: bool) -> None:
+    assert bool(problem("{x}", filled, ["--data-raw"])) is refused
+
+
+@pytest.mark.parametrize(("template", "filled", "refused"), [
+    ("{x}", "-v", True), ("{x}", "@/etc/passwd", True), ("-{x}", "-v", False), ("@{x}", "@a", False),
+    ("{x}", "a-@", False), ("x{x}", "x-v", False)])
+def test_option_injection(template: str, filled: str, refused: bool) -> None:
+    assert bool(problem(template, filled, block=True)) is refused
+    assert problem(template, filled) is None
+
+
+@pytest.mark.parametrize("option", [
+    "-o/tmp/x", "-O", "-sSo", "-K/tmp/x", "-T/etc/passwd", "--output", "--outp", "--remote-name", "--remote-name-all",
+    "--config", "--upload-file=x", "--proto", "--proto-default", "--expand-output", "-D-", "-c/tmp/x", "--trace"])
+def test_options_that_touch_files_or_protocols(option: str) -> None:
+    assert problem("{x}", option, ["http://a"])
+    assert problem(option, option, ["http://a"]) is None
+    assert problem("{x}", option, ["-d"]) is None  # a value, not an option
+
+
+@pytest.mark.parametrize(("template", "filled", "refused"), [
+    ("-o{x}", "-o/tmp/x", False), ("--output={x}", "--output=/tmp/x", False), ("-{output}", "-o/tmp/x", True),
+    ("-s{x}", "-so/tmp/x", True), ("--out{x}", "--output", True), ("{x}", "-v", False), ("{x}", "--max-time", False)])
+def test_who_wrote_the_option(template: str, filled: str, refused: bool) -> None:
+    assert bool(problem(template, filled, ["http://a"])) is refused
+
+
+def test_messages_quote_no_values() -> None:
+    text = problem("{x}", "file:///secret") or ""
+    assert "args[0]" in text and "secret" not in text

@@ -1,0 +1,57 @@
+"""Blocking work that a stop or a deadline ends."""
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.llmapis.transport_connect import StopSwitch
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.workflows.tools.web_interruptible import DeadlineError, run_interruptible
+
+
+def fail(_: StopSwitch) -> None:
+    raise KeyError("mine")
+
+
+def test_result_and_error() -> None:
+    assert run_interruptible(lambda stop: stop.stopped, CancelScope(), 5) is False
+    with pytest.raises(KeyError, match="mine"):
+        run_interruptible(fail, CancelScope(), 5)
+
+
+def test_the_deadline_stops_the_work() -> None:
+    left = threading.Event()
+
+    def work(stop: StopSwitch) -> None:
+        while not stop.stopped:
+            time.sleep(0.01)
+        left.set()
+
+    began = time.monotonic()
+    with pytest.raises(DeadlineError):
+        run_interruptible(work, CancelScope(), 0.1)
+    assert time.monotonic() - began < 0.3
+    assert left.wait(1)
+
+
+def test_a_stop_does_not_wait_for_the_work() -> None:
+    scope, release = CancelScope(), threading.Event()
+    timer = threading.Timer(0.05, scope.cancel)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(EarlyTerminationException):
+        run_interruptible(lambda stop: release.wait(5), scope, 5)
+    assert time.monotonic() - began < 0.3
+    release.set()
+
+
+def test_nothing_starts_after_a_stop() -> None:
+    scope = CancelScope()
+    scope.cancel()
+    done: list[int] = []
+    with pytest.raises(EarlyTerminationException):
+        run_interruptible(lambda stop: done.append(1), scope, 5)
+    assert done == []
