@@ -1,13 +1,18 @@
-"""Chooses a workflow by asking an LLM for the category of the prompt (workflow-engine, section 11)."""
+"""Chooses a workflow by asking an LLM for the category of the prompt."""
 from __future__ import annotations
 
+import logging
 import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from Middleware.utilities import config_utils
+from Middleware.utilities.sensitive_logging_utils import sensitive_log
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN = "UNKNOWN"
+MAX_ROUTE_LENGTH = 200
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -35,13 +40,18 @@ class PromptCategorizationService:
     def _categorize(self, routing: Mapping[str, Mapping[str, str]]) -> str:
         workflow = config_utils.categorization_workflow_name()
         variables = category_variables(routing)
-        for _ in range(config_utils.max_categorization_attempts()):
+        attempts = config_utils.max_categorization_attempts()
+        for attempt in range(1, attempts + 1):
             answer = self._run_workflow(workflow, variables)
             if isinstance(answer, Mapping):
                 answer = answer.get("content")
             category = match_category(UNKNOWN if answer is None else str(answer), list(routing))
             if category:
+                logger.info("Category %s, found at attempt %d of %d", category, attempt, attempts)
                 return category
+            sensitive_log(logger, logging.DEBUG, "No category is named in: %s", answer)
+        logger.warning("Workflow %s named none of the categories in %d attempt(s): %s", workflow, attempts,
+                       ", ".join(routing))
         return UNKNOWN
 
 
@@ -63,11 +73,14 @@ def match_category(answer: str, categories: list[str]) -> str | None:
     """The category that an LLM's answer names, or None.
 
     A word equal to a category (or an equal run of words, for one with spaces) wins over a word that contains one.
+    Earlier words win over later ones; at the same word the category of most words, then the order of the categories.
     """
     words = [word for word in map(_plain, answer.split()) if word]
     plain = {category: _plain(category).split() for category in categories}
+    longest_first = sorted(plain, key=lambda category: -len(plain[category]))
     for start in range(len(words)):
-        for category, parts in plain.items():
+        for category in longest_first:
+            parts = plain[category]
             if parts and words[start:start + len(parts)] == parts:
                 return category
     for word in words:
@@ -79,3 +92,9 @@ def match_category(answer: str, categories: list[str]) -> str | None:
 
 def _plain(text: str) -> str:
     return text.translate(_DELETE_PUNCTUATION).upper()
+
+
+def route_header(route: str) -> str:
+    """What was chosen, as the value of an HTTP header: Latin-1 without control characters, of limited length."""
+    text = " ".join(route.split()).encode("latin-1", "replace").decode("latin-1")
+    return "".join(letter for letter in text if letter.isprintable())[:MAX_ROUTE_LENGTH]

@@ -1,4 +1,4 @@
-"""Node keys that hold numbers, and how texts in them become numbers (workflow-engine, section 6.1)."""
+"""Node keys that hold numbers, and how texts in them become numbers."""
 from __future__ import annotations
 
 import logging

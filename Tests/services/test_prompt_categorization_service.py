@@ -1,6 +1,7 @@
 """Choosing a workflow by category."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from Middleware.services.prompt_categorization_service import (
     PromptCategorizationService,
     category_variables,
     match_category,
+    route_header,
 )
 from Tests.llmapis.lab import Lab
 
@@ -96,6 +98,13 @@ def test_variables() -> None:
     ("first second", ["SECOND", "FIRST"], "FIRST"),
     ("x", [], None),
     ("größe", ["GRÖSSE", "Größe"], "GRÖSSE"),
+    ("Code Review", ["CODE", "Code Review"], "Code Review"),
+    ("code then code review", ["CODE", "Code Review"], "CODE"),
+    ("my_code", ["CODE", "MY_CODE"], "MY_CODE"),
+    ("NOTRECIPES recipes", ["NOT", "RECIPES"], "RECIPES"),
+    ("xrecipesx", ["RECIPES", "RECIPE"], "RECIPES"),
+    ("a-b", ["AB"], "AB"),
+    ("**RECIPES**:\n* because", ["RECIPES"], "RECIPES"),
     ("...", ["---"], None),
 ])
 def test_matching(answer: str, categories: list[str], expected: str | None) -> None:
@@ -134,3 +143,30 @@ def test_no_categorization_workflow(lab: Lab) -> None:
     model = Model("OTHER")
     assert PromptCategorizationService(model).choose_workflow() == ("OTHER", "Chat")
     assert model.calls[0][0] == "_DefaultWorkflow"
+
+
+def test_the_verdict_is_logged_without_the_answer(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    lab.user(routingConfig="routes", categorizationWorkflow="Categorize", maxCategorizationAttempts=3)
+    with caplog.at_level(logging.INFO):
+        chosen("my secret diary", "recipes")
+    assert "Category RECIPES" in caplog.text and "2 of 3" in caplog.text and "diary" not in caplog.text
+    with caplog.at_level(logging.INFO):
+        chosen("my secret diary")
+    warning = caplog.records[-1].getMessage()
+    assert caplog.records[-1].levelno == logging.WARNING and "diary" not in caplog.text
+    assert all(word in warning for word in ("Categorize", "RECIPES, OTHER", "3"))
+
+
+def test_a_failing_categorization_fails_the_request(lab: Lab) -> None:
+    def broken(workflow: str, variables: Mapping[str, Any]) -> Any:
+        raise ConnectionError("no LLM")
+
+    with pytest.raises(ConnectionError):
+        PromptCategorizationService(broken).choose_workflow()
+
+
+@pytest.mark.parametrize(("route", "value"), [
+    ("RECIPES -> Cook", "RECIPES -> Cook"), ("", ""), ("a\r\nSet-Cookie: x -> b", "a Set-Cookie: x -> b"),
+    ("\u6599\u7406 -> Koch\u00e4pfel", "?? -> Koch\u00e4pfel"), ("a\x00\x7f\x85b", "a b"), ("x" * 500, "x" * 200)])
+def test_the_route_as_a_header(route: str, value: str) -> None:
+    assert route_header(route) == value

@@ -82,6 +82,9 @@ def test_huge_widths_are_refused():
         fill("{s:>99999999999}", {"s": "x"})
     with pytest.raises(SubstitutionError):
         fill("{s:{w}}", {"s": "x"}, {"w": "9999999999"})
+    with pytest.raises(SubstitutionError):
+        fill("{s:>\u0661\u0661\u0661\u0661\u0661\u0661\u0661\u0661\u0661}", {"s": "x"})
+    assert len(fill("{s:>999}", {"s": "x"})) == 999
 
 
 def test_one_level_of_nesting():

@@ -1,26 +1,16 @@
-"""The variables that texts in workflow files may name, and their substitution.
-
-``VARIABLES`` is the table of the built-in ones. Besides them there are the keys of the workflow file, the
-user-wide variables, the inputs and outputs of nodes, the routing categories and ``messages``; ``_Values.find``
-says who wins. A value is computed only if its name occurs.
-"""
+"""Fills in the variables of texts in workflow files: plain placeholders or Jinja2 templates."""
 from __future__ import annotations
 
+import difflib
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
-from Middleware.utilities import prompt_extraction_utils as extraction
-from Middleware.utilities.datetime_utils import month_name, pretty_date, time_12h, weekday_name
-from Middleware.utilities.prompt_template_utils import flatten_messages, wrap_system
+from Middleware.utilities.jinja_limits import RenderLimitError
 from Middleware.utilities.substitution import (
-    MAX_CACHED_LENGTH,
     SubstitutionError,
     UnknownVariableError,
     has_braces,
@@ -28,28 +18,14 @@ from Middleware.utilities.substitution import (
     substitute_known,
     substitute_wherever_possible,
 )
-from Middleware.utilities.text_utils import as_flag, escape_braces, restore_braces, restore_braces_in_data
+from Middleware.utilities.text_utils import as_flag, restore_braces
+from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, Values, readable
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
 
-Message = dict[str, Any]
-
-CATEGORY_VARIABLES = (
-    "category_list", "category_descriptions", "category_colon_descriptions",
-    "category_colon_descriptions_newline_bulletpoint", "categoriesSeparatedByOr", "categoryNameBulletpoints",
-)
-_COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10, "twenty": 20}
 _HARMLESS_NAME = re.compile(r"[\w .\[\]'\"-]{1,80}")
-
-
-@dataclass(frozen=True)
-class VariableSpec:
-    """One built-in variable. ``overridable``: a key of the workflow file of the same name hides it."""
-
-    compute: Callable[[_Values], str]
-    meaning: str
-    overridable: bool = False
+_OUTPUT_NAME = re.compile(r"agent(\d+)Output")
 
 
 class WorkflowVariableManager:
@@ -73,7 +49,7 @@ class WorkflowVariableManager:
         if not isinstance(text, str):
             text = "" if text is None else str(text)
         if "jinja2" in context.config and as_flag(context.config["jinja2"]):
-            result = self._apply_jinja(text, context)
+            result = self._apply_jinja(text, context, escaped=not restore)
         elif has_braces(text):
             result = self._apply_format(text, context)
         else:
@@ -97,7 +73,7 @@ class WorkflowVariableManager:
         def find(name: str) -> tuple[Any, bool]:
             for table, from_config in tables:
                 if name in table:
-                    return _readable(table[name]), from_config
+                    return readable(table[name]), from_config
             raise UnknownVariableError(name)
 
         try:
@@ -107,214 +83,27 @@ class WorkflowVariableManager:
             return text
 
     def _apply_format(self, text: str, context: ExecutionContext) -> str:
-        find = _Values(context, self._categories).find_text
+        values = Values(context, self._categories)
         try:
-            return substitute(text, find)
+            return substitute(text, values.find_text)
         except SubstitutionError as problem:
-            _warn(problem, text, context)
-        if config_utils.user_flag("partialVariableSubstitution"):
-            return substitute_wherever_possible(text, find)
-        return text
+            partial = config_utils.user_flag("partialVariableSubstitution")
+            _warn(problem, text, values, "filled in where possible" if partial else "left as written")
+        return substitute_wherever_possible(text, values.find_text) if partial else text
 
-    def _apply_jinja(self, text: str, context: ExecutionContext) -> str:
+    def _apply_jinja(self, text: str, context: ExecutionContext, escaped: bool) -> str:
         if "{" not in text and "\n" not in text and "\r" not in text:
             return text
+        from Middleware.utilities.jinja_rendering import render_template  # most workflows have no templates
+
+        values = Values(context, self._categories)
         try:
-            template, names = _jinja_template(text) if len(text) <= MAX_CACHED_LENGTH else _compile_jinja(text)
-            return str(template.render(_Values(context, self._categories).for_jinja(names)))
+            return render_template(text, values.for_jinja, escaped)
         except WilmerError:
             raise
         except Exception as problem:  # a template may call methods of foreign objects, which may raise anything
-            _warn(problem, text, context)
+            _warn(problem, text, values)
             return text
-
-
-class _Values:
-    """The values that one substitution sees."""
-
-    def __init__(self, context: ExecutionContext, categories: Mapping[str, Any]) -> None:
-        self.context = context
-        self._categories = categories
-        self._memory: dict[str, tuple[Any, bool]] = {}
-
-    def find_text(self, name: str) -> tuple[Any, bool]:
-        """The value for plain substitution, and whether it comes from the configuration."""
-        found = self._memory.get(name)
-        if found is None:
-            value, from_config = self.find(name)
-            found = self._memory[name] = (_readable(value), from_config)
-        return found
-
-    def for_jinja(self, names: Sequence[str]) -> dict[str, Any]:
-        """Copies with real braces: a template can neither change shared data nor see sentinels."""
-        values = {}
-        for name in names:
-            try:
-                values[name] = restore_braces_in_data(self.find(name)[0])
-            except UnknownVariableError:
-                continue
-        return values
-
-    def find(self, name: str) -> tuple[Any, bool]:
-        """The strongest source that knows ``name`` wins. Raises UnknownVariableError."""
-        context = self.context
-        if name == "messages":
-            return context.messages if context.messages is not None else [], False
-        if name in self._categories:
-            return self._categories[name], True
-        if context.run is not None and name in context.run.category_variables:
-            return context.run.category_variables[name], True
-        if name in context.agent_inputs:
-            return context.agent_inputs[name], False
-        if name in context.agent_outputs:
-            return context.agent_outputs[name], False
-        builtin = VARIABLES.get(name)
-        if builtin is not None and not builtin.overridable:
-            return builtin.compute(self), False
-        if name != "nodes" and name in context.workflow_config:
-            return context.workflow_config[name], True
-        if builtin is not None:
-            return builtin.compute(self), True
-        return _user_wide(name), True
-
-    # --- what the table is computed from ---
-
-    @property
-    def node(self) -> Mapping[str, Any]:
-        return self.context.config
-
-    @property
-    def chat(self) -> bool:
-        """The node's endpoint takes message lists; so does the place of a missing endpoint."""
-        handler = self.context.llm_handler
-        return handler is None or handler.takes_message_collection
-
-    @property
-    def clock(self) -> datetime:
-        """One reading per node, so that two texts of a node cannot disagree."""
-        if self.context.clock is None:
-            self.context.clock = datetime.now()
-        return self.context.clock
-
-    def number(self, key: str, default: int) -> int:
-        value = self.node.get(key, default)
-        return int(value) if isinstance(value, (int, float)) else default
-
-    def conversation(self, templated: bool, clamp: extraction.ContextClamp) -> list[Message]:
-        """The messages that slices are taken from."""
-        messages = extraction.filter_systems(self.messages(), remove_all_systems_override=templated or not self.chat)
-        return messages if clamp.budget is None else extraction.newest_within(messages, clamp.budget)
-
-    def messages(self) -> list[Message]:
-        messages = self.context.messages or []
-        visible = as_flag(self.node.get("includeToolCallsInConversation"))
-        return extraction.with_visible_tool_calls(messages) if visible else messages
-
-    def clamp(self) -> extraction.ContextClamp:
-        handler = self.context.llm_handler
-        if handler is None or not handler.endpoint_config:
-            return extraction.ContextClamp()
-        user_flag = config_utils.user_settings().get("clampPromptToContextWindow")
-        return extraction.context_clamp(self.node, handler.endpoint_config, user_flag, handler.max_tokens)
-
-    def template(self, of_endpoint: bool) -> Mapping[str, Any] | None:
-        """The endpoint's or the user's prompt template; None where contents go in as they are."""
-        if self.chat:
-            return None
-        handler = self.context.llm_handler
-        own = handler.prompt_template_file_name if handler is not None and of_endpoint else None
-        return config_utils.load_prompt_template(own or config_utils.chat_template_name())
-
-    def render(self, messages: list[Message], templated: bool) -> str:
-        if templated:
-            return flatten_messages(messages, self.template(of_endpoint=True))
-        return extraction.join_contents(messages, _separator(), as_flag(self.node.get("addUserAssistantTags")))
-
-
-# --- built-in variables ---
-
-def _last(count: int, templated: bool) -> Callable[[_Values], str]:
-    def compute(values: _Values) -> str:
-        chosen = extraction.newest(values.conversation(templated, values.clamp()), count)
-        return values.render(chosen, templated)
-    return compute
-
-
-def _n_messages(templated: bool) -> Callable[[_Values], str]:
-    return lambda values: _last(values.number("nMessagesToIncludeInVariable", 5), templated)(values)
-
-
-def _token_limit(templated: bool) -> Callable[[_Values], str]:
-    def compute(values: _Values) -> str:
-        clamp = values.clamp()
-        limit = clamp.limit(values.number("estimatedTokensToIncludeInVariable", 2048))
-        return values.render(extraction.newest_within(values.conversation(templated, clamp), limit), templated)
-    return compute
-
-
-def _min_n_max_tokens(templated: bool) -> Callable[[_Values], str]:
-    def compute(values: _Values) -> str:
-        clamp = values.clamp()
-        limit = clamp.limit(values.number("maxEstimatedTokensInVariable", 2048))
-        messages = values.conversation(templated, clamp)  # already within the clamp's budget, so the floor yields to it
-        floor = values.number("minMessagesInVariable", 5)
-        return values.render(extraction.newest_within(messages, limit, floor), templated)
-    return compute
-
-
-def _system_prompt(of_endpoint: bool) -> Callable[[_Values], str]:
-    def compute(values: _Values) -> str:
-        if not values.context.messages:
-            return ""
-        text = extraction.system_text(values.context.messages, leading_only=values.chat)
-        return text if values.chat else wrap_system(text, values.template(of_endpoint))
-    return compute
-
-
-def _without_system(of_endpoint: bool) -> Callable[[_Values], str]:
-    def compute(values: _Values) -> str:
-        return flatten_messages(values.conversation(True, values.clamp()), values.template(of_endpoint))
-    return compute
-
-
-def _slices(templated: bool) -> dict[str, VariableSpec]:
-    start = "templated_user_prompt" if templated else "chat_user_prompt"
-    form = "in the endpoint's prompt template" if templated else "as plain text"
-    owner = "the endpoint's" if templated else "the user's chat"
-    table = {f"{start}_last_{word}": VariableSpec(_last(count, templated), f"the last {count} messages {form}")
-             for word, count in _COUNTS.items()}
-    table[f"{start}_n_messages"] = VariableSpec(
-        _n_messages(templated), f"the last nMessagesToIncludeInVariable messages {form}")
-    table[f"{start}_estimated_token_limit"] = VariableSpec(
-        _token_limit(templated), f"the newest messages within estimatedTokensToIncludeInVariable {form}")
-    table[f"{start}_min_n_max_tokens"] = VariableSpec(
-        _min_n_max_tokens(templated),
-        f"minMessagesInVariable messages, and more while they fit maxEstimatedTokensInVariable, {form}")
-    table[f"{start}_without_system"] = VariableSpec(
-        _without_system(templated), f"all messages but system ones, in {owner} prompt template")
-    table[start.replace("user", "system")] = VariableSpec(
-        _system_prompt(templated), f"the client's system text, in {owner} prompt template")
-    return table
-
-
-def _date(write: Callable[[datetime], str], meaning: str) -> VariableSpec:
-    return VariableSpec(lambda values: write(values.clock), meaning, overridable=True)
-
-
-VARIABLES: dict[str, VariableSpec] = {
-    "todays_date_pretty": _date(pretty_date, "November 03, 2026"),
-    "todays_date_iso": _date(lambda now: f"{now.year:04d}-{now.month:02d}-{now.day:02d}", "2026-11-03"),
-    "YYYY_MM_DD": _date(lambda now: f"{now.year:04d}_{now.month:02d}_{now.day:02d}", "2026_11_03"),
-    "current_time_12h": _date(time_12h, "5:06 AM"),
-    "current_time_24h": _date(lambda now: f"{now.hour:02d}:{now.minute:02d}", "05:06"),
-    "current_month_full": _date(month_name, "November"),
-    "current_day_of_week": _date(weekday_name, "Tuesday"),
-    "current_day_of_month": _date(lambda now: f"{now.day:02d}", "03"),
-    "Discussion_Id": VariableSpec(lambda values: values.context.discussion_id or "", "the discussion id, or nothing"),
-    "time_context_summary": VariableSpec(lambda values: "", "when the conversation started and went on"),
-    **_slices(templated=False),
-    **_slices(templated=True),
-}
 
 
 # --- helpers ---
@@ -323,67 +112,42 @@ def _custom(workflow_config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return {key: value for key, value in (workflow_config or {}).items() if key != "nodes"}
 
 
-def _user_wide(name: str) -> Any:
-    table = config_utils.user_settings().get("userWideWorkflowVariables")
-    if not isinstance(table, Mapping) or name not in table:
-        raise UnknownVariableError(name)
-    return table[name]
-
-
-def _separator() -> str:
-    if not config_utils.user_flag("separateConversationInVariables"):
-        return "\n"
-    separator = config_utils.user_settings().get("conversationSeparationDelimiter")
-    return separator if isinstance(separator, str) else "\n"
-
-
-def _readable(value: Any) -> Any:
-    """What the model said, for the result of a call that asked for tools; other values as they are."""
-    if not (isinstance(value, dict) and value.get("tool_calls") and "finish_reason" in value):
-        return value
-    return _ToolAnswer(value)
-
-
-class _ToolAnswer(dict[str, Any]):
-    """A tool-calling answer that reads as its text, or as a summary of its calls."""
-
-    def __str__(self) -> str:
-        return str(self.get("content") or "") or extraction.tool_call_summary(self["tool_calls"])
-
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
-
-
-@lru_cache(maxsize=1)
-def _jinja_environment() -> Any:
-    from jinja2.sandbox import SandboxedEnvironment  # loaded on first use: most workflows have no templates
-
-    return SandboxedEnvironment(finalize=lambda value: escape_braces(str(value)))
-
-
-def _compile_jinja(text: str) -> tuple[Any, tuple[str, ...]]:
-    """The compiled template and the names it reads."""
-    from jinja2.meta import find_undeclared_variables
-
-    environment = _jinja_environment()
-    names = find_undeclared_variables(environment.parse(text))
-    return environment.from_string(text), tuple(names)
-
-
-_jinja_template = lru_cache(maxsize=256)(_compile_jinja)
-
-
-def _describe(problem: Exception) -> str:
+def _describe(problem: Exception, values: Values | None = None) -> str:
     """The problem without any text that may come from a conversation."""
     if isinstance(problem, UnknownVariableError):
-        harmless = _HARMLESS_NAME.fullmatch(problem.name)
-        return f"unknown variable '{{{problem.name}}}'" if harmless else "an unknown variable, or braces meant as text"
+        if not _HARMLESS_NAME.fullmatch(problem.name):
+            return "an unknown variable, or braces meant as text"
+        return f"unknown variable '{{{problem.name}}}'{_hint(problem.name, values)}"
     if isinstance(problem, SubstitutionError):
         return "a placeholder cannot be used, or braces are meant as text (write those twice: '{{')"
+    if isinstance(problem, RenderLimitError):
+        return f"the template was stopped because {problem}"
     return f"{type(problem).__name__} at line {getattr(problem, 'lineno', '?')}"
 
 
-def _warn(problem: Exception, text: str, context: ExecutionContext) -> None:
-    field = next((key for key, value in context.config.items() if isinstance(value, str) and value == text), "a text")
-    logger.warning("Node '%s': '%s' was left as written: %s",
-                   context.config.get("title") or context.config.get("agentName") or "N/A", field, _describe(problem))
+def _hint(name: str, values: Values | None) -> str:
+    """What may have been meant by an unknown name, or why it is unknown."""
+    if values is None:
+        return ""
+    if _OUTPUT_NAME.fullmatch(name):
+        return " (no node with that number has run before this one)"
+    near = difflib.get_close_matches(name, values.names(), 1)
+    return f" (did you mean '{{{near[0]}}}'?)" if near else ""
+
+
+def _warn(problem: Exception, text: str, values: Values, outcome: str = "left as written") -> None:
+    config = values.context.config
+    field = next((path for path, found in _texts(config) if found == text), "a text")
+    logger.warning("Node '%s': '%s' was %s: %s", values.context.node_name, field, outcome, _describe(problem, values))
+
+
+def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """All texts in a node with their places, such as ``strings[2]`` or ``arguments.query``."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{path}[{index}]")

@@ -1,15 +1,18 @@
 """The variables of workflow files: table, precedence, fallbacks, Jinja2."""
 import copy
+import re
 import types
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
 from Middleware.exceptions import ConfigNotFoundError
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.utilities.text_utils import escape_braces
-from Middleware.workflows.managers import workflow_variable_manager as module
-from Middleware.workflows.managers.workflow_variable_manager import VARIABLES, WorkflowVariableManager
+from Middleware.workflows.managers import variable_table, workflow_variable_manager
+from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, VARIABLES
+from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 TEMPLATES = {
@@ -37,9 +40,11 @@ def user(monkeypatch):
             raise ConfigNotFoundError(f"no template '{name}'")
         return TEMPLATES[name]
 
-    monkeypatch.setattr(module, "config_utils", types.SimpleNamespace(
+    stand_in = types.SimpleNamespace(
         user_settings=lambda: settings, user_flag=lambda key: bool(settings.get(key)),
-        load_prompt_template=load_prompt_template, chat_template_name=lambda: "chat"))
+        load_prompt_template=load_prompt_template, chat_template_name=lambda: "chat")
+    for module in (variable_table, workflow_variable_manager):
+        monkeypatch.setattr(module, "config_utils", stand_in)
     return settings
 
 
@@ -72,7 +77,32 @@ def test_9_10_whole_text_as_written(text, caplog):
 
 def test_warning_names_the_placeholder(caplog):
     apply("{missing}")
-    assert "{missing}" in caplog.text
+    assert "{missing}" in caplog.text and "did you mean" not in caplog.text
+
+
+@pytest.mark.parametrize("name, near", [
+    ("todays_date_is", "todays_date_iso"), ("chat_user_prompt_last_1one", "chat_user_prompt_last_one"),
+    ("tome", "tone"), ("agent1Inputs", "agent1Input"), ("mesages", "messages"), ("of_usr", "of_user"),
+    ("category_lst", "category_list")])
+def test_warning_names_the_nearest_variable(user, caplog, name, near):
+    user["userWideWorkflowVariables"] = {"of_user": 1}
+    manager = WorkflowVariableManager(category_list=[])
+    ctx = context(workflow_config={"tone": "dry"}, agent_inputs={"agent1Input": "i"})
+    manager.apply_variables("{" + name + "}", ctx)
+    assert f"'{{{name}}}' (did you mean '{{{near}}}'?)" in caplog.text
+
+
+def test_warning_about_an_output_that_is_not_there_yet(caplog):
+    apply("{agent7Output}", agent_outputs={"agent1Output": "x"})
+    assert "'{agent7Output}' (no node with that number has run before this one)" in caplog.text
+
+
+@pytest.mark.parametrize("node, field", [
+    ({"prompt": "{x}"}, "prompt"), ({"strings": ["a", "{x}"]}, "strings[1]"),
+    ({"arguments": {"q": [{"deep": "{x}"}]}}, "arguments.q[0].deep"), ({}, "a text")])
+def test_warning_names_the_field(caplog, node, field):
+    apply("{x}", node={"title": "T", **node})
+    assert f"Node 'T': '{field}' was left as written" in caplog.text
 
 
 def test_warning_shows_no_text_of_a_conversation(caplog):
@@ -153,6 +183,85 @@ def test_32_jinja():
 
 
 # --- values ---
+
+def test_the_table_is_complete():
+    sizes = ("last_one", "last_two", "last_three", "last_four", "last_five", "last_ten", "last_twenty", "n_messages",
+             "estimated_token_limit", "min_n_max_tokens", "without_system")
+    prompts = {f"{form}_{rest}" for form in ("chat", "templated")
+               for rest in ("system_prompt", *(f"user_prompt_{size}" for size in sizes))}
+    assert VARIABLES.keys() == prompts | {
+        "todays_date_pretty", "todays_date_iso", "YYYY_MM_DD", "current_time_12h", "current_time_24h",
+        "current_month_full", "current_day_of_week", "current_day_of_month", "Discussion_Id", "time_context_summary"}
+
+
+def test_the_documentation_has_the_same_names():
+    text = (Path(__file__).parents[3] / "Docs" / "User" / "variables.md").read_text(encoding="utf-8")
+    rows = text.partition("## Braces")[0].splitlines()
+    documented = {name for row in rows if row.startswith("| `") for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert documented == {*VARIABLES, *CATEGORY_VARIABLES, "messages", "agentNOutput", "agentNInput"}
+
+
+@pytest.mark.parametrize("name", ["current_chat_summary", "userInput", "lastUserMessage", "userName", "currentDate",
+                                  "current_username", "llm_responder_output", "nodes"])
+def test_not_variables(name):
+    assert apply("{" + name + "}") == "{" + name + "}"
+
+
+@pytest.mark.parametrize("word, count", [
+    ("one", 1), ("two", 2), ("three", 3), ("four", 4), ("five", 5), ("ten", 10), ("twenty", 20)])
+def test_sizes(word, count):
+    messages = talk(*[("user", f"m{i}") for i in range(25)])
+    last = [f"m{i}" for i in range(25 - count, 25)]
+    ctx = context(messages)
+    assert apply("{chat_user_prompt_last_" + word + "}", ctx) == "\n".join(last)
+    assert apply("{templated_user_prompt_last_" + word + "}", ctx) == "".join(last)
+    assert apply("{chat_user_prompt_last_" + word + "}", context(messages, chat=False)) == "\n".join(last)
+
+
+@pytest.mark.parametrize("form", ["chat", "templated"])
+@pytest.mark.parametrize("count, expected", [(0, ""), (-1, ""), (None, "5"), (2, "2"), (True, "1")])
+def test_number_of_messages(form, count, expected):
+    messages = talk(*[("user", f"m{i};") for i in range(9)])
+    node = {"nMessagesToIncludeInVariable": count}
+    text = apply("{" + form + "_user_prompt_n_messages}", context(messages, node))
+    assert str(text.count(";") or "") == expected
+
+
+def test_time_context_is_empty_without_stamps():
+    assert apply("<{time_context_summary}>", discussion_id="d") == "<>"
+
+
+@pytest.mark.parametrize("chat, expected", [(True, "a b|a b|late"), (False, "a b late|<S>a b late</S>|")])
+def test_system_texts(chat, expected):
+    ctx = context(talk(("system", "a"), ("system", "b"), ("user", "u"), ("system", "late")), chat=chat)
+    assert apply("{chat_system_prompt}|{templated_system_prompt}|{chat_user_prompt_last_one}", ctx) == (
+        expected + ("u" if not chat else ""))
+
+
+def test_role_names_are_exact():
+    messages = talk(("systemMes", "x"), ("user", "u"))
+    assert apply("{chat_user_prompt_last_two}|{chat_system_prompt}", context(messages)) == "x\nu|"
+
+
+def test_a_node_without_endpoint_counts_as_chat():
+    ctx = context()
+    ctx.llm_handler = None
+    assert apply("{chat_user_prompt_last_two} {templated_user_prompt_last_two}", ctx) == "mid\nbye yobye"
+
+
+def test_role_tags_know_tools():
+    messages = talk(("assistant", "a"), ("tool", "t"), ("systemMes", "m"), ("user", "u"))
+    assert apply("{chat_user_prompt_last_four}", context(messages, {"addUserAssistantTags": True})) == (
+        "Assistant: a\nTool Result: t\nm\nUser: u")
+
+
+def test_the_separator_needs_its_switch(user):
+    user["conversationSeparationDelimiter"] = "~"
+    assert apply("{chat_user_prompt_last_two}") == "mid\nbye"
+    user["separateConversationInVariables"] = True
+    assert apply("{chat_user_prompt_last_two}") == "mid~bye"
+    user["conversationSeparationDelimiter"] = None
+    assert apply("{chat_user_prompt_last_two}") == "mid\nbye"
 
 def test_date_variables_share_one_clock():
     ctx = context()
@@ -263,9 +372,16 @@ def test_text_for_a_child_keeps_values_escaped():
         "{agent2Input} in")
 
 
-def test_partial_substitution(user):
+@pytest.mark.parametrize("text, expected", [
+    ("{missing} and {agent1Output} {", "{missing} and {o} {"), ("{missing} {p} }", "{missing} <{o}> }"),
+    ("{} {agent1Output[0]} {agent1Output!r:>6} {0}", "{} {  '{o}' {0}"),
+    ("{messages.__class__} {n}", "{messages.__class__} 5")])
+def test_partial_substitution(user, caplog, text, expected):
+    fields = {"agent_outputs": {"agent1Output": "{o}"}, "workflow_config": {"p": "<{agent1Output}>", "n": 5}}
+    assert apply(text, **fields) == text
     user["partialVariableSubstitution"] = True
-    assert apply("{missing} and {agent1Output} {", agent_outputs={"agent1Output": "{o}"}) == "{missing} and {o} {"
+    assert apply(text, **fields) == expected
+    assert ["left as written" in record.message for record in caplog.records] == [True, False]
 
 
 def test_not_text():
@@ -301,6 +417,21 @@ class TestJinja:
     def test_errors_leave_the_text(self, text, caplog):
         assert self.render(text) == text
         assert caplog.records
+
+    @pytest.mark.parametrize("text", ["{{ 'x' * 10**9 }}", "{{ 'a' | center(1000000000) }}", "{{ 9 ** (9 ** 9) }}"])
+    def test_limits_leave_the_text(self, text, caplog):
+        ctx = context(node={"jinja2": True, "title": "T", "prompt": text})
+        assert apply(text, ctx) == text
+        assert "Node 'T': 'prompt' was left as written: the template was stopped because it" in caplog.text
+
+    def test_a_large_conversation_is_no_large_text(self):
+        messages = talk(*[("user", "x" * 1000)] * 1500)
+        assert len(self.render("{% for m in messages %}{{ m.content }}{% endfor %}", messages=messages)) == 1_500_000
+
+    def test_braces_inside_of_blocks(self):
+        outputs = {"agent1Output": "{X}"}
+        assert self.render("{% set x %}{{ agent1Output | lower }}{% endset %}{{ x }} {{ x | length }}",
+                           agent_outputs=outputs) == "{x} 3"
 
     def test_templates_change_copies_only(self):
         ctx = context(node={"jinja2": True}, workflow_config={"l": [1]})

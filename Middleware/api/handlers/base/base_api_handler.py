@@ -19,6 +19,7 @@ from Middleware.api.running_requests import request_of, running_requests
 from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.prompt_categorization_service import route_header
 from Middleware.services.response_builder_service import to_json
 from Middleware.services.stream_renderers import StreamRenderer
 from Middleware.utilities import config_utils
@@ -62,6 +63,8 @@ class BaseApiHandler(ABC):
             except Exception as error:  # the HTTP edge
                 response = self.failure(error, context)
         response.headers["X-Request-Id"] = context.request_id
+        if context.route:  # a stream that has not chosen within its first second goes without
+            response.headers["X-Wilmer-Route"] = route_header(context.route)
         return response
 
     def failure(self, error: Exception, context: RequestContext | None) -> Response:

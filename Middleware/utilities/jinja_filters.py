@@ -1,0 +1,155 @@
+"""Jinja2's own filters, held to the budget of the rendering.
+
+Only filters that can make much of little are here. What they make is asked for before they start; every text that
+comes out of one counts as work.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any
+
+from jinja2 import pass_context
+from jinja2.runtime import Context
+
+from Middleware.utilities.jinja_limits import (
+    MAX_OUTPUT_CHARACTERS,
+    Budget,
+    RenderLimitError,
+    current_budget,
+    printf_length,
+    replaced_length,
+)
+
+MAX_PIECES = 10_000
+_MAX_INDENT = 100
+_MAX_PRECISION = 300
+
+Check = Callable[..., None]
+"""Takes the budget and the arguments of the filter; raises RenderLimitError."""
+
+
+def limited_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """``filters`` with those that make texts or lists watched."""
+    return {name: _watched(function, CHECKS[name], name in _CONSUMING) if name in CHECKS else function
+            for name, function in filters.items()}
+
+
+def _watched(function: Callable[..., Any], check: Check, consumes: bool) -> Callable[..., Any]:
+    first = _FIRST_ARGUMENT[getattr(getattr(function, "jinja_pass_arg", None), "name", "")]
+
+    @pass_context  # also keeps the compiler from running the filter while it folds constants
+    @functools.wraps(function)
+    def watched(context: Context, value: Any = "", *args: Any, **kwargs: Any) -> Any:
+        budget = current_budget()
+        if consumes and isinstance(value, Iterator):
+            value = list(value)  # of a lazy filter before this one
+        check(budget, value, *args, **kwargs)
+        result = function(*first(context), value, *args, **kwargs)
+        if isinstance(result, str):
+            budget.make(len(result))
+        return result
+
+    return watched
+
+
+_FIRST_ARGUMENT: dict[str, Callable[[Context], tuple[Any, ...]]] = {
+    "": lambda context: (), "context": lambda context: (context,),
+    "environment": lambda context: (context.environment,), "eval_context": lambda context: (context.eval_ctx,),
+}
+
+
+def _text(budget: Budget, value: Any, *_args: Any, **_kwargs: Any) -> None:
+    budget.make(budget.length(value))
+
+
+def _center(budget: Budget, value: Any, width: int = 80) -> None:
+    budget.make(max(budget.length(value), width))
+
+
+def _format(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> None:
+    budget.make(printf_length(budget, str(value), kwargs or args))
+
+
+def _indent(budget: Budget, value: Any, width: int | str = 4, *_args: Any, **_kwargs: Any) -> None:
+    size = len(width) if isinstance(width, str) else max(width, 0)
+    lines = len(value.splitlines()) + 1 if isinstance(value, str) else 1
+    budget.make(budget.length(value) + lines * size)
+
+
+def _join(budget: Budget, value: Any, d: Any = "", *_args: Any, **_kwargs: Any) -> None:
+    budget.make(budget.length(value) + (len(value) if isinstance(value, Sized) else 0) * budget.length(d))
+
+
+def _batch(budget: Budget, _value: Any, linecount: int, *_args: Any, **_kwargs: Any) -> None:
+    _pieces(budget, linecount)
+
+
+def _slice(budget: Budget, _value: Any, slices: int, *_args: Any, **_kwargs: Any) -> None:
+    _pieces(budget, slices)
+
+
+def _pieces(budget: Budget, count: int) -> None:
+    if count > MAX_PIECES:
+        raise RenderLimitError(f"'batch' and 'slice' make at most {MAX_PIECES} pieces")
+    budget.spend(max(count, 0))
+
+
+def _replace(budget: Budget, value: Any, old: Any = "", new: Any = "", *_args: Any, **_kwargs: Any) -> None:
+    for part in (value, old, new):
+        budget.length(part)  # written out below
+    budget.make(replaced_length(str(value), str(old), str(new)))
+
+
+def _round(_budget: Budget, _value: Any, precision: int = 0, *_args: Any, **_kwargs: Any) -> None:
+    if abs(precision) > _MAX_PRECISION:
+        raise RenderLimitError("it rounds to too many places")
+
+
+def _strip_tags(budget: Budget, value: Any) -> None:
+    size = budget.length(value)
+    budget.make(size)
+    budget.spend(str(value).count("<!--") * size // 2000)  # the whole text is copied for each comment
+
+
+def _sum(budget: Budget, value: Any, *_args: Any, **_kwargs: Any) -> None:
+    weight = budget.weigh(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple, dict)) for item in value):
+        budget.spend(len(value) * weight // 128)  # adding lists copies what is there for each of them
+
+
+def _to_json(budget: Budget, value: Any, indent: int | None = None) -> None:
+    if indent is not None and indent > _MAX_INDENT:
+        raise RenderLimitError(f"'tojson' indents by at most {_MAX_INDENT}")
+    budget.make(budget.weigh(value))
+
+
+def _word_wrap(budget: Budget, value: Any, width: int = 79, break_long_words: bool = True,
+               wrapstring: str | None = None, *_args: Any, **_kwargs: Any) -> None:
+    text, width = str(value) if budget.length(value) else "", max(width, 1)
+    longest = max(map(len, text.split()), default=0)
+    budget.spend(longest * longest // width // 400)  # the rest of a long word is copied for each line
+    breaks = len(text) // width + sum(map(str.isspace, text))
+    budget.make(len(text) + breaks * max(len(wrapstring or "\n") - 1, 0))
+
+
+CHECKS: dict[str, Check] = {
+    **dict.fromkeys(("capitalize", "e", "escape", "forceescape", "lower", "pprint", "safe", "string", "title", "trim",
+                     "truncate", "upper", "urlencode", "urlize", "wordcount", "xmlattr"), _text),
+    "batch": _batch, "center": _center, "format": _format, "indent": _indent, "join": _join, "replace": _replace,
+    "round": _round, "slice": _slice, "striptags": _strip_tags, "sum": _sum, "tojson": _to_json,
+    "wordwrap": _word_wrap,
+}
+
+
+_CONSUMING = frozenset({"batch", "join", "slice", "sum"})
+
+
+def limited_lorem_ipsum(function: Callable[..., str]) -> Callable[..., str]:
+    """Jinja2's ``lipsum``, of at most as many words as a text may have characters."""
+    def lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:  # noqa: A002
+        if n * max * 10 > MAX_OUTPUT_CHARACTERS:
+            raise RenderLimitError("'lipsum' is to make too long a text")
+        return function(n, html, min, max)
+
+    return lipsum

@@ -1,0 +1,229 @@
+"""Jinja2 templates in a sandbox that also limits the time they take and the texts they make."""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from itertools import islice
+from types import BuiltinMethodType, MethodType
+from typing import Any
+
+from jinja2 import nodes, pass_context
+from jinja2.runtime import Context, LoopContext
+from jinja2.sandbox import SandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
+from jinja2.utils import generate_lorem_ipsum
+from jinja2.visitor import NodeTransformer
+from markupsafe import Markup
+
+from Middleware.utilities.jinja_filters import limited_filters, limited_lorem_ipsum
+from Middleware.utilities.jinja_limits import (
+    CONTAINERS,
+    LONG_NUMBER,
+    RenderLimitError,
+    check_method,
+    check_operator,
+    current_budget,
+    limited,
+    weight,
+)
+from Middleware.utilities.text_utils import escape_braces
+
+MAX_CACHED_LENGTH = 16_384
+_BATCH = 16  # so many small steps between two looks at the clock
+_ITERATION_SIZE = 16
+
+_METHODS = (MethodType, BuiltinMethodType)
+_PLAIN_DATA = frozenset({str, int, float, bool, list, dict, tuple, LoopContext})
+_CONSUMING = frozenset({"extend", "fromkeys", "join", "update"})  # methods that empty a lazy argument
+
+
+def render_template(text: str, find: Callable[[Iterable[str]], Mapping[str, Any]], escaped: bool = False) -> str:
+    """``text`` rendered with the values that ``find`` gives for the names it uses.
+
+    With ``escaped`` the braces of values come out as sentinels, those of the template's own text as they are.
+    Raises what the template or its values raise, jinja2.TemplateError and RenderLimitError among them.
+    """
+    with limited():  # constants are worked out while compiling
+        compile_template = _compile_cached if len(text) <= MAX_CACHED_LENGTH else _compile
+        template, names = compile_template(text, escaped)
+    values = find(names)
+    with limited(weight(values)):
+        return str(template.render(values))
+
+
+@lru_cache(maxsize=2)
+def _environment(escaped: bool) -> LimitedEnvironment:
+    return LimitedEnvironment(finalize=_escaped_output if escaped else _output)
+
+
+def _compile(text: str, escaped: bool) -> tuple[Any, tuple[str, ...]]:
+    """The compiled template and the names it may read."""
+    environment = _environment(escaped)
+    names = {node.name for node in environment.parse(text).find_all(nodes.Name) if node.ctx == "load"}
+    return environment.from_string(text), tuple(sorted(names))
+
+
+_compile_cached = lru_cache(maxsize=256)(_compile)
+
+
+# --- output ---
+
+def _output(value: Any) -> Any:
+    if isinstance(value, (dict, *CONTAINERS)):
+        budget = current_budget()
+        budget.make(budget.weigh(value))
+    return value
+
+
+def _escaped_output(value: Any) -> str:
+    return escape_braces(str(_output(value)))
+
+
+def _join(pieces: Iterable[str]) -> str:
+    """``"".join`` that stops when the text gets too long."""
+    budget = current_budget()
+    size, taken = 0, []
+    source = iter(pieces)
+    while chunk := list(islice(source, _BATCH)):
+        size += sum(map(len, chunk))
+        if size > budget.text:
+            budget.make(size)
+        budget.tick()
+        taken += chunk
+    budget.spend(size)
+    return "".join(taken)
+
+
+# --- what compiled templates call ---
+
+@pass_context
+def _iterated(_context: Context, iterable: Iterable[Any]) -> Iterator[Any]:
+    """The items of a loop, with a look at the clock every so often."""
+    budget = current_budget()
+    for count, item in enumerate(iterable):
+        if not count % _BATCH:
+            budget.spend(_ITERATION_SIZE * _BATCH)
+        yield item
+
+
+@pass_context
+def _concatenated(_context: Context, values: list[Any]) -> str:
+    """The ``~`` operator."""
+    budget = current_budget()
+    budget.make(sum(map(budget.length, values)))
+    return "".join(map(str, values))
+
+
+@pass_context
+def _counted(_context: Context, value: Any) -> Any:
+    """A list written in the template, or a slice."""
+    budget = current_budget()
+    if isinstance(value, (str, dict, list, tuple)):
+        budget.spend(budget.length(value))
+    return value
+
+
+_HOOKS = {"wilmer_iterated": _iterated, "wilmer_concatenated": _concatenated, "wilmer_counted": _counted}
+
+
+class _Watch(NodeTransformer):
+    """Sends loops, concatenations, slices and written lists through the functions above."""
+
+    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
+        self.generic_visit(node)
+        node.iter = _through("wilmer_iterated", node.iter)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return _through("wilmer_concatenated", nodes.List(
+            node.nodes, lineno=node.lineno, environment=node.environment))
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        return _through("wilmer_counted", node) if isinstance(node.arg, nodes.Slice) else node
+
+    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Expr:  # noqa: N802
+        self.generic_visit(node)
+        stored = getattr(node, "ctx", "load") != "load"
+        return node if stored or node.find(nodes.Name) is None else _through("wilmer_counted", node)
+
+    visit_Tuple = visit_Dict = visit_List  # noqa: N815
+
+
+def _through(name: str, node: Any) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
+
+
+class LimitedEnvironment(SandboxedEnvironment):
+    """A sandbox whose templates keep to the current budget."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.concat = _join  # type: ignore[assignment,method-assign]
+        self.filters = {**limited_filters(self.filters), **_HOOKS}
+        self.globals["lipsum"] = limited_lorem_ipsum(generate_lorem_ipsum)
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        return super()._generate(_Watch().visit(source), *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        check_operator(current_budget(), operator, left, right)
+        return self.binop_table[operator](left, right)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        budget = current_budget()
+        owner = getattr(__obj, "__self__", None)
+        if owner is None:
+            budget.tick()
+        else:
+            name = getattr(__obj, "__name__", "")
+            if name in _CONSUMING and args and isinstance(args[0], Iterator):
+                args = (list(args[0]), *args[1:])
+            check_method(budget, owner, name, args, kwargs)
+        result = super().call(__context, __obj, *args, **kwargs)
+        if isinstance(result, (str, bytes)):
+            budget.make(len(result))
+        return result
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """The parent's answer, found faster for plain data, which has no internals but its private attributes."""
+        return not attr.startswith("_") if type(obj) in _PLAIN_DATA else super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """``str.format`` whose fields keep to the budget, too."""
+        if not isinstance(value, _METHODS) or super().wrap_str_format(value) is None:
+            return None
+        text: Any = value.__self__
+        by_map = value.__name__ == "format_map"
+        formatter: SandboxedFormatter = (
+            _LimitedEscapeFormatter(self, escape=text.escape) if isinstance(text, Markup) else _LimitedFormatter(self))
+        kind: Callable[[str], str] = type(text)
+
+        def wrapper(*args: Any, **kwargs: Any) -> str:
+            if by_map:
+                (kwargs,), args = args, ()
+            return kind(formatter.vformat(text, args, kwargs))
+
+        return functools.update_wrapper(wrapper, value)
+
+
+class _LimitedFields:
+    def format_field(self, value: Any, format_spec: str) -> str:
+        budget = current_budget()
+        if LONG_NUMBER.search(format_spec):
+            raise RenderLimitError("it asks for too large a width")
+        budget.make(budget.length(value))
+        text: str = super().format_field(value, format_spec)  # type: ignore[misc]
+        budget.make(len(text))
+        return text
+
+
+class _LimitedFormatter(_LimitedFields, SandboxedFormatter):
+    pass
+
+
+class _LimitedEscapeFormatter(_LimitedFields, SandboxedEscapeFormatter):
+    pass

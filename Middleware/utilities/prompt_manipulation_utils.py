@@ -1,0 +1,42 @@
+"""Prompts put together and cut to size. No node uses these; scripts do. Nothing here changes its input."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from Middleware.utilities.prompt_extraction_utils import Message, estimate_message, newest, system_text
+
+ACCEPTABLE_SHARE = 0.8  # of the context window: the estimate knows no tokenizer
+
+
+def combine_initial_system_prompts(messages: Sequence[Message], prefix: str, suffix: str) -> str:
+    """The contents of the leading ``system`` messages, joined by one space, between ``prefix`` and ``suffix``."""
+    start = next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
+    return prefix + system_text(messages[:start], leading_only=False) + suffix
+
+
+def get_messages_within_index(messages: Sequence[Message], n: int) -> list[Message]:
+    """The ``n`` messages before the last one; none for ``n`` below 1."""
+    return newest(messages[:-1], n)
+
+
+def reduce_messages_to_fit_token_limit(system_prompt: str, messages: Sequence[Message], max_tokens: float,
+                                       ) -> list[Message]:
+    """The newest whole messages whose estimates, with that of the system prompt, sum to at most ``max_tokens``."""
+    used = estimate_message({"content": system_prompt})
+    start = len(messages)
+    while start and used + estimate_message(messages[start - 1]) <= max_tokens:
+        start -= 1
+        used += estimate_message(messages[start])
+    return list(messages[start:])
+
+
+def reduce_messages_down_to_wilmer_acceptable_length(system_prompt: str, messages: list[Message],
+                                                     truncate_length: int, max_new_tokens: int) -> list[Message]:
+    """Cut to what leaves a context window of ``truncate_length`` tokens room for an answer of ``max_new_tokens``.
+
+    Numbers that make no sense (no answer, or one as long as the window) leave the messages as they are.
+    """
+    if not 0 < max_new_tokens < truncate_length:
+        return messages
+    limit = int((truncate_length - max_new_tokens) * ACCEPTABLE_SHARE)
+    return reduce_messages_to_fit_token_limit(system_prompt, messages, limit)

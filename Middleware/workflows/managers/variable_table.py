@@ -1,0 +1,271 @@
+"""The built-in variables of texts in workflow files, and which source wins for a name.
+
+``VARIABLES`` is the table of the built-in ones. Besides them there are the keys of the workflow file, the
+user-wide variables, the inputs and outputs of nodes, the routing categories and ``messages``; ``Values.find``
+says who wins. A value is computed only if its name occurs.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from Middleware.utilities import config_utils
+from Middleware.utilities import prompt_extraction_utils as extraction
+from Middleware.utilities.datetime_utils import month_name, pretty_date, time_12h, weekday_name
+from Middleware.utilities.prompt_template_utils import flatten_messages, wrap_system
+from Middleware.utilities.substitution import UnknownVariableError
+from Middleware.utilities.text_utils import as_flag, restore_braces_in_data
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+Message = dict[str, Any]
+
+CATEGORY_VARIABLES = (
+    "category_list", "category_descriptions", "category_colon_descriptions",
+    "category_colon_descriptions_newline_bulletpoint", "categoriesSeparatedByOr", "categoryNameBulletpoints",
+)
+_COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10, "twenty": 20}
+
+
+@dataclass(frozen=True)
+class VariableSpec:
+    """One built-in variable. ``overridable``: a key of the workflow file of the same name hides it."""
+
+    compute: Callable[[Values], str]
+    meaning: str
+    overridable: bool = False
+
+
+class Values:
+    """The values that one substitution sees."""
+
+    def __init__(self, context: ExecutionContext, categories: Mapping[str, Any]) -> None:
+        self.context = context
+        self._categories = categories
+        self._memory: dict[str, tuple[Any, bool]] = {}
+
+    def find_text(self, name: str) -> tuple[Any, bool]:
+        """The value for plain substitution, and whether it comes from the configuration."""
+        found = self._memory.get(name)
+        if found is None:
+            value, from_config = self.find(name)
+            found = self._memory[name] = (readable(value), from_config)
+        return found
+
+    def for_jinja(self, names: Iterable[str]) -> dict[str, Any]:
+        """Copies with real braces: a template can neither change shared data nor see sentinels."""
+        values = {}
+        for name in names:
+            try:
+                values[name] = restore_braces_in_data(self.find(name)[0])
+            except UnknownVariableError:
+                continue
+        return values
+
+    def find(self, name: str) -> tuple[Any, bool]:
+        """The strongest source that knows ``name`` wins. Raises UnknownVariableError."""
+        context = self.context
+        if name == "messages":
+            return context.messages if context.messages is not None else [], False
+        if name in self._categories:
+            return self._categories[name], True
+        if context.run is not None and name in context.run.category_variables:
+            return context.run.category_variables[name], True
+        if name in context.agent_inputs:
+            return context.agent_inputs[name], False
+        if name in context.agent_outputs:
+            return context.agent_outputs[name], False
+        builtin = VARIABLES.get(name)
+        if builtin is not None and not builtin.overridable:
+            return builtin.compute(self), False
+        if name != "nodes" and name in context.workflow_config:
+            return context.workflow_config[name], True
+        if builtin is not None:
+            return builtin.compute(self), True
+        return _user_wide(name), True
+
+    def names(self) -> list[str]:
+        """All names that ``find`` knows."""
+        context = self.context
+        run = context.run.category_variables if context.run is not None else {}
+        sources = (VARIABLES, context.workflow_config, self._categories, run, context.agent_inputs,
+                   context.agent_outputs, _user_wide_table())
+        return [*dict.fromkeys(str(name) for source in sources for name in source if name != "nodes"), "messages"]
+
+    # --- what the table is computed from ---
+
+    @property
+    def node(self) -> Mapping[str, Any]:
+        return self.context.config
+
+    @property
+    def chat(self) -> bool:
+        """The node's endpoint takes message lists; so does the place of a missing endpoint."""
+        handler = self.context.llm_handler
+        return handler is None or handler.takes_message_collection
+
+    @property
+    def clock(self) -> datetime:
+        """One reading per node, so that two texts of a node cannot disagree."""
+        if self.context.clock is None:
+            self.context.clock = datetime.now()
+        return self.context.clock
+
+    def number(self, key: str, default: int) -> int:
+        value = self.node.get(key, default)
+        return int(value) if isinstance(value, (int, float)) else default
+
+    def conversation(self, templated: bool, clamp: extraction.ContextClamp) -> list[Message]:
+        """The messages that slices are taken from."""
+        messages = extraction.filter_systems(self.messages(), remove_all_systems_override=templated or not self.chat)
+        return messages if clamp.budget is None else extraction.newest_within(messages, clamp.budget)
+
+    def messages(self) -> list[Message]:
+        messages = self.context.messages or []
+        visible = as_flag(self.node.get("includeToolCallsInConversation"))
+        return extraction.with_visible_tool_calls(messages) if visible else messages
+
+    def clamp(self) -> extraction.ContextClamp:
+        handler = self.context.llm_handler
+        if handler is None or not handler.endpoint_config:
+            return extraction.ContextClamp()
+        user_flag = config_utils.user_settings().get("clampPromptToContextWindow")
+        return extraction.context_clamp(self.node, handler.endpoint_config, user_flag, handler.max_tokens)
+
+    def template(self, of_endpoint: bool) -> Mapping[str, Any] | None:
+        """The endpoint's or the user's prompt template; None where contents go in as they are."""
+        if self.chat:
+            return None
+        handler = self.context.llm_handler
+        own = handler.prompt_template_file_name if handler is not None and of_endpoint else None
+        return config_utils.load_prompt_template(own or config_utils.chat_template_name())
+
+    def render(self, messages: list[Message], templated: bool) -> str:
+        if templated:
+            return flatten_messages(messages, self.template(of_endpoint=True))
+        return extraction.join_contents(messages, _separator(), as_flag(self.node.get("addUserAssistantTags")))
+
+
+# --- built-in variables ---
+
+def _last(count: int, templated: bool) -> Callable[[Values], str]:
+    def compute(values: Values) -> str:
+        chosen = extraction.newest(values.conversation(templated, values.clamp()), count)
+        return values.render(chosen, templated)
+    return compute
+
+
+def _n_messages(templated: bool) -> Callable[[Values], str]:
+    return lambda values: _last(values.number("nMessagesToIncludeInVariable", 5), templated)(values)
+
+
+def _token_limit(templated: bool) -> Callable[[Values], str]:
+    def compute(values: Values) -> str:
+        clamp = values.clamp()
+        limit = clamp.limit(values.number("estimatedTokensToIncludeInVariable", 2048))
+        return values.render(extraction.newest_within(values.conversation(templated, clamp), limit), templated)
+    return compute
+
+
+def _min_n_max_tokens(templated: bool) -> Callable[[Values], str]:
+    def compute(values: Values) -> str:
+        clamp = values.clamp()
+        limit = clamp.limit(values.number("maxEstimatedTokensInVariable", 2048))
+        messages = values.conversation(templated, clamp)  # already within the clamp's budget, so the floor yields to it
+        floor = values.number("minMessagesInVariable", 5)
+        return values.render(extraction.newest_within(messages, limit, floor), templated)
+    return compute
+
+
+def _system_prompt(of_endpoint: bool) -> Callable[[Values], str]:
+    def compute(values: Values) -> str:
+        if not values.context.messages:
+            return ""
+        text = extraction.system_text(values.context.messages, leading_only=values.chat)
+        return text if values.chat else wrap_system(text, values.template(of_endpoint))
+    return compute
+
+
+def _without_system(of_endpoint: bool) -> Callable[[Values], str]:
+    def compute(values: Values) -> str:
+        return flatten_messages(values.conversation(True, values.clamp()), values.template(of_endpoint))
+    return compute
+
+
+def _slices(templated: bool) -> dict[str, VariableSpec]:
+    start = "templated_user_prompt" if templated else "chat_user_prompt"
+    form = "in the endpoint's prompt template" if templated else "as plain text"
+    owner = "the endpoint's" if templated else "the user's chat"
+    table = {f"{start}_last_{word}": VariableSpec(_last(count, templated), f"the last {count} messages {form}")
+             for word, count in _COUNTS.items()}
+    table[f"{start}_n_messages"] = VariableSpec(
+        _n_messages(templated), f"the last nMessagesToIncludeInVariable messages {form}")
+    table[f"{start}_estimated_token_limit"] = VariableSpec(
+        _token_limit(templated), f"the newest messages within estimatedTokensToIncludeInVariable {form}")
+    table[f"{start}_min_n_max_tokens"] = VariableSpec(
+        _min_n_max_tokens(templated),
+        f"minMessagesInVariable messages, and more while they fit maxEstimatedTokensInVariable, {form}")
+    table[f"{start}_without_system"] = VariableSpec(
+        _without_system(templated), f"all messages but system ones, in {owner} prompt template")
+    table[start.replace("user", "system")] = VariableSpec(
+        _system_prompt(templated), f"the client's system text, in {owner} prompt template")
+    return table
+
+
+def _date(write: Callable[[datetime], str], meaning: str) -> VariableSpec:
+    return VariableSpec(lambda values: write(values.clock), meaning, overridable=True)
+
+
+VARIABLES: dict[str, VariableSpec] = {
+    "todays_date_pretty": _date(pretty_date, "November 03, 2026"),
+    "todays_date_iso": _date(lambda now: f"{now.year:04d}-{now.month:02d}-{now.day:02d}", "2026-11-03"),
+    "YYYY_MM_DD": _date(lambda now: f"{now.year:04d}_{now.month:02d}_{now.day:02d}", "2026_11_03"),
+    "current_time_12h": _date(time_12h, "5:06 AM"),
+    "current_time_24h": _date(lambda now: f"{now.hour:02d}:{now.minute:02d}", "05:06"),
+    "current_month_full": _date(month_name, "November"),
+    "current_day_of_week": _date(weekday_name, "Tuesday"),
+    "current_day_of_month": _date(lambda now: f"{now.day:02d}", "03"),
+    "Discussion_Id": VariableSpec(lambda values: values.context.discussion_id or "", "the discussion id, or nothing"),
+    "time_context_summary": VariableSpec(lambda values: "", "when the conversation started and went on"),
+    **_slices(templated=False),
+    **_slices(templated=True),
+}
+
+
+# --- helpers ---
+
+def _user_wide(name: str) -> Any:
+    table = _user_wide_table()
+    if name not in table:
+        raise UnknownVariableError(name)
+    return table[name]
+
+
+def _user_wide_table() -> Mapping[str, Any]:
+    table = config_utils.user_settings().get("userWideWorkflowVariables")
+    return table if isinstance(table, Mapping) else {}
+
+
+def _separator() -> str:
+    if not config_utils.user_flag("separateConversationInVariables"):
+        return "\n"
+    separator = config_utils.user_settings().get("conversationSeparationDelimiter")
+    return separator if isinstance(separator, str) else "\n"
+
+
+def readable(value: Any) -> Any:
+    """What the model said, for the result of a call that asked for tools; other values as they are."""
+    if not (isinstance(value, dict) and value.get("tool_calls") and "finish_reason" in value):
+        return value
+    return _ToolAnswer(value)
+
+
+class _ToolAnswer(dict[str, Any]):
+    """A tool-calling answer that reads as its text, or as a summary of its calls."""
+
+    def __str__(self) -> str:
+        return str(self.get("content") or "") or extraction.tool_call_summary(self["tool_calls"])
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
