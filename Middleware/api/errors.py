@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from werkzeug.exceptions import HTTPException
 
 from Middleware.exceptions import BackendError, ClientError, GateTimeoutError, WilmerError
+from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import RequestContext
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
     if isinstance(error, (ClientError, HTTPException)):
         logger.warning("Request %s refused: %s", name, error)
     elif isinstance(error, WilmerError):
-        logger.error("Request %s failed %s%s: %s", name, phase, where, error)
+        redact = None if request is None else request.redact
+        logger.error("Request %s failed %s%s: %s", name, phase, where, log_text(error, redact))
     else:
         logger.error("Request %s failed %s%s", name, phase, where, exc_info=error)
 

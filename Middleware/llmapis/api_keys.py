@@ -1,16 +1,22 @@
 """The ``apiKey`` of an endpoint: the key itself, or where it is kept."""
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities import config_utils
 
+logger = logging.getLogger(__name__)
+
 ENVIRONMENT = "env:"
 FILE = "file:"
+MAX_LOGGED = 256
 MAX_FILE_BYTES = 65536  # far above any key; a device or a log named by mistake is not read to its end
 WANTED = "a key, 'env:' with the name of an environment variable or 'file:' with the path of a text file"
+
+_logged: set[tuple[str, str, str]] = set()
 
 
 def resolve_api_key(value: Any, file: str) -> str:
@@ -18,21 +24,34 @@ def resolve_api_key(value: Any, file: str) -> str:
 
     ``env:NAME`` is the content of an environment variable, ``file:PATH`` that of a UTF-8 text file with one line; ``~``
     is the home directory, and a relative path counts from the config root. Both are read on every call and trimmed.
-    Any other text is the key, so a key that itself starts with ``env:`` or ``file:`` has to be given by reference.
+    Any other text is the key, trimmed too, so a key that itself starts with ``env:`` or ``file:`` has to be given by
+    reference.
 
-    ``file`` is the endpoint file relative to the config root. Raises ConfigValueError naming it and the variable or
-    path as the user wrote them, never what they hold.
+    ``file`` is the endpoint file relative to the config root. Raises ConfigValueError naming it and the variable, never
+    what that holds. The path of a key file is for the operator only: the log tells it.
     """
     if value is None:
         return ""
     try:
         return _resolve(value)
     except _Unusable as problem:
+        _log_path(str(value).strip(), str(problem), file)
         raise ConfigValueError(str(problem), file=file, json_path="apiKey", expected=WANTED) from None
 
 
 class _Unusable(Exception):
     """Says why there is no key."""
+
+
+def _log_path(value: str, problem: str, file: str) -> None:
+    """Tell the operator, once for each problem, which key file is meant."""
+    path, known = value.removeprefix(FILE).strip(), (file, value, problem)
+    if not value.startswith(FILE) or not path or known in _logged:
+        return
+    if len(_logged) >= MAX_LOGGED:
+        _logged.clear()
+    _logged.add(known)
+    logger.error("%s: %s: %r", file, problem, path)
 
 
 def _resolve(value: Any) -> str:
@@ -45,7 +64,7 @@ def _resolve(value: Any) -> str:
         return _from_environment(reference[len(ENVIRONMENT):].strip())
     if reference.startswith(FILE):
         return _from_file(reference[len(FILE):].strip())
-    return value
+    return reference
 
 
 def _from_environment(name: str) -> str:
@@ -63,7 +82,7 @@ def _from_environment(name: str) -> str:
 def _from_file(path: str) -> str:
     if not path:
         raise _Unusable(f"'{FILE}' names no file")
-    what = f"the key file '{path}'"
+    what = "the key file named in 'apiKey'"
     data = _read(os.path.join(config_utils.get_root_config_directory(), os.path.expanduser(path)), what)
     if len(data) > MAX_FILE_BYTES:
         raise _Unusable(f"{what} is too large to hold a key")

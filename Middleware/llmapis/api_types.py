@@ -59,7 +59,11 @@ def injected_text(endpoint: Mapping[str, Any], flag: str, key: str) -> str:
 
 
 def backend_url(base: str, path: str) -> str:
-    """``path`` below an endpoint's base URL, without doubling a ``/v1`` or ``/api`` the user already wrote."""
-    base = base.strip().rstrip("/")
+    """``path`` below an endpoint's base URL, without doubling a ``/v1`` or ``/api`` the user already wrote.
+
+    A query of the base URL stays last.
+    """
+    base, mark, query = base.strip().partition("?")
+    base = base.rstrip("/")
     first = "/" + path.split("/", 2)[1]
-    return base + (path[len(first):] if base.endswith(first) else path)
+    return base + (path[len(first):] if base.endswith(first) else path) + mark + query

@@ -25,6 +25,7 @@ from Middleware.exceptions import (
 from Middleware.llmapis.transport_pool import NotLocalError, is_loopback
 from Middleware.llmapis.transport_unreachable import Unreachable
 from Middleware.llmapis.transport_wire import Target
+from Middleware.models.request_context import current_request
 
 MAX_BODY_CHARACTERS = 500
 MAX_REASON_CHARACTERS = 60
@@ -32,6 +33,7 @@ MAX_PAGE_CHARACTERS = 16384
 NEVER_BETTER = (ssl.SSLCertVerificationError, ConfigValueError, NotLocalError)
 """Causes of a failed connection that another try cannot cure."""
 
+_OWN_WORDS = (BackendConnectionError, BackendTimeoutError)  # nothing in their texts comes from the server
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "proxy-authorization", "x-goog-api-key")
 _MESSAGE_KEYS = ("error", "message", "detail", "msg", "error_description", "errors")
 _DOCKER_HOST = "host.docker.internal"
@@ -51,9 +53,28 @@ def short_body(body: bytes, secrets: tuple[str, ...] = ()) -> str:
             text = _page_text(text)
     if text.strip() in ("{}", "[]", "null", '""'):
         return ""
+    return _one_line(masked(text, secrets), MAX_BODY_CHARACTERS)
+
+
+def masked(text: str, secrets: tuple[str, ...]) -> str:
+    """``text`` with stars in place of each secret."""
     for secret in secrets:
         text = text.replace(secret, "***")
-    return _one_line(text, MAX_BODY_CHARACTERS)
+    return text
+
+
+def log_text(error: Exception, redact: bool | None = None) -> str:
+    """What the log may say of an error: its text, or without any word of the back-end if the log is redacted.
+
+    A back-end may repeat the conversation in what it answers. ``redact``: None takes that of the current request.
+    """
+    if redact is None:
+        request = current_request()
+        redact = request is not None and request.redact
+    if not redact or not isinstance(error, BackendError) or isinstance(error, _OWN_WORDS):
+        return str(error)
+    status = "" if error.status is None else f", status {error.status}"
+    return f"Endpoint '{error.endpoint}': {type(error).__name__}{status}."
 
 
 def _one_line(text: str, limit: int) -> str:
@@ -91,7 +112,8 @@ def secrets_of(headers: Mapping[str, str], target: Target) -> tuple[str, ...]:
     found = set(target.secrets)
     for name, value in headers.items():
         if name.lower() in _SECRET_HEADERS:
-            found.update((value, value.partition(" ")[2] or value))
+            value = value.strip()
+            found.update((value, value.partition(" ")[2].strip() or value))
     return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
 
 
@@ -160,6 +182,10 @@ def lost_error(endpoint: str, target: Target, *, answered: bool) -> BackendConne
 def wire_error(endpoint: str, target: Target, problem: str) -> BackendResponseError:
     return BackendResponseError(f"{_where(endpoint, target)}: the answer is not proper HTTP ({problem}). Check host, "
                                 "port and http:// or https:// in the URL.", endpoint=endpoint)
+
+
+def too_large_error(endpoint: str, target: Target, problem: str) -> BackendResponseError:
+    return BackendResponseError(f"{_where(endpoint, target)}: the answer is too large ({problem}).", endpoint=endpoint)
 
 
 def not_json_error(endpoint: str, target: Target, status: int, content_type: str, size: int) -> BackendResponseError:

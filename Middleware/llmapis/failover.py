@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
@@ -24,9 +24,11 @@ from Middleware.exceptions import (
     WilmerError,
 )
 from Middleware.llmapis import api_types
+from Middleware.llmapis.backend_errors import log_text
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
+from Middleware.llmapis.transport_connect import SIGN_OF_LIFE_SECONDS
 from Middleware.llmapis.transport_pool import SLICE_SECONDS, is_local_address
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import config_utils
@@ -37,6 +39,10 @@ logger = logging.getLogger(__name__)
 
 Place = Literal["local", "remote", "unknown"]
 Resolver = Callable[[str, None], Sequence[tuple[Any, ...]]]  # socket.getaddrinfo
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work that may have to wait: yields once per second of it, so that a stream can show signs of life, and returns T."""
 
 RESOLVE_SECONDS = 5.0
 
@@ -57,6 +63,25 @@ class Hop:
 
 
 FIRST_CHOICE = Hop()
+
+
+def finished(steps: Steps[T]) -> T:
+    """The result of steps of which nobody wants to hear."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
+
+
+def signs_of_life(steps: Steps[T]) -> Generator[Chunk, None, T]:
+    """The steps as chunks that say nothing; returns their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
+        yield {"token": "", "finish_reason": None}
 
 
 # -- the backup of an endpoint ---------------------------------------------------------------------------------------
@@ -80,10 +105,10 @@ def backup_preset(endpoint_name: str, endpoint: Mapping[str, Any], preset: str |
     return endpoint_name if isinstance(own, Mapping) and own and is_flat_name(endpoint_name) else None
 
 
-def next_hop(failed: EndpointFile, hop: Hop, scope: CancelScope | None) -> Hop:
+def next_hop(failed: EndpointFile, hop: Hop, scope: CancelScope | None) -> Steps[Hop]:
     """The way to the backup of ``failed``, which was itself reached by ``hop``.
 
-    Blocks while the backup's host name is resolved. Raises FailoverError if the backup was asked before or is not
+    Waits while the backup's host name is resolved. Raises FailoverError if the backup was asked before or is not
     allowed, ConfigurationError if its files are amiss, EarlyTerminationException when cancelled meanwhile.
     """
     name, visited = backup_name(failed.config), (*hop.visited, failed.name)
@@ -91,21 +116,21 @@ def next_hop(failed: EndpointFile, hop: Hop, scope: CancelScope | None) -> Hop:
         raise FailoverError(f"the backups form a cycle: {' -> '.join((*visited, name))}.", endpoint=failed.name)
     backup = EndpointFile.load(name)
     templated = hop.templated if hop.visited else failed.type in api_types.COMPLETION_TYPES
-    return Hop(visited, templated, local_only=check_place(backup, scope))
+    return Hop(visited, templated, local_only=(yield from check_place(backup, scope)))
 
 
 def cannot_stand_in(failed: str, backup: str, failure: Exception, reason: Exception) -> FailoverError:
     """The error that names both what failed first and why no backup helped."""
     status, body = (failure.status, failure.body) if isinstance(failure, BackendError) else (None, "")
-    text = public_text(failure)
+    text = str(failure) if isinstance(failure, WilmerError) else type(failure).__name__
     return FailoverError(f"endpoint '{failed}' failed, and its backup '{backup}' cannot stand in. The failure: {text}"
                          f"{'' if text.endswith(('.', '!', '?')) else '.'} The backup: {reason}",
                          endpoint=failed, status=status, body=body)
 
 
 def public_text(error: Exception) -> str:
-    """What may be said of any error; foreign ones may hold anything, so only their kind is told."""
-    return str(error) if isinstance(error, WilmerError) else type(error).__name__
+    """What the log may say of any error; foreign ones may hold anything, so only their kind is told."""
+    return log_text(error) if isinstance(error, WilmerError) else type(error).__name__
 
 
 class BackupChecks:
@@ -132,13 +157,13 @@ class BackupChecks:
 
 # -- where a backup is -----------------------------------------------------------------------------------------------
 
-def check_place(backup: EndpointFile, scope: CancelScope | None) -> bool:
+def check_place(backup: EndpointFile, scope: CancelScope | None) -> Steps[bool]:
     """Whether calls of ``backup`` must stay in the local network: always, unless its file allows more.
 
     Raises FailoverError for a remote backup that is not allowed; warns of an allowed one and of an unknown place.
     """
     allowed = api_types.is_on(backup.config, "allowRemoteBackup")
-    place = find_place(str(backup.config.get("endpoint") or ""), scope)
+    place = yield from find_place(str(backup.config.get("endpoint") or ""), scope)
     if place == "remote" and not allowed:
         raise FailoverError(
             f"'{backup.name}' is off-machine, beyond the local network, and conversations go there only with "
@@ -151,7 +176,7 @@ def check_place(backup: EndpointFile, scope: CancelScope | None) -> bool:
     return not allowed
 
 
-def find_place(url: str, scope: CancelScope | None) -> Place:
+def find_place(url: str, scope: CancelScope | None) -> Steps[Place]:
     """``classify_host`` on a helper thread, as name resolution cannot be interrupted, only left alone.
 
     ``unknown`` after RESOLVE_SECONDS. Raises EarlyTerminationException when ``scope`` is cancelled meanwhile.
@@ -166,10 +191,14 @@ def find_place(url: str, scope: CancelScope | None) -> Place:
             done.set()
 
     threading.Thread(target=run, name="backup-resolve", daemon=True).start()
-    deadline = time.monotonic() + RESOLVE_SECONDS
-    while not done.wait(SLICE_SECONDS) and time.monotonic() < deadline:
+    shown = time.monotonic()
+    deadline = shown + RESOLVE_SECONDS
+    while not done.wait(SLICE_SECONDS) and (now := time.monotonic()) < deadline:
         if scope is not None and scope.cancelled:
             raise EarlyTerminationException("cancelled while looking for a backup")
+        if now - shown >= SIGN_OF_LIFE_SECONDS:
+            shown = now
+            yield
     return found[0] if found else "unknown"
 
 

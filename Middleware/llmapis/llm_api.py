@@ -126,12 +126,26 @@ class LlmApiService:
         return self._busy
 
     def close(self) -> None:
-        """Abandon a stream that is not being read at the moment; other calls are not touched."""
+        """Abandon a stream; other calls are not touched.
+
+        Where another thread is reading it, that one is woken and finds the stream's end; the service is busy till then.
+        """
         stream, self._stream = self._stream, None
-        if stream is not None:
-            with contextlib.suppress(ValueError):  # another thread is reading it right now
-                stream.close()
+        if stream is None:
+            return
+        try:
+            stream.close()
+        except ValueError:  # another thread is inside next()
+            self._abort()
+        else:
             self._busy = False  # a generator that never started runs no cleanup of its own
+
+    def _abort(self) -> None:
+        backup = self._backup
+        if backup is None:
+            self._handler.abort()
+        else:
+            backup._abort()
 
     # -- the call ------------------------------------------------------------------------------------------------
     def _run(self, call: Prompt) -> str | dict[str, Any]:
@@ -162,7 +176,7 @@ class LlmApiService:
             if not self._may_hand_over():
                 raise
             slot.release()  # the backup takes its own
-            backup, fitted = self._hand_over(call, error)
+            backup, fitted = failover.finished(self._hand_over(call, error))
             return backup._generate(call, fitted)
         finally:
             slot.release()
@@ -186,7 +200,7 @@ class LlmApiService:
             if begun or not self._may_hand_over():
                 raise
             slot.release()  # the backup takes its own
-            backup, fitted = self._hand_over(call, error)
+            backup, fitted = yield from failover.signs_of_life(self._hand_over(call, error))
             yield from backup._generate_stream(call, fitted)
         finally:
             slot.release()
@@ -195,10 +209,10 @@ class LlmApiService:
     def _may_hand_over(self) -> bool:
         return bool(self._backup_name) and not (self._scope is not None and self._scope.cancelled)
 
-    def _hand_over(self, call: Prompt, error: Exception) -> tuple[LlmApiService, Prompt]:
+    def _hand_over(self, call: Prompt, error: Exception) -> failover.Steps[tuple[LlmApiService, Prompt]]:
         """The service of the backup, and ``call`` in its form. Raises FailoverError, caused by ``error``."""
         try:
-            hop = failover.next_hop(self._file, self._hop, self._scope)
+            hop = yield from failover.next_hop(self._file, self._hop, self._scope)
             preset = failover.backup_preset(self.endpoint_name, self.endpoint_config, self.presetname)
             backup = LlmApiService(self._backup_name, preset, self.max_tokens, self.streaming, scope=self._scope,
                                    transport=self._transport, hop=hop)

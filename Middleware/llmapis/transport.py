@@ -70,7 +70,7 @@ class BackendStream:
                 if size >= max_bytes or time.monotonic() >= deadline:
                     break
         except BackendError as error:
-            logger.debug("After the end of an answer: %s", error)
+            logger.debug("After the end of an answer: %s", errors.log_text(error))
         self._exchange.silence.sign_after = SIGN_OF_LIFE_SECONDS
         return found
 
@@ -79,7 +79,11 @@ class BackendStream:
         try:
             self._blocks.close()  # type: ignore[attr-defined]
         except ValueError:  # another thread is inside next(): it ends and cleans up
-            self._exchange.abort()
+            self.abort()
+
+    def abort(self) -> None:
+        """End a wait of the iterating thread, from any thread: to it the stream simply ends."""
+        self._exchange.abort()
 
     def __enter__(self) -> BackendStream:
         return self
@@ -101,10 +105,9 @@ class Transport:
         EarlyTerminationException when ``scope`` is cancelled, even if an answer came meanwhile.
         """
         scope = scope or CancelScope()
-        body = encode_payload(request.payload)
         waits = iter(() if request.single_attempt else RETRY_WAITS)
         while True:
-            exchange = Exchange(self._pool, request, body, scope)
+            exchange = Exchange(self._pool, request, encode_payload(request.payload), scope)
             try:
                 data = b"".join(exchange.blocks())
             except BackendError as error:
@@ -113,7 +116,7 @@ class Transport:
                 if wait is None:
                     raise
                 wait = _retry_after(exchange, wait)
-                logger.warning("%s Trying again in %g s.", error, wait)
+                logger.warning("%s Trying again in %g s.", errors.log_text(error), wait)
                 scope.wait(wait)
             else:
                 _raise_if_cancelled(scope)

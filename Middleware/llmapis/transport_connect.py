@@ -11,7 +11,7 @@ from urllib3.exceptions import HTTPError
 
 from Middleware.exceptions import BackendError
 from Middleware.llmapis import backend_errors as errors
-from Middleware.llmapis.transport_pool import SLICE_SECONDS, Connection, ConnectionPool
+from Middleware.llmapis.transport_pool import SLICE_SECONDS, Connection, ConnectionPool, way_to
 from Middleware.llmapis.transport_wire import Target
 from Middleware.models.cancel_scope import CancelScope
 
@@ -102,12 +102,14 @@ class Connector:
     def __init__(self, pool: ConnectionPool, request: BackendRequest, target: Target, stop: StopSwitch,
                  silence: Silence) -> None:
         self._pool, self._request, self._target, self._stop, self._silence = pool, request, target, stop, silence
+        self._way = way_to(target, request.local_only)
 
     def connect(self) -> Generator[bytes, None, Connection | None]:
         """An open connection, None when stopped; yields signs of life.
 
         A refusal is tried again after 0.2 and 0.5 s, other failures after longer waits, all within twice the connect
-        timeout. An origin that just failed so is not tried at all. Raises BackendError subclasses.
+        timeout. An origin that just failed an attempt of this patience is not tried at all. Raises BackendError
+        subclasses.
         """
         self._raise_if_remembered()
         timeout = self._request.connect_timeout
@@ -127,15 +129,16 @@ class Connector:
                 return None
 
     def _raise_if_remembered(self) -> None:
-        known = self._pool.unreachable.find(self._target.origin)
-        if known is not None:
+        known = self._pool.unreachable.find(self._way, self._request.connect_timeout)
+        if known is not None and self._request.uses_memory:
             raise errors.unreachable_error(self._request.endpoint_name, self._target, known)
 
     def _given_up(self, cause: BaseException) -> BackendError:
         problem = errors.connect_problem(self._target, cause)
         # A refusal of a single attempt cost nothing, and says little about a server that is just starting again.
-        if not (self._request.single_attempt and isinstance(cause, ConnectionRefusedError)):
-            self._pool.unreachable.remember(self._target.origin, cause, problem)
+        refused_once = self._request.single_attempt and isinstance(cause, ConnectionRefusedError)
+        if self._request.uses_memory and not refused_once:
+            self._pool.unreachable.remember(self._way, cause, problem, self._request.connect_timeout)
         return problem.error(self._request.endpoint_name, self._target)
 
     def _attempt(self, timeout: float) -> Generator[bytes, None, Connection | Exception]:
@@ -186,7 +189,7 @@ class _Opening:
         outcome: Connection | Exception
         try:
             outcome = self._pool.open(self._target, self._timeout, self._local_only)
-            self._pool.unreachable.forget(self._target.origin)
+            self._pool.unreachable.forget(way_to(self._target, self._local_only))
         except (OSError, HTTPError, ValueError) as error:
             outcome = error
         except Exception as error:  # boundary of a thread: the waiting one must learn of it

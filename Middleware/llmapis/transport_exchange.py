@@ -14,11 +14,11 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from Middleware.exceptions import BackendError, ConfigValueError
+from Middleware.exceptions import BackendError, ClientError, ConfigValueError
 from Middleware.llmapis import backend_errors as errors
 from Middleware.llmapis.transport_connect import SIGN_OF_LIFE, Connector, Silence, StopSwitch
 from Middleware.llmapis.transport_pool import SLICE_SECONDS, Connection, ConnectionPool
-from Middleware.llmapis.transport_wire import HttpCall, ResponseHead, Target, WireError, parse_target
+from Middleware.llmapis.transport_wire import HttpCall, ResponseHead, Target, TooLargeError, WireError, parse_target
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 
@@ -40,6 +40,7 @@ class BackendRequest:
         connect_timeout, read_timeout: seconds; the latter is the longest silence of the server.
         single_attempt: no second try and no reconnect, because the caller has something better to try.
         local_only: refuse a connected peer that is neither this machine nor in its local network.
+        uses_memory: fail at once for a server that was unreachable a moment ago, and tell later calls when it is.
     """
 
     endpoint_name: str
@@ -50,12 +51,18 @@ class BackendRequest:
     read_timeout: float = 14400
     single_attempt: bool = False
     local_only: bool = False
+    uses_memory: bool = True
 
 
 def encode_payload(payload: Mapping[str, Any]) -> bytes:
-    """JSON in UTF-8. Lone surrogates become U+FFFD; raises ConfigValueError for what JSON cannot hold."""
+    """JSON in UTF-8. Lone surrogates become U+FFFD.
+
+    Raises ConfigValueError for what JSON cannot hold, ClientError for nesting that only a client can have sent.
+    """
     try:
         text = _ENCODER.encode(payload)
+    except RecursionError:
+        raise ClientError("The request is nested too deeply to be sent to an LLM") from None
     except (TypeError, ValueError) as error:
         raise ConfigValueError(f"The request cannot be written as JSON ({error}). Check preset and endpoint") from error
     try:
@@ -154,9 +161,11 @@ class Exchange:
             view = memoryview(piece)
             while view:
                 try:
-                    view = view[connection.sock.send(view):]
+                    view = view[connection.send(view, self._request.read_timeout):]
                     self.silence.of_server = 0.0
                 except TimeoutError:
+                    if connection.tls_in_tls:
+                        self.silence.of_server = self._request.read_timeout
                     if self._server_silent():
                         yield SIGN_OF_LIFE
                 except OSError:
@@ -164,6 +173,7 @@ class Exchange:
                 if self._stop.stopped:
                     return
         self.sent = True
+        self._body = b""  # may be large, and the answer may take hours
 
     # ---- reading
 
@@ -252,10 +262,11 @@ class Exchange:
             raise self._status_error(head, b"".join(parts))
 
     def _status_error(self, head: ResponseHead, body: bytes) -> BackendError:
-        context = current_request()
-        if context is None or not context.redact:
-            logger.debug("Endpoint '%s' answered status %s: %r", self._request.endpoint_name, head.status, body[:4096])
         secrets = errors.secrets_of(self._request.headers, self._target)
+        context = current_request()
+        if logger.isEnabledFor(logging.DEBUG) and (context is None or not context.redact):
+            said = errors.masked(body.decode("utf-8", "replace"), secrets)
+            logger.debug("Endpoint '%s' answered status %s: %r", self._request.endpoint_name, head.status, said[:4096])
         return errors.status_error(self._request.endpoint_name, self._target, head.status, head.reason,
                                    errors.short_body(body, secrets), head.headers.get("location", ""))
 
@@ -270,6 +281,8 @@ class Exchange:
         return self.silence.slice_passed()
 
     def _wire_error(self, error: WireError) -> BackendError:
+        if isinstance(error, TooLargeError):
+            return errors.too_large_error(self._request.endpoint_name, self._target, str(error))
         return errors.wire_error(self._request.endpoint_name, self._target, str(error))
 
     def _release(self) -> None:

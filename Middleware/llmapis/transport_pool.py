@@ -22,6 +22,7 @@ from urllib.request import (  # type: ignore[attr-defined]
 import certifi
 from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
 from urllib3.util import make_headers, parse_url
+from urllib3.util.ssltransport import SSLTransport
 from urllib3.util.wait import wait_for_read
 
 from Middleware.exceptions import ConfigValueError
@@ -35,6 +36,8 @@ MAX_IDLE_PER_ORIGIN = 256
 PLAIN_IDLE_SECONDS = 4.0
 """Common local servers close an idle connection after 5 s without saying so; a new one there costs next to nothing."""
 TLS_IDLE_SECONDS = 50.0
+SWEEP_SECONDS = 1.0
+RECORD_BYTES = 16384  # most that a TLS record holds
 
 LOCAL_NETWORKS = tuple(map(ipaddress.ip_network, (
     "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1/128", "fc00::/7",
@@ -42,9 +45,7 @@ LOCAL_NETWORKS = tuple(map(ipaddress.ip_network, (
 """Loopback, private, link-local. Written out: ``is_private`` counts 0.0.0.0 and others in, by Python version."""
 
 _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-]
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
 
 
 class NotLocalError(OSError):
@@ -56,11 +57,10 @@ class Connection:
     """An open connection.
 
     Attributes:
-        sock: the connected socket, with a timeout of one slice.
+        sock: the connected socket, or what stands for one, with a timeout of one slice.
         absolute: requests name the whole URL, because a plain HTTP proxy is at the other end.
         proxy_headers: headers that this proxy wants on each request.
         proxied: a proxy of any kind is at the other end.
-        reused: it has carried a request before.
         expires: moment (monotonic) from which it must not be taken from the pool.
     """
 
@@ -69,7 +69,6 @@ class Connection:
     absolute: bool = False
     proxy_headers: Mapping[str, str] = field(default_factory=dict)
     proxied: bool = False
-    reused: bool = False
     expires: float = 0.0
 
     def close(self) -> None:
@@ -79,17 +78,41 @@ class Connection:
     def shutdown(self) -> None:
         """End both directions, from any thread: a blocked read returns and the back-end sees the end."""
         try:
-            if isinstance(self.sock, ssl.SSLSocket):
+            sock = self._system_socket
+            if isinstance(sock, ssl.SSLSocket):
                 # not SSLSocket.shutdown: it takes the TLS object away under the reading thread
-                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
             else:
-                self.sock.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass  # not connected any more
 
+    @property
+    def tls_in_tls(self) -> bool:
+        """The server's TLS runs within that of a proxy."""
+        return isinstance(self.sock, SSLTransport)
+
+    @property
+    def _system_socket(self) -> socket.socket:
+        sock: Any = self.sock
+        return sock.socket if self.tls_in_tls else sock
+
+    def send(self, data: memoryview, patience: float) -> int:
+        """Write a part of ``data``; returns how many bytes. Raises TimeoutError after a slice, and can be called again.
+
+        TLS within TLS cannot: it writes a record wholly or breaks the connection, so it waits for ``patience`` seconds.
+        """
+        if not self.tls_in_tls:
+            return self.sock.send(data)
+        self.sock.settimeout(patience)
+        try:
+            return self.sock.send(data[:RECORD_BYTES])
+        finally:
+            self.sock.settimeout(SLICE_SECONDS)
+
     def require_local(self) -> None:
         """Raise NotLocalError unless the peer itself is at the other end and in the local network."""
-        address = str(self.sock.getpeername()[0]).partition("%")[0]
+        address = str(self._system_socket.getpeername()[0]).partition("%")[0]
         if self.proxied or not is_local_address(address):
             raise NotLocalError(address)
 
@@ -130,6 +153,7 @@ class ConnectionPool:
         self.unreachable: UnreachableOrigins[Any] = UnreachableOrigins()
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str, int], list[Connection]] = {}
+        self._next_sweep = 0.0
         self._tls: ssl.SSLContext | None = None
 
     def take(self, target: Target, local_only: bool = False) -> Connection | None:
@@ -138,10 +162,12 @@ class ConnectionPool:
             with self._lock:
                 stack = self._idle.get(target.origin)
                 connection = stack.pop() if stack else None
+                expired = self._expired(time.monotonic())
+            for old in expired:
+                old.close()
             if connection is None:
                 return None
             if connection.is_fresh(local_only):
-                connection.reused = True
                 return connection
             connection.close()
 
@@ -151,8 +177,8 @@ class ConnectionPool:
         keep = default if idle_seconds is None else min(max(idle_seconds - 1.0, 0.0), TLS_IDLE_SECONDS)
         now = time.monotonic()
         connection.expires = now + keep
-        dropped = []
         with self._lock:
+            dropped = self._expired(now)
             stack = self._idle.setdefault(target.origin, [])
             while stack and (stack[0].expires <= now or len(stack) >= MAX_IDLE_PER_ORIGIN):
                 dropped.append(stack.pop(0))
@@ -162,6 +188,16 @@ class ConnectionPool:
                 stack.append(connection)
         for old in dropped:
             old.close()
+
+    def _expired(self, now: float) -> list[Connection]:
+        """Take out the idle connections whose time is over, of all origins, once in a while. Needs the lock."""
+        if now < self._next_sweep:
+            return []
+        self._next_sweep = now + SWEEP_SECONDS
+        expired = [connection for stack in self._idle.values() for connection in stack if connection.expires <= now]
+        self._idle = {origin: kept for origin, stack in self._idle.items()
+                      if (kept := [connection for connection in stack if connection.expires > now])}
+        return expired
 
     def idle_count(self) -> int:
         with self._lock:
@@ -246,6 +282,12 @@ def is_local_address(text: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return any(address in network for network in LOCAL_NETWORKS)
+
+
+def way_to(target: Target, local_only: bool = False) -> tuple[str, str, int]:
+    """Under what name it is remembered that a target cannot be reached: directly and by proxy are two ways."""
+    scheme, host, port = target.origin
+    return scheme if local_only or _proxy_for(target) is None else f"{scheme} by proxy", host, port
 
 
 def _proxy_for(target: Target) -> str | None:

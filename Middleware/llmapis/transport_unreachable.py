@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import socket
 import threading
 import time
@@ -35,26 +36,35 @@ class UnreachableOrigins(Generic[Note]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[Origin, tuple[Note, float]] = {}
+        self._known: dict[Origin, tuple[Note, float, float]] = {}
 
-    def remember(self, origin: Origin, cause: BaseException, note: Note) -> None:
-        """Keep ``note`` for as long as ``cause`` deserves; not at all if the host was reached, in spite of it."""
+    def remember(self, origin: Origin, cause: BaseException, note: Note, timeout: float = math.inf) -> None:
+        """Keep ``note`` for as long as ``cause`` deserves; not at all if the host was reached, in spite of it.
+
+        ``timeout``: seconds that an attempt was given. What a more patient one found out is not replaced.
+        """
         seconds = _seconds_for(cause)
         if not seconds:
             return
         with self._lock:
+            now = self._clock()
+            known = self._known.get(origin)
+            if known is not None and known[1] > now and known[2] > timeout:
+                return
             self._known.pop(origin, None)  # so that the order of the dict is that of the notes
-            self._known[origin] = note, self._clock() + seconds
+            self._known[origin] = note, now + seconds, timeout
             if len(self._known) > MAX_ORIGINS:
                 del self._known[next(iter(self._known))]
 
-    def find(self, origin: Origin) -> Unreachable[Note] | None:
-        """The failure to repeat, or None if the origin should be tried."""
+    def find(self, origin: Origin, timeout: float = 0.0) -> Unreachable[Note] | None:
+        """The failure to repeat, or None if the origin should be tried: one that would wait for longer may succeed."""
         with self._lock:
-            note, until = self._known.get(origin, (None, 0.0))
+            note, until, patience = self._known.get(origin, (None, 0.0, 0.0))
             left = until - self._clock()
             if note is None or left <= 0:
                 self._known.pop(origin, None)
+                return None
+            if timeout > patience:
                 return None
             return Unreachable(note, left)
 

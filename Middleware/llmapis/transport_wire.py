@@ -30,6 +30,7 @@ from urllib3.util import parse_url
 from Middleware.exceptions import ConfigValueError
 
 MAX_HEAD_BYTES = 256 * 1024
+MAX_INFLATED_BYTES = 256 * 1024 * 1024  # of one answer
 
 _VERSION = b"HTTP/1."
 _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b|auth", re.IGNORECASE)
@@ -37,6 +38,10 @@ _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b
 
 class WireError(ValueError):
     """The peer does not speak HTTP/1.1."""
+
+
+class TooLargeError(WireError):
+    """The answer is larger than any proper one."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +225,7 @@ class _Inflater:
             raise WireError(f"the body is compressed as '{encoding[:40]}', which was not asked for")
         self._zlib = zlib.decompressobj(31) if encoding != "deflate" else None
         self._start = b""
+        self._size = 0
 
     def inflate(self, body: bytes) -> bytes:
         if self._zlib is None:
@@ -228,7 +234,12 @@ class _Inflater:
                 return b""
             bare = body[0] & 15 != 8 or int.from_bytes(body[:2], "big") % 31  # no zlib header, as some servers send it
             self._zlib = zlib.decompressobj(-15 if bare else 15)
+        left = MAX_INFLATED_BYTES - self._size
         try:
-            return self._zlib.decompress(body)
+            found = self._zlib.decompress(body, left + 1)
         except zlib.error:
             raise WireError("the compressed body is broken") from None
+        if len(found) > left:
+            raise TooLargeError(f"more than {MAX_INFLATED_BYTES >> 20} MB when decompressed")
+        self._size += len(found)
+        return found

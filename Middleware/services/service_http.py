@@ -33,6 +33,7 @@ READ_SECONDS = 60.0
 IDLE_SECONDS = 4.0
 """Common servers close an idle connection after 5 s; a new one to a local service costs next to nothing."""
 MAX_IDLE = 16
+SWEEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class ServiceHttp:
     def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
         self._idle_seconds = idle_seconds
         self._lock = threading.Lock()
+        self._next_sweep = 0.0
         self._idle: dict[tuple[str, int], list[tuple[HTTPConnection, float]]] = {}
 
     def call(self, request: ServiceRequest, scope: CancelScope | None = None) -> ServiceReply:
@@ -113,6 +115,7 @@ class ServiceHttp:
     def take(self, request: ServiceRequest) -> HTTPConnection | None:
         """A kept connection that still stands, or None."""
         while True:
+            self._sweep()
             with self._lock:
                 kept = self._idle.get((request.host, request.port))
                 connection, expires = kept.pop() if kept else (None, 0.0)
@@ -121,11 +124,26 @@ class ServiceHttp:
             connection.close()
 
     def keep(self, request: ServiceRequest, connection: HTTPConnection) -> None:
+        self._sweep()
         with self._lock:
             kept = self._idle.setdefault((request.host, request.port), [])
             kept.append((connection, time.monotonic() + self._idle_seconds))
             dropped, kept[:] = kept[:-MAX_IDLE], kept[-MAX_IDLE:]
         for old, _ in dropped:
+            old.close()
+
+
+    def _sweep(self) -> None:
+        """Close what has expired, whichever service it led to; looks only once in a while."""
+        now = time.monotonic()
+        with self._lock:
+            if now < self._next_sweep:
+                return
+            self._next_sweep = now + SWEEP_SECONDS
+            expired = [connection for kept in self._idle.values() for connection, end in kept if end <= now]
+            self._idle = {place: fresh for place, kept in self._idle.items()
+                          if (fresh := [entry for entry in kept if entry[1] > now])}
+        for old in expired:
             old.close()
 
 

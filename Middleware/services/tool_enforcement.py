@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from inspect import isgenerator
 from typing import Any
 
+from Middleware.exceptions import ClientError
 from Middleware.models.cancel_scope import CancelScope
 
 logger = logging.getLogger(__name__)
@@ -42,9 +43,19 @@ class ToolDemand:
 
     @staticmethod
     def of(tools: Sequence[Any] | None, tool_choice: Any) -> ToolDemand | None:
-        """The demand of a request; None if it demands nothing or has no tool to call."""
+        """The demand of a request; None if it demands nothing or has no tool to call.
+
+        Raises ClientError for tools whose parameters are nested too deeply to be read.
+        """
         if not tools:
             return None
+        try:
+            return ToolDemand._of(tools, tool_choice)
+        except RecursionError:
+            raise ClientError("The parameters of a tool are nested too deeply") from None
+
+    @staticmethod
+    def _of(tools: Sequence[Any], tool_choice: Any) -> ToolDemand | None:
         functions = _functions(tools)
         forced = _forced_name(tool_choice)
         if forced:

@@ -11,11 +11,19 @@ from typing import NamedTuple
 _BOM = "\ufeff"
 
 
+MAX_LINE_BYTES = 64 * 1024 * 1024
+
+
+class LineTooLongError(ValueError):
+    """A line goes on for longer than any proper one."""
+
+
 class LineAssembler:
-    """Turns blocks of bytes into runs of whole lines."""
+    """Turns blocks of bytes into runs of whole lines. Raises LineTooLongError for a line that does not end."""
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
+        self._size = 0  # bytes held
         self._at_start = True
 
     def feed(self, block: bytes) -> list[str]:
@@ -26,6 +34,9 @@ class LineAssembler:
         if end < 0:
             if block:
                 self._held.append(block)
+                self._size += len(block)
+                if self._size > MAX_LINE_BYTES:
+                    raise LineTooLongError(f"a line of more than {MAX_LINE_BYTES >> 20} MB")
             return []
         rest = block[end + 1:]
         complete = block[:end]
@@ -35,6 +46,7 @@ class LineAssembler:
             self._held.clear()
         if rest:
             self._held.append(rest)
+        self._size = len(rest)
         return self._decode(complete).split("\n")
 
     def finish(self) -> list[str]:

@@ -9,6 +9,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from Middleware.api.errors import PublicError, describe_error, log_error
 from Middleware.exceptions import (
     BackendConnectionError,
+    BackendError,
     BackendResponseError,
     BackendStatusError,
     BackendTimeoutError,
@@ -16,6 +17,7 @@ from Middleware.exceptions import (
     ConfigNotFoundError,
     ConfigSyntaxError,
     ConfigValueError,
+    FailoverError,
     GateTimeoutError,
     WilmerError,
 )
@@ -77,6 +79,21 @@ def test_log(error: Exception, level: int, traceback: bool, caplog: pytest.LogCa
     assert record.levelno == level
     assert bool(record.exc_info) is traceback
     assert "r-9" in caplog.text and str(error) in caplog.text
+
+
+@pytest.mark.parametrize("kind", [BackendStatusError, BackendResponseError, FailoverError])
+def test_a_redacted_log_holds_nothing_that_a_back_end_said(kind: type[BackendError],
+                                                           caplog: pytest.LogCaptureFixture) -> None:
+    error = kind("Endpoint 'Main': cannot parse: dear diary", endpoint="Main", status=400, body="dear diary")
+    log_error(error, RequestContext(request_id="r-9", redact=True), "in mid-stream")
+    assert "diary" not in caplog.text
+    assert all(part in caplog.text for part in ("r-9", "'Main'", kind.__name__, "400"))
+
+
+def test_a_redacted_log_still_tells_what_the_user_can_mend(caplog: pytest.LogCaptureFixture) -> None:
+    for error in (ConfigValueError("bad port"), BackendConnectionError("connection refused")):
+        log_error(error, RequestContext(redact=True), "before the answer")
+        assert str(error) in caplog.text
 
 
 def test_log_without_request(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """The key of an endpoint, given directly or by reference."""
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ def resolve(value: Any) -> str:
 
 
 def problem_of(value: Any) -> str:
-    """The message of the refusal, which names the file and the key, and no key or place the user did not write."""
+    """The message of the refusal, which names the file and the JSON key, and no key or place on the disk."""
     with pytest.raises(ConfigValueError) as caught:
         resolve(value)
     assert (caught.value.file, caught.value.json_path) == ("Endpoints/lab/Main.json", "apiKey")
@@ -49,7 +50,7 @@ def problem_of(value: Any) -> str:
 
 @pytest.mark.parametrize(("value", "key"), [
     (None, ""), ("", ""), (SECRET, SECRET), (123, "123"), ("environment", "environment"), ("ENV:X", "ENV:X"),
-    ("files:x", "files:x"), ("sk env:X", "sk env:X"), (" padded ", " padded ")])
+    ("files:x", "files:x"), ("sk env:X", "sk env:X"), (" padded\n", "padded")])
 def test_anything_else_is_the_key_itself(value: Any, key: str) -> None:
     assert resolve(value) == key
 
@@ -129,13 +130,20 @@ def test_a_changed_file_counts_at_once(tmp_path: Path) -> None:
 def test_unusable_files(lab: Lab, content: bytes, text: str) -> None:
     (lab.root / "k").write_bytes(content)
     message = problem_of("file:k")
-    assert f"the key file 'k' {text}" in message and str(lab.root) not in message
+    assert f"the key file named in 'apiKey' {text}" in message and str(lab.root) not in message
 
 
 def test_missing_file_and_directory(lab: Lab) -> None:
     for path, text in (("gone/k", "does not exist"), ("Endpoints", "is a directory")):
         message = problem_of(f"file:{path}")
-        assert f"the key file '{path}' {text}" in message and str(lab.root) not in message
+        assert f"the key file named in 'apiKey' {text}" in message and f"'{path}'" not in message
+
+
+def test_only_the_log_tells_the_path_and_only_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = str(tmp_path / "gone")
+    for _ in range(2):
+        assert path not in problem_of(f"file:{path}")
+    assert caplog.text.count(path) == 1 and "Endpoints/lab/Main.json" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -152,7 +160,8 @@ def test_a_file_that_cannot_be_opened(lab: Lab, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("builtins.open", refuse)
     message = problem_of("file:k")
-    assert "the key file 'k' cannot be read (Permission denied)" in message and str(lab.root) not in message
+    assert "the key file named in 'apiKey' cannot be read (Permission denied)" in message
+    assert str(lab.root) not in message
 
 
 # -- in use -------------------------------------------------------------------------------------------------------
@@ -167,7 +176,8 @@ def test_the_key_is_sent(lab: Lab, backend: StubBackend, monkeypatch: pytest.Mon
 
 def test_a_mistake_names_the_endpoint_file_of_the_user(lab: Lab) -> None:
     lab.endpoint("Main", {"apiKey": "file:gone"})
-    with pytest.raises(ConfigValueError, match=r"Endpoints/lab/Main\.json: the key file 'gone' does not exist \(at ap"):
+    said = r"Endpoints/lab/Main\.json: the key file named in 'apiKey' does not exist \(at ap"
+    with pytest.raises(ConfigValueError, match=said):
         LlmApiService("Main")
 
 
@@ -181,6 +191,33 @@ def test_a_resolved_key_shows_nowhere(lab: Lab, backend: StubBackend) -> None:
     file = EndpointFile.load("Main")
     assert file.settings({}).api_key == SECRET
     assert SECRET not in repr(file) + repr(file.settings({})) and file.config["apiKey"] == "file:k"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_key_with_blanks_around_it_is_masked(lab: Lab, backend: StubBackend, stream: bool) -> None:
+    lab.endpoint("Main", {"apiKey": f" {SECRET}\t"}, backend.url)
+    backend.script(status_reply(401, f"Incorrect API key provided: {SECRET}."))
+    with pytest.raises(BackendStatusError, match=r"provided: \*\*\*\.") as caught:
+        list(LlmApiService("Main", stream=stream).get_response_from_llm(HI))
+    assert backend.requests[0].headers["authorization"] == f"Bearer {SECRET}"
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(("header", "value"), [("Authorization", "Bearer  {} "), ("x-api-key", " {}\t")])
+def test_secrets_are_known_as_they_go_over_the_wire(header: str, value: str) -> None:
+    assert SECRET in secrets_of({header: value.format(SECRET)}, parse_target("http://h/"))
+
+
+def test_an_echoed_key_is_masked_in_the_debug_log(lab: Lab, backend: StubBackend,
+                                                  caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    lab.endpoint("Main", {"apiKey": SECRET}, backend.url)
+    padding = "x" * (4096 - len('{"error": {"message": "') - 5)  # the key lies across the end of what is logged
+    backend.script(status_reply(401, padding + SECRET))
+    with pytest.raises(BackendStatusError):
+        LlmApiService("Main").get_response_from_llm(HI)
+    assert "answered status 401" in caplog.text and "***" in caplog.text
+    assert SECRET[:4] not in caplog.text
 
 
 @pytest.mark.parametrize("key", [SECRET, "a pass phrase"])

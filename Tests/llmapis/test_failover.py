@@ -30,6 +30,7 @@ from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.llmapis.transport import Transport
 from Middleware.llmapis.transport_exchange import BackendRequest
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import RequestContext, request_scope
 from Tests.backend_dialects import DIALECTS, Answer
 from Tests.llmapis.lab import CLAUDE, LLAMA_CPP, Lab
 from Tests.stub_backend import (
@@ -396,8 +397,31 @@ def test_slow_name_resolution_is_left_alone(farm: Farm, monkeypatch: pytest.Monk
     freed = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [] if freed.wait(10) else [])
     monkeypatch.setattr(failover, "RESOLVE_SECONDS", 0.1)
-    assert failover.find_place("http://slow.test", None) == "unknown"
+    assert failover.finished(failover.find_place("http://slow.test", None)) == "unknown"
     freed.set()
+
+
+def test_signs_of_life_during_name_resolution(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, freed, known, signs = threading.Event(), threading.Event(), names({}), 0
+
+    def slow(host: Any, *more: Any, **options: Any) -> list[tuple[Any, ...]]:
+        if host != "slow.test":
+            return known(host, *more, **options)
+        asked.set()
+        freed.wait(10)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(failover, "SIGN_OF_LIFE_SECONDS", 0.1)
+    farm.endpoint("B", "http://slow.test")
+    farm["A"].default = status_reply(500)
+    stream: Any = LlmApiService("A", stream=True).get_response_from_llm(HI)
+    with pytest.raises(BackendError):
+        for chunk in stream:
+            signs += asked.is_set() and not freed.is_set() and chunk == {"token": "", "finish_reason": None}
+            if signs == 2:
+                freed.set()
+    assert signs == 2
 
 
 @both_modes
@@ -634,7 +658,13 @@ def test_no_slot_for_the_backup(farm: Farm, one_slot: None, stream: bool, monkey
                                 caplog: pytest.LogCaptureFixture) -> None:
     """Someone else takes the slot between the two: that is told as such, and nothing more is tried."""
     held = CallSlot(None)
-    monkeypatch.setattr(failover, "check_place", lambda *_: held.acquire() is None)
+
+    def check_place(*_: Any) -> failover.Steps[bool]:
+        held.acquire()
+        return True
+        yield
+
+    monkeypatch.setattr(failover, "check_place", check_place)
     farm.endpoint("B", backupEndpointName="C")
     farm["A"].default = status_reply(500)
     with pytest.raises(GateTimeoutError):
@@ -692,3 +722,25 @@ def test_busy_and_close_cover_the_backups_stream(farm: Farm) -> None:
 
 def test_the_error_is_a_backend_error_and_a_runtime_error() -> None:
     assert issubclass(FailoverError, BackendError) and issubclass(FailoverError, RuntimeError)
+
+
+# -- redaction --------------------------------------------------------------------------------------------------------
+
+@both_modes
+def test_a_redacted_request_leaves_no_word_of_a_back_end_in_the_log(farm: Farm, stream: bool,
+                                                                    caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    farm["A"].default = status_reply(500, "cannot parse: dear diary")
+    with request_scope(RequestContext(redact=True)):
+        ask(LlmApiService("A", stream=stream))
+    assert "diary" not in caplog.text
+    assert "Endpoint 'A' failed; its backup 'B' stands in." in caplog.text and "500" in caplog.text
+
+
+def test_a_redacted_retry_is_logged_without_the_answer(farm: Farm, short_retry_waits: None,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
+    farm.endpoint("A", backupEndpointName="")
+    farm["A"].script(status_reply(500, "cannot parse: dear diary"))
+    with request_scope(RequestContext(redact=True)):
+        ask(LlmApiService("A"))
+    assert "diary" not in caplog.text and "status 500" in caplog.text and "Trying again" in caplog.text

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.llm_service import LlmHandlerService
 from Tests.llmapis.lab import Lab
-from Tests.stub_backend import StubBackend, chat_reply, chat_stream_reply
+from Tests.stub_backend import Reply, StubBackend, chat_reply, chat_stream_reply
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -64,6 +65,25 @@ def test_close_abandons_a_stream(backend: StubBackend, pulled: bool) -> None:
     service.close()
     assert not service.is_busy() and list(stream) == []
     assert not pulled or backend.requests[0].wait_ended(1.0)
+
+
+def test_close_wakes_another_thread_that_reads_the_stream(backend: StubBackend) -> None:
+    backend.script(Reply(never=True))
+    service = LlmApiService("Main", stream=True)
+    chunks: list[Any] = []
+    reader = threading.Thread(target=lambda: chunks.extend(service.get_response_from_llm(HI)))
+    reader.start()
+    backend.wait_requests(1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(service._handler, "abort", lambda: None)
+        stream = service._stream
+        service.close()
+        assert service.is_busy()  # as long as the other thread is in it
+    service._stream = stream
+    service.close()
+    reader.join(1.0)
+    assert not reader.is_alive() and not service.is_busy()
+    assert backend.requests[0].wait_ended(1.0) and not any(chunk["token"] for chunk in chunks)
 
 
 def test_model_may_be_left_out(lab: Lab, backend: StubBackend) -> None:

@@ -1,9 +1,14 @@
 """Proxies, TLS, and who is at the other end."""
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import select
+import socket
 import ssl
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -11,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.exceptions import BackendConnectionError
+from Middleware.exceptions import BackendConnectionError, BackendTimeoutError
 from Middleware.llmapis import transport_pool
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.llmapis.transport_pool import is_local_address
@@ -175,6 +180,107 @@ def test_tls_calls_streams_reuse_and_stop(tls_backend: StubBackend, transport: T
     assert done - moment < 0.25
     assert tls_backend.requests[3].wait_ended(1)
     assert (tls_backend.requests[3].ended_at or 0) - moment < 0.25
+
+
+class TlsProxy:
+    """A proxy that itself speaks TLS; after the first data of each tunnel it reads nothing for ``pause`` seconds."""
+
+    def __init__(self, certificate: Path, pause: float = 0.0) -> None:
+        self.pause, self.tunnels = pause, 0
+        self._ended = threading.Event()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(OSError):
+                client = self._context.wrap_socket(self._listener.accept()[0], server_side=True)
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: ssl.SSLSocket) -> None:
+        with contextlib.suppress(OSError), client:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += client.recv(1000)
+            host, _, port = head.split()[1].decode().partition(":")
+            with socket.create_connection((host, int(port))) as server:
+                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                self.tunnels += 1
+                self._pump(client, server)
+
+    def _pump(self, client: ssl.SSLSocket, server: socket.socket) -> None:
+        moved, paused = 0, False
+        while not self._ended.is_set():
+            ready = select.select([client, server], [], [], 0.05)[0]
+            for source, sink in ((client, server), (server, client)):
+                if source in ready or source is client and client.pending():
+                    data = source.recv(65536)
+                    if not data:
+                        return
+                    sink.sendall(data)
+                    moved += len(data)
+            if moved > 100_000 and not paused:
+                paused = True
+                self._ended.wait(self.pause)
+
+
+@pytest.fixture
+def tls_proxy(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TlsProxy]:
+    proxy = TlsProxy(certificate)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    monkeypatch.setenv("https_proxy", proxy.url)
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setattr(transport_pool, "is_loopback", lambda host: False)
+    yield proxy
+    proxy.close()
+
+
+LARGE = {"text": "x" * 12_000_000}
+
+
+def test_tls_through_a_tls_proxy_that_pauses(tls_backend: StubBackend, transport: Transport,
+                                             tls_proxy: TlsProxy) -> None:
+    tls_proxy.pause = 0.7
+    assert transport.post_json(ask(tls_backend, payload=LARGE, single_attempt=True)) == {"ok": True}
+    assert transport.post_json(ask(tls_backend, single_attempt=True)) == {"ok": True}
+    assert len(tls_backend.requests[0].body) > 12_000_000
+    assert tls_backend.connections == tls_proxy.tunnels == 1
+
+
+def test_a_stop_reaches_through_a_tls_proxy(tls_backend: StubBackend, transport: Transport,
+                                            tls_proxy: TlsProxy) -> None:
+    tls_backend.default, scope = Reply(never=True), CancelScope()
+    result, moment, done = cancel_during(tls_backend, scope, 1, lambda: list(
+        transport.open_stream(ask(tls_backend), scope)))
+    assert result == [] and done - moment < 0.25
+    assert tls_backend.requests[0].wait_ended(1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shutdown wakes nobody who sends there")
+def test_a_stop_ends_the_sending_through_a_tls_proxy(tls_backend: StubBackend, transport: Transport,
+                                                     tls_proxy: TlsProxy) -> None:
+    tls_proxy.pause, scope = 10.0, CancelScope()
+    threading.Timer(0.7, scope.cancel).start()
+    started = time.monotonic()
+    assert list(transport.open_stream(ask(tls_backend, payload=LARGE), scope)) == []
+    assert 0.6 < time.monotonic() - started < 1.5
+
+
+def test_a_tls_proxy_that_reads_no_more_runs_into_the_read_timeout(tls_backend: StubBackend, transport: Transport,
+                                                                   tls_proxy: TlsProxy) -> None:
+    tls_proxy.pause = 10.0
+    with pytest.raises(BackendTimeoutError, match="no data for 0.5 seconds"):
+        transport.post_json(ask(tls_backend, payload=LARGE, single_attempt=True, read_timeout=0.5))
 
 
 def test_untrusted_certificate(tls_backend: StubBackend, transport: Transport) -> None:

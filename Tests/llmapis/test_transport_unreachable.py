@@ -93,6 +93,26 @@ def test_many_threads() -> None:
     assert failures == [] and len(memory) <= MAX_ORIGINS
 
 
+@pytest.mark.parametrize(("asked", "found"), [(0.5, True), (2.0, True), (2.5, False)])
+def test_a_more_patient_attempt_may_succeed(asked: float, found: bool) -> None:
+    memory: UnreachableOrigins[str] = UnreachableOrigins()
+    memory.remember(ORIGIN, TimeoutError("connect"), "why", 2.0)
+    assert (memory.find(ORIGIN, asked) is not None) is found
+    assert memory.find(ORIGIN, 2.0) is not None  # and asking forgets nothing
+
+
+def test_a_hasty_attempt_does_not_replace_what_a_patient_one_found() -> None:
+    clock = Clock()
+    memory: UnreachableOrigins[str] = UnreachableOrigins(clock)
+    memory.remember(ORIGIN, TimeoutError("connect"), "patient", 30.0)
+    memory.remember(ORIGIN, TimeoutError("connect"), "hasty", 1.0)
+    known = memory.find(ORIGIN, 30.0)
+    assert known is not None and known.note == "patient"
+    clock.now += 5.0
+    memory.remember(ORIGIN, TimeoutError("connect"), "hasty", 1.0)
+    assert memory.find(ORIGIN, 30.0) is None and memory.find(ORIGIN, 1.0) is not None
+
+
 # ---- in use
 
 def fail(transport: Transport, request: BackendRequest) -> tuple[BackendError, float]:
@@ -131,6 +151,36 @@ def test_later_calls_fail_at_once_in_the_same_way(transport: Transport, monkeypa
     assert "not tried" not in str(first)
     assert str(again).startswith("Endpoint 'second' (http://host.test/b): not tried again for 5 s after: " + text)
     assert len(attempts) == count and seconds < 0.1
+
+
+@pytest.mark.parametrize(("first", "second", "tried"), [(1, 30, True), (30, 1, False), (5, 5, False)])
+def test_a_short_connect_timeout_blocks_no_patient_call(transport: Transport, monkeypatch: pytest.MonkeyPatch,
+                                                        first: float, second: float, tried: bool) -> None:
+    attempts = opens_fail(monkeypatch, TimeoutError("connect"))
+    fail(transport, BackendRequest("e", "http://host.test/", {}, connect_timeout=first, single_attempt=True))
+    fail(transport, BackendRequest("e", "http://host.test/", {}, connect_timeout=second, single_attempt=True))
+    assert len(attempts) == 1 + tried
+
+
+@pytest.mark.parametrize("without", [0, 1])
+def test_a_call_may_do_without_the_memory(transport: Transport, monkeypatch: pytest.MonkeyPatch,
+                                          without: int) -> None:
+    attempts = opens_fail(monkeypatch, TimeoutError("connect"))
+    for number in range(2):
+        fail(transport, BackendRequest("e", "http://host.test/", {}, single_attempt=True,
+                                       uses_memory=number != without))
+    assert len(attempts) == 2
+
+
+@pytest.mark.parametrize(("proxy", "tried"), [("http://proxy.test:1", True), ("", False)])
+def test_directly_and_by_proxy_are_two_ways(transport: Transport, monkeypatch: pytest.MonkeyPatch, proxy: str,
+                                            tried: bool) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "")
+    attempts = opens_fail(monkeypatch, TimeoutError("connect"))
+    for local_only in (True, False):
+        fail(transport, BackendRequest("e", "http://host.test/", {}, single_attempt=True, local_only=local_only))
+    assert len(attempts) == 1 + tried
 
 
 def test_refused_waits_only_the_first_time(transport: Transport) -> None:

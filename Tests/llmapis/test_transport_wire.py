@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.llmapis.transport_wire import MAX_HEAD_BYTES, HttpCall, WireError, parse_target
+from Middleware.llmapis import transport_wire
+from Middleware.llmapis.transport_wire import MAX_HEAD_BYTES, HttpCall, TooLargeError, WireError, parse_target
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -142,6 +143,20 @@ def test_bodies_compressed_unasked(encoding: str, pack: object, size: int) -> No
 def test_bodies_that_cannot_be_unpacked(encoding: str, body: bytes) -> None:
     with pytest.raises(WireError, match="compressed"):
         answered(f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\n\r\n".encode(), body)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_a_compressed_body_has_a_limit(monkeypatch: pytest.MonkeyPatch, pack: object) -> None:
+    monkeypatch.setattr(transport_wire, "MAX_INFLATED_BYTES", 1 << 20)
+    for size, fits in ((1 << 20, True), ((1 << 20) + 1, False), (1 << 26, False)):
+        packed: bytes = pack(bytes(size))  # type: ignore[operator]
+        encoding = "gzip" if pack is gzip.compress else "deflate"
+        head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\nContent-Length: {len(packed)}\r\n\r\n".encode()
+        if fits:
+            assert len(b"".join(answered(head, *split(packed, 100))[1])) == size
+            continue
+        with pytest.raises(TooLargeError, match="more than 1 MB"):
+            answered(head, *split(packed, 100))
 
 
 # ---- requests

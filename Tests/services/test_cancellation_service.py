@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services.cancellation_service import CancellationService, cancellation_service
+from Middleware.services.cancellation_service import MAX_UNKNOWN, CancellationService, cancellation_service
 
 
 @pytest.fixture
@@ -141,6 +142,55 @@ def test_old_cancellations_are_dropped_at_the_next_registration() -> None:
     service.request_cancellation("new")
     assert service.get_all_cancelled_requests() == {"younger", "new"}
     assert service.scope_for("running") is running
+
+
+def test_unknown_ids_are_kept_up_to_a_number_and_running_requests_whatever_their_number() -> None:
+    now = [0.0]
+    service = CancellationService(clock=lambda: now[0])
+    scopes = {f"running {number}": CancelScope() for number in range(MAX_UNKNOWN + 1)}
+    service.request_cancellation("running 0")  # before it arrives
+    for request_id, scope in scopes.items():
+        service.adopt(request_id, scope)
+        service.request_cancellation(request_id)
+    now[0] += 4000
+    for number in range(MAX_UNKNOWN + 2):
+        service.request_cancellation(f"unknown {number}")
+        if number < MAX_UNKNOWN:
+            service.request_cancellation("unknown 0")  # again, which makes it no younger
+    kept = {f"unknown {number}" for number in range(2, MAX_UNKNOWN + 2)}
+    assert service.get_all_cancelled_requests() == set(scopes) | kept
+    assert all(service.scope_for(request_id) is scope for request_id, scope in scopes.items())
+
+
+def test_a_request_that_has_ended_is_unknown_again(service: CancellationService) -> None:
+    service.adopt("r", CancelScope())
+    service.acknowledge_cancellation("r")
+    for number in range(MAX_UNKNOWN):
+        service.request_cancellation("r" if number == 0 else str(number))
+    assert service.is_cancelled("r")
+    service.acknowledge_cancellation("r")
+    service.request_cancellation("one more")
+    assert service.is_cancelled("1") and len(service.get_all_cancelled_requests()) == MAX_UNKNOWN
+    service.request_cancellation("too many")
+    assert not service.is_cancelled("1")
+
+
+def test_callbacks_of_a_forgotten_cancellation_are_gone(service: CancellationService) -> None:
+    calls: list[int] = []
+    service.register_abort_callback("r", lambda: calls.append(1))
+    service.request_cancellation("r")
+    for number in range(MAX_UNKNOWN):
+        service.request_cancellation(str(number))
+    assert calls == [1] and not service.is_cancelled("r")
+
+
+def test_many_cancellations_of_unknown_ids_cost_little(service: CancellationService) -> None:
+    for number in range(1000):
+        service.adopt(f"running {number}", CancelScope())
+    began = time.perf_counter()
+    for number in range(20_000):
+        service.request_cancellation(f"unknown {number}")
+    assert time.perf_counter() - began < 1
 
 
 def test_concurrent_cancellations_run_a_callback_once(service: CancellationService) -> None:

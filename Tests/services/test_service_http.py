@@ -124,6 +124,18 @@ def test_connections_expire(backend: StubBackend) -> None:
     assert backend.requests[0].wait_ended(1)
 
 
+@pytest.mark.parametrize("keep_alive", [True, False])
+def test_expired_connections_to_other_services_are_closed(backend: StubBackend, keep_alive: bool,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.0)
+    http = ServiceHttp(idle_seconds=0.05)
+    http.call(get(backend))
+    time.sleep(0.1)
+    with StubBackend(json_reply({"ok": True}, keep_alive=keep_alive)) as other:
+        http.call(get(other))
+        assert backend.requests[0].wait_ended(1.0)
+
+
 def test_a_connection_that_the_service_ends_is_not_kept(backend: StubBackend, http: ServiceHttp) -> None:
     backend.script(json_reply(1, keep_alive=False))
     assert http.call(get(backend)).value == 1

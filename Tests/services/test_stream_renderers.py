@@ -53,6 +53,26 @@ def test_role_is_on_the_first_delta_whatever_it_is(first: str) -> None:
     assert "role" not in event(stream.text("x"))["choices"][0]["delta"]
 
 
+@pytest.mark.parametrize(("indices", "told"), [
+    ((0, 1, 2), [0, 1, 2]), ((None, None, None), [0, 1, 2]), (("0", "1", "2"), [0, 1, 2]),
+    ((True, False, 0.5), [0, 1, 2]), ((3, None, None), [3, 4, 5])])
+def test_tool_calls_are_numbered(indices: tuple[Any, ...], told: list[int]) -> None:
+    stream = OpenAIChatStream("m")
+    items = [event(stream.tool_calls("", [{**CALL, "id": f"c{n}", "index": index}], None))
+             for n, index in enumerate(indices)]
+    assert [item["choices"][0]["delta"]["tool_calls"] for item in items] == [
+        [{**CALL, "id": f"c{n}", "index": index}] for n, index in enumerate(told)]
+
+
+def test_fragments_without_index_stay_with_their_call() -> None:
+    stream = OpenAIChatStream("m")
+    rest = {"function": {"arguments": "x"}}
+    calls = [{**CALL, "id": "a"}, rest, {**CALL, "id": "b"}, rest, "junk"]
+    told = event(stream.tool_calls("", calls, None))["choices"][0]["delta"]["tool_calls"]
+    assert [call["index"] for call in told[:-1]] == [0, 0, 1, 1] and told[-1] == "junk"
+    assert "index" not in rest
+
+
 def test_include_usage() -> None:
     stream = OpenAIChatStream("m", include_usage=True)
     assert event(stream.text("a"))["usage"] is None

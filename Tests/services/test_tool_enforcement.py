@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.exceptions import BackendStatusError, ConfigValueError
+from Middleware.exceptions import BackendStatusError, ClientError, ConfigValueError
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.llm_dispatch_service import LLMDispatchService
@@ -414,3 +414,18 @@ def test_the_engine_passes_the_call_on(tmp_path: Path, monkeypatch: pytest.Monke
                 result = [chunk for chunk in result if "end" not in chunk]
     assert outcome(result) == ("", [CALL], "tool_calls")
     assert (engine.request.finish_reason, engine.request.usage) == ("tool_calls", USAGE)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """An object in an object in an object."""
+    found: dict[str, Any] = {}
+    for _ in range(depth):
+        found = {"properties": found}
+    return found
+
+
+@pytest.mark.parametrize("choice", ["required", forced("weather")])
+def test_parameters_nested_absurdly_deep_are_the_clients_mistake(choice: Any) -> None:
+    with pytest.raises(ClientError, match="nested too deeply") as caught:
+        ToolDemand.of([tool("weather", nested(100_000))], choice)
+    assert caught.value.status == 400

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from Middleware.utilities import stream_parsers
 from Middleware.utilities.stream_parsers import NDJSONParser, SSEParser
 
 
@@ -79,3 +80,19 @@ def test_a_line_of_a_megabyte_takes_linear_time() -> None:
     events = sse([line[i:i + 16] for i in range(0, len(line), 16)])
     assert len(events[0][1]) == 1_000_000
     assert time.process_time() - started < 3
+
+
+@pytest.mark.parametrize("parser", [SSEParser, NDJSONParser])
+def test_a_line_that_does_not_end_is_held_up_to_a_limit(parser: type[SSEParser] | type[NDJSONParser],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_parsers, "MAX_LINE_BYTES", 1 << 20)
+    fed, block = parser(), b"data:" + b"x" * (400_000 - 5)
+    for _ in range(5):
+        fed.feed(block)
+        fed.feed(block + b"\n")
+        fed.feed(b"y\n" + block)
+        fed.feed(b"\n")
+    fed.feed(block)
+    fed.feed(block)
+    with pytest.raises(stream_parsers.LineTooLongError, match="a line of more than 1 MB"):
+        fed.feed(block)

@@ -1,6 +1,7 @@
 """Payloads of back-ends that take a list of messages."""
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from Middleware.utilities.text_utils import restore_braces
 class BaseChatCompletionsHandler(LlmApiHandler):
     """Builds ``model``, ``messages``, samplers, tools and schema, in this order."""
 
-    takes_messages = True
     takes_schema = True
 
     def payload(self, prompt: Prompt) -> dict[str, Any]:
@@ -94,6 +94,16 @@ def text_of(content: Any) -> str:
         return "".join(block["text"] for block in content
                        if isinstance(block, Mapping) and isinstance(block.get("text"), str))
     return ""
+
+
+def arguments_object(arguments: Any) -> Mapping[str, Any]:
+    """The arguments of a tool call, which clients send as JSON text; ``{}`` for anything that is no object."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return {}
+    return arguments if isinstance(arguments, Mapping) else {}
 
 
 def _prepend(message: Message, text: str) -> None:

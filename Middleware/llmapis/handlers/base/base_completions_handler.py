@@ -12,8 +12,6 @@ from Middleware.utilities.text_utils import restore_braces
 class BaseCompletionsHandler(LlmApiHandler):
     """Builds ``prompt``, samplers and schema, in this order. Tools have no place in a text and are left out."""
 
-    takes_messages = False
-
     def payload(self, prompt: Prompt) -> dict[str, Any]:
         body: dict[str, Any] = {"prompt": self.text(prompt), **self.settings.samplers}
         descriptor = self.settings.api_type.get("structuredOutput")

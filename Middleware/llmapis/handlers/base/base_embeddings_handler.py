@@ -11,7 +11,7 @@ from typing import Any
 from Middleware.exceptions import BackendResponseError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.backend_errors import secrets_of, short_body
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
@@ -63,10 +63,7 @@ class BaseEmbeddingsHandler(ABC):
             single_attempt=True)
 
     def headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json"}
-        if self.settings.api_key:
-            headers["Authorization"] = f"Bearer {self.settings.api_key}"
-        return headers
+        return bearer_headers(self.settings)
 
     def malformed(self, problem: str) -> BackendResponseError:
         """An error about the answer, without any of its content."""

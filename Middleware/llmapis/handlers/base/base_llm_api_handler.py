@@ -5,26 +5,33 @@ does the talking. One handler serves one call of one endpoint.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from Middleware.exceptions import BackendError, BackendResponseError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.backend_errors import secrets_of, short_body
-from Middleware.llmapis.transport import BackendRequest, Transport
+from Middleware.llmapis.handlers.base.backend_call import (
+    BackendSettings,
+    Chunk,
+    LlmOutcome,
+    Message,
+    Prompt,
+    bearer_headers,
+)
+from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
-from Middleware.utilities.stream_parsers import NDJSONParser, SSEEvent, SSEParser
+from Middleware.utilities.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
+
+__all__ = ["BackendSettings", "Chunk", "LlmApiHandler", "LlmOutcome", "Message", "Prompt", "bearer_headers"]
 
 logger = logging.getLogger(__name__)
-
-Chunk = dict[str, Any]
-Message = dict[str, Any]
 
 DONE = "[DONE]"
 decode_json = json.JSONDecoder().decode
@@ -33,85 +40,31 @@ DRAIN_SECONDS = 1.0  # how long usage may follow a finish reason
 CLOSING_SECONDS = 0.1  # how long the connection may take to end after the last event
 DRAIN_BYTES = 65536
 UNFRAMED_LIMIT = 65536  # bytes kept of a stream that holds no event, to explain it
-
-
-@dataclass(frozen=True)
-class BackendSettings:
-    """What a handler needs to know of its endpoint.
-
-    Attributes:
-        base_url: the endpoint's ``endpoint`` key.
-        model: value of the payload's ``model``; None leaves the key out.
-        samplers: final sampler fields, sent as they are.
-        endpoint: the endpoint file.
-        connect_timeout: seconds.
-        single_attempt: neither retry nor reconnect, because a backup stands by.
-        local_only: refuse to talk to a machine outside the local network.
-    """
-
-    endpoint_name: str
-    base_url: str
-    endpoint: Mapping[str, Any] = field(repr=False)  # holds the key
-    api_type: Mapping[str, Any]
-    samplers: Mapping[str, Any] = field(default_factory=dict)
-    model: str | None = None
-    api_key: str = field(default="", repr=False)
-    connect_timeout: float = 30
-    single_attempt: bool = False
-    local_only: bool = False
-
-
-@dataclass
-class LlmOutcome:
-    """What a call said besides its text.
-
-    Attributes:
-        usage: OpenAI shape (``prompt_tokens``, ``completion_tokens``, ``total_tokens``); None if it said none.
-        fingerprint: the back-end's own name of its build (OpenAI's ``system_fingerprint``), if it said one.
-        endpoint_config: the file of the endpoint that answered; its cleaning rules apply.
-    """
-
-    finish_reason: str | None = None
-    usage: dict[str, Any] | None = None
-    reasoning: str = ""
-    fingerprint: str = ""
-    endpoint_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    endpoint_name: str = ""
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What is sent: a list of messages, or two texts. Never changed by a handler."""
-
-    conversation: Sequence[Message] | None = None
-    system_prompt: str | None = None
-    prompt: str | None = None
-    tools: Sequence[Mapping[str, Any]] | None = None
-    tool_choice: Any = None
-    schema: Mapping[str, Any] | None = None
+WHOLE_LIMIT = 16 * 1024 * 1024  # the same of one that may be a complete JSON answer
 
 
 class LlmApiHandler(ABC):
     """Base of the back-end dialects.
 
-    Subclasses set ``PATH`` (or override ``path``), ``FRAMER`` and ``takes_messages``, and implement ``payload``,
-    ``read_event`` and ``read_response``.
+    Subclasses set ``PATH`` (or override ``path``) and ``FRAMER``, and implement ``payload``, ``read_event`` and
+    ``read_response``.
     """
 
     PATH = ""
     FRAMER: type[SSEParser] | type[NDJSONParser] = SSEParser
-    takes_messages = True
 
     def __init__(self, settings: BackendSettings, transport: Transport, scope: CancelScope | None = None) -> None:
         self.settings = settings
         self._transport = transport
         self._scope = scope
+        self._connection: BackendStream | None = None
         self._start_afresh()
 
     def _start_afresh(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = self.understood = False
         self.failure: BackendError | None = None
+        self._skipped: dict[str, int] = {}
 
     # -- the dialect ---------------------------------------------------------------------------------------------
     def path(self, stream: bool) -> str:
@@ -119,10 +72,7 @@ class LlmApiHandler(ABC):
         return self.PATH
 
     def headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json"}
-        if self.settings.api_key:
-            headers["Authorization"] = f"Bearer {self.settings.api_key}"
-        return headers
+        return bearer_headers(self.settings)
 
     @abstractmethod
     def payload(self, prompt: Prompt) -> dict[str, Any]:
@@ -143,23 +93,29 @@ class LlmApiHandler(ABC):
                 continue
             try:
                 body = decode_json(data)
-            except ValueError:
+            except (ValueError, RecursionError):
                 self.unreadable("an event that is not JSON")
                 continue
-            if not isinstance(body, dict):
-                self.unreadable("an event that is not an object")
-                continue
-            self.understood = True
-            try:
-                chunk = self.read_event(body, name)
-            except BackendResponseError as error:
-                if not chunks:
-                    raise
-                self.failure = error  # raised when what came before it has been handed on
+            self.read_body(body, name, chunks)
+            if self.failure is not None:
                 break
-            if chunk is not None:
-                chunks.append(chunk)
         return chunks
+
+    def read_body(self, body: Any, name: str | None, chunks: list[Chunk]) -> None:
+        """Add what a decoded event stands for to ``chunks``; see ``read_events``."""
+        if not isinstance(body, dict):
+            self.unreadable("an event that is not an object")
+            return
+        self.understood = True
+        try:
+            chunk = self.read_event(body, name)
+        except BackendResponseError as error:
+            if not chunks:
+                raise
+            self.failure = error  # raised when what came before it has been handed on
+            return
+        if chunk is not None:
+            chunks.append(chunk)
 
     @abstractmethod
     def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
@@ -179,7 +135,8 @@ class LlmApiHandler(ABC):
         settings = self.settings
         payload = self.payload(prompt)
         if logger.isEnabledFor(logging.DEBUG) and not _redacting():
-            logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
+            with contextlib.suppress(RecursionError):  # the transport says what is wrong with it
+                logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
         return BackendRequest(
             endpoint_name=settings.endpoint_name, url=backend_url(settings.base_url, self.path(stream)),
             payload=payload, headers=self.headers(), connect_timeout=settings.connect_timeout,
@@ -194,20 +151,34 @@ class LlmApiHandler(ABC):
             body = self._transport.post_json(self.request(prompt, False), self._scope)
         except EarlyTerminationException:
             return ""
-        return "" if self._cancelled() else self.read_response(body)
+        try:
+            return "" if self._cancelled() else self.read_response(body)
+        finally:
+            self._count_skipped()
 
     def stream(self, prompt: Prompt) -> Generator[Chunk, None, None]:
         """The answer chunk by chunk; sends nothing before the first pull and simply ends when cancelled."""
         self._start_afresh()
         if self._cancelled():
             return
-        connection = self._transport.open_stream(self.request(prompt, True), self._scope)
+        connection = self._connection = self._transport.open_stream(self.request(prompt, True), self._scope)
         try:
             yield from self._chunks(connection)
         except EarlyTerminationException:
             return
+        except LineTooLongError as error:
+            raise BackendResponseError(f"{self._who()}: the answer is too large ({error}).",
+                                       endpoint=self.settings.endpoint_name) from None
         finally:
+            self._connection = None
             connection.close()
+            self._count_skipped()
+
+    def abort(self) -> None:
+        """End a stream that another thread is reading: it finds its end."""
+        connection = self._connection
+        if connection is not None:
+            connection.abort()
 
     def _chunks(self, connection: Any) -> Iterator[Chunk]:
         framer = self.FRAMER()
@@ -219,7 +190,7 @@ class LlmApiHandler(ABC):
             events: Sequence[SSEEvent | str] = framer.feed(block)
             chunks = self.read_events(events)
             if not self.understood and not chunks:
-                start += block[:UNFRAMED_LIMIT - len(start)]
+                _keep(start, block)
             if not chunks:  # comments, half an event: bytes that are a sign of life and no more
                 yield {"token": "", "finish_reason": None}
             elif len(chunks) == 1:
@@ -262,7 +233,7 @@ class LlmApiHandler(ABC):
             return  # nothing but comments: an empty answer
         try:
             body = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BackendResponseError(
                 f"{self._who()}: the answer to a streaming call holds no event. Is the URL that of the API, and the "
                 "ApiType the right one?", endpoint=self.settings.endpoint_name) from None
@@ -287,11 +258,26 @@ class LlmApiHandler(ABC):
         return f"Endpoint '{self.settings.endpoint_name}' ({parse_target(self.settings.base_url).display})"
 
     def unreadable(self, what: str) -> None:
-        """Log, without its content, that a part of an answer was skipped."""
-        logger.warning("Endpoint '%s': skipped %s.", self.settings.endpoint_name, what)
+        """Log, without its content, that a part of an answer was skipped: the first of its kind in a call."""
+        self._skipped[what] = count = self._skipped.get(what, 0) + 1
+        if count == 1:
+            logger.warning("Endpoint '%s': skipped %s.", self.settings.endpoint_name, what)
+
+    def _count_skipped(self) -> None:
+        """Log how often something was skipped that was logged only once."""
+        for what, count in self._skipped.items():
+            if count > 1:
+                logger.warning("Endpoint '%s': skipped %s %d times in all.", self.settings.endpoint_name, what, count)
+        self._skipped.clear()
 
     def _cancelled(self) -> bool:
         return self._scope is not None and self._scope.cancelled
+
+
+def _keep(start: bytearray, block: bytes) -> None:
+    """Collect an answer without events: all of what may be one JSON object, else enough to say what it is."""
+    whole = (start[:1024] + block[:1024]).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+    start += block[:max((WHOLE_LIMIT if whole else UNFRAMED_LIMIT) - len(start), 0)]
 
 
 def _redacting() -> bool:

@@ -2,12 +2,11 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import arguments_object, text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Message
 from Middleware.llmapis.handlers.base.image_sources import image_format, looks_like_base64
 
@@ -81,17 +80,7 @@ def _tool_use(call: Mapping[str, Any], default_id: str) -> Block:
     function = call.get("function")
     function = function if isinstance(function, Mapping) else {}
     return {"type": "tool_use", "id": call.get("id") or default_id, "name": function.get("name") or "",
-            "input": _arguments(function.get("arguments"))}
-
-
-def _arguments(arguments: Any) -> dict[str, Any]:
-    """The arguments of a call, ``{}`` for anything that is no JSON object."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            return {}
-    return dict(arguments) if isinstance(arguments, Mapping) else {}
+            "input": dict(arguments_object(function.get("arguments")))}
 
 
 def _tool_result(message: Message) -> Block:

@@ -34,6 +34,16 @@ def raw_base64_format(text: str) -> str | None:
         return None
 
 
+def base64_data(source: object) -> str | None:
+    """The base64 of an image without the prefix of a data URI; None for web addresses and all else that is no data."""
+    if not isinstance(source, str):
+        return None
+    kind, separator, data = source.partition(",")
+    if separator and kind[:5].lower() == "data:" and kind.lower().endswith(";base64"):
+        return data
+    return None if ":" in source else source  # base64 has no colon
+
+
 def image_url(source: object) -> str | None:
     """``source`` as something a back-end accepts as an image URL; None for anything else, such as ``file://``."""
     if not isinstance(source, str):

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.image_sources import base64_data
+from Middleware.llmapis.handlers.base.structured_output import attach_schema
 from Middleware.llmapis.transport import BackendRequest
 from Middleware.utilities.stream_parsers import NDJSONParser
 
@@ -42,10 +44,16 @@ class OllamaAnswers(LlmApiHandler):
 
     def raw_images(self, sources: Sequence[Any]) -> list[str]:
         """The images as plain base64. Web addresses and whatever else is no data are skipped with a warning."""
-        images = [image for image in map(_without_data_prefix, sources) if image]
+        images = [image for image in map(base64_data, sources) if image]
         if len(images) < len(sources):
             self.unreadable(f"{len(sources) - len(images)} image(s): Ollama takes base64 data only, no addresses")
         return images
+
+    def add_schema(self, body: dict[str, Any], prompt: Prompt) -> None:
+        """Write the schema of the answer, if there is one, into the payload."""
+        if prompt.schema is not None:
+            attach_schema(body, prompt.schema, self.settings.api_type.get("structuredOutput"),
+                          self.settings.endpoint_name)
 
     # -- answer --------------------------------------------------------------------------------------------------
     @abstractmethod
@@ -101,13 +109,3 @@ def text_chunk(text: Any, reasoning: Any) -> Chunk:
     if reasoning and isinstance(reasoning, str):
         chunk["reasoning"] = reasoning
     return chunk
-
-
-def _without_data_prefix(source: Any) -> str:
-    """The base64 data of an image, ``""`` if ``source`` is something else."""
-    if not isinstance(source, str):
-        return ""
-    head, _, data = source.partition(";base64,")
-    if head.startswith("data:"):
-        return data
-    return "" if ":" in source else source  # no base64 holds a colon; addresses and other data URIs do

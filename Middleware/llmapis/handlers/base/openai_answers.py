@@ -1,14 +1,36 @@
 """What the answers of OpenAI's chat and text completions have in common: choices, token counts, error objects."""
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiHandler
 
 
 class OpenAiAnswers(LlmApiHandler):
     """Reads the outer object of an answer or an event."""
+
+    @abstractmethod
+    def read_choice(self, choice: Mapping[str, Any], chunk: Chunk) -> None:
+        """Put what a streamed choice holds, but for its finish reason, into ``chunk``."""
+
+    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+        usage = self.note_usage(body)
+        chunk: Chunk = {"token": "", "finish_reason": None}
+        if usage:
+            chunk["usage"] = usage
+        if self.note_fingerprint(body):
+            chunk["fingerprint"] = self.outcome.fingerprint
+        choice = None if self.ended else self.choice(body, name == "error")
+        if choice is None:
+            return chunk if usage else None
+        self.read_choice(choice, chunk)
+        finish_reason = choice.get("finish_reason")
+        if finish_reason:
+            chunk["finish_reason"] = self.outcome.finish_reason = str(finish_reason)
+            self.ended = True
+        return chunk
 
     def choice(self, body: Mapping[str, Any], failed: bool = False) -> Mapping[str, Any] | None:
         """The first choice, None if there is none. Raises BackendResponseError for an error object.
@@ -36,3 +58,14 @@ class OpenAiAnswers(LlmApiHandler):
             return None
         self.outcome.usage = usage
         return usage
+
+
+def text_in(fields: Mapping[str, Any], key: str) -> str:
+    """The text under a key, ``""`` for anything else."""
+    text = fields.get(key)
+    return text if isinstance(text, str) else ""
+
+
+def reasoning_of(fields: Mapping[str, Any]) -> str:
+    """The reasoning in a delta, a message or a choice; servers have two names for it."""
+    return text_in(fields, "reasoning_content") or text_in(fields, "reasoning")

@@ -11,6 +11,7 @@ from typing import Any
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
+from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.transport import BackendRequest
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         body = super().payload(prompt)
         body.pop("images", None)  # only those of this very call count
         sources = self.images(prompt)
-        images = [data for data in map(_base64_data, sources) if data]
+        images = [data for data in map(base64_data, sources) if data]
         if images:
             body["images"] = images
         if len(images) < len(sources):
@@ -126,7 +127,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         request = BackendRequest(
             endpoint_name=self.settings.endpoint_name, url=backend_url(self.settings.base_url, ABORT_PATH), payload={},
             headers=self.headers(), connect_timeout=ABORT_CONNECT_SECONDS, read_timeout=ABORT_READ_SECONDS,
-            single_attempt=True, local_only=self.settings.local_only)
+            single_attempt=True, local_only=self.settings.local_only, uses_memory=False)
         try:
             with _running.counted(request.url):
                 yield
@@ -142,16 +143,6 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             self._transport.post_json(request)
         except Exception as error:  # boundary of a thread whose work nobody waits for
             logger.debug("Endpoint '%s' was not told to stop: %s", request.endpoint_name, error)
-
-
-def _base64_data(source: object) -> str | None:
-    """The data of an image without the prefix of a data URI; None for web addresses and all else that is no data."""
-    if not isinstance(source, str):
-        return None
-    kind, separator, data = source.rpartition(",")
-    if separator and kind[:5].lower() == "data:" and kind.lower().endswith(";base64"):
-        return data
-    return None if ":" in source else source  # base64 has no colon
 
 
 def _finish_reason(answer: Mapping[str, Any]) -> str | None:

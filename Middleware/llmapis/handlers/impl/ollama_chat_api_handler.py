@@ -6,10 +6,13 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import (
+    BaseChatCompletionsHandler,
+    arguments_object,
+    text_of,
+)
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
-from Middleware.llmapis.handlers.base.structured_output import attach_schema
 
 
 class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
@@ -29,9 +32,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         body.update(self.sampler_fields())
         if prompt.tools:
             body["tools"] = list(prompt.tools)  # and no tool_choice, which Ollama does not know
-        if prompt.schema is not None:
-            attach_schema(body, prompt.schema, self.settings.api_type.get("structuredOutput"),
-                          self.settings.endpoint_name)
+        self.add_schema(body, prompt)
         return body
 
     def finish_messages(self, messages: list[Message]) -> list[Message]:
@@ -125,18 +126,9 @@ def _convert_calls(message: Message, names: dict[str, str]) -> None:
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):
-            converted.append({**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}})
+            arguments = arguments_object(function.get("arguments"))
+            converted.append({**call, "function": {**function, "arguments": arguments}})
             if call.get("id") and function.get("name"):
                 names[str(call["id"])] = str(function["name"])
     if converted:
         message["tool_calls"] = converted
-
-
-def _arguments(arguments: Any) -> Mapping[str, Any]:
-    """Arguments as an object, the only form that Ollama accepts."""
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return {}
-    return arguments if isinstance(arguments, Mapping) else {}

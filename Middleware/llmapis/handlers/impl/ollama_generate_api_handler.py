@@ -7,7 +7,6 @@ from typing import Any
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
-from Middleware.llmapis.handlers.base.structured_output import attach_schema
 
 
 class OllamaGenerateApiHandler(OllamaAnswers, BaseCompletionsHandler):
@@ -22,9 +21,8 @@ class OllamaGenerateApiHandler(OllamaAnswers, BaseCompletionsHandler):
         images = self.raw_images(self.images(prompt))
         if images:
             body["images"] = images
-        descriptor = self.settings.api_type.get("structuredOutput")
-        if prompt.schema is not None and descriptor:
-            attach_schema(body, prompt.schema, descriptor, self.settings.endpoint_name)
+        if self.settings.api_type.get("structuredOutput"):
+            self.add_schema(body, prompt)
         return body
 
     # -- answer --------------------------------------------------------------------------------------------------

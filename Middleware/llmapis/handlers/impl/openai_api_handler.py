@@ -4,12 +4,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from Middleware.exceptions import BackendResponseError
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, decode_json
 from Middleware.llmapis.handlers.base.image_sources import image_url
-from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers
+from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of
 from Middleware.utilities.stream_parsers import SSEEvent
+
+_PLAIN = frozenset({"content", "role"})
 
 
 class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
@@ -49,53 +50,47 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         for position, event in enumerate(events):
             try:
                 body = decode_json(event[1])
+            except (ValueError, RecursionError):
+                chunks += super().read_events(events[position:position + 1])  # [DONE], or a part to skip
+                continue
+            try:
                 choice = body["choices"][0]
                 delta = choice["delta"]
                 token = delta.get("content")
-                if type(token) is str and choice.get("finish_reason") is None and len(delta) == 1 \
+                if type(token) is str and choice.get("finish_reason") is None \
+                        and (len(delta) == 1 or delta.keys() <= _PLAIN) \
                         and self.understood and not self.ended and not body.get("usage"):
                     chunks.append({"token": token, "finish_reason": None})
                     continue
-            except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            except (KeyError, IndexError, TypeError, AttributeError):
                 pass
-            try:
-                chunks += super().read_events(events[position:position + 1])
-            except BackendResponseError as error:
-                if not chunks:
-                    raise
-                self.failure = error
+            self.read_body(body, event[0], chunks)
             if self.failure is not None:
                 break
         return chunks
 
-    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
-        usage = self.note_usage(body)
-        chunk: Chunk = {"token": "", "finish_reason": None}
-        if usage:
-            chunk["usage"] = usage
-        if self.note_fingerprint(body):
-            chunk["fingerprint"] = self.outcome.fingerprint
-        choice = None if self.ended else self.choice(body, name == "error")
-        if choice is None:
-            return chunk if usage else None
+    def read_choice(self, choice: Mapping[str, Any], chunk: Chunk) -> None:
         delta = choice.get("delta")
-        if isinstance(delta, Mapping):
-            self._read_delta(delta, chunk)
-        finish_reason = choice.get("finish_reason")
-        if finish_reason:
-            chunk["finish_reason"] = self.outcome.finish_reason = str(finish_reason)
-            self.ended = True
-        return chunk
-
-    @staticmethod
-    def _read_delta(delta: Mapping[str, Any], chunk: Chunk) -> None:
+        if not isinstance(delta, Mapping):
+            return
         chunk["token"] = text_of(delta.get("content"))
-        calls = delta.get("tool_calls")
-        if isinstance(calls, list) and calls:
+        calls = self._calls(delta)
+        if calls:
             chunk["tool_calls"] = calls
-        reasoning = _reasoning(delta)
+        reasoning = reasoning_of(delta)
         if reasoning:
             chunk["reasoning"] = reasoning
+
+    def _calls(self, message: Mapping[str, Any]) -> list[Any]:
+        """The tool calls of a message or a part of one, but those whose form no client could read."""
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list) or not calls:
+            return []
+        found = [call for call in calls
+                 if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping | None)]
+        if len(found) < len(calls):
+            self.unreadable(f"{len(calls) - len(found)} tool call(s) that are no objects")
+        return found
 
     # -- complete answer -----------------------------------------------------------------------------------------
     def read_response(self, body: Any) -> str | dict[str, Any]:
@@ -109,16 +104,11 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         if choice is None or not isinstance(message, Mapping):
             self.unreadable("an answer without a message")
             return ""
-        content, calls = text_of(message.get("content")), message.get("tool_calls")
-        self.outcome.reasoning = _reasoning(message)
+        content, calls = text_of(message.get("content")), self._calls(message)
+        self.outcome.reasoning = reasoning_of(message)
         finish_reason = choice.get("finish_reason")
-        if isinstance(calls, list) and calls:
+        if calls:
             self.outcome.finish_reason = str(finish_reason or "tool_calls")
             return {"content": content, "tool_calls": calls, "finish_reason": self.outcome.finish_reason}
         self.outcome.finish_reason = str(finish_reason) if finish_reason else None
         return content
-
-
-def _reasoning(message: Mapping[str, Any]) -> str:
-    text = message.get("reasoning_content") or message.get("reasoning")
-    return text if isinstance(text, str) else ""

@@ -214,7 +214,7 @@ def test_unusable_calls_are_skipped(bad: Any, caplog: pytest.LogCaptureFixture) 
     chunks = handler().read_events([event(tool_calls=[bad]), event(tool_calls=[bad, good])])
     assert "tool_calls" not in chunks[0]
     assert [each["index"] for each in chunks[1]["tool_calls"]] == [0]
-    assert len(caplog.records) == 2
+    assert len(caplog.records) == 1  # the first of its kind in a call
 
 
 @pytest.mark.parametrize("calls", [[], None, "x", {}])

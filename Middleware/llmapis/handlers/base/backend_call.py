@@ -1,0 +1,73 @@
+"""What goes into one call of a back-end and what comes out of it."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Chunk = dict[str, Any]
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BackendSettings:
+    """What a handler needs to know of its endpoint.
+
+    Attributes:
+        base_url: the endpoint's ``endpoint`` key.
+        model: value of the payload's ``model``; None leaves the key out.
+        samplers: final sampler fields, sent as they are.
+        endpoint: the endpoint file.
+        connect_timeout: seconds.
+        single_attempt: neither retry nor reconnect, because a backup stands by.
+        local_only: refuse to talk to a machine outside the local network.
+    """
+
+    endpoint_name: str
+    base_url: str
+    endpoint: Mapping[str, Any] = field(repr=False)  # holds the key
+    api_type: Mapping[str, Any]
+    samplers: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    api_key: str = field(default="", repr=False)
+    connect_timeout: float = 30
+    single_attempt: bool = False
+    local_only: bool = False
+
+
+def bearer_headers(settings: BackendSettings) -> dict[str, str]:
+    """The headers of most dialects: JSON, and the key if there is one."""
+    headers = {"Content-Type": "application/json"}
+    if settings.api_key:
+        headers["Authorization"] = f"Bearer {settings.api_key}"
+    return headers
+
+
+@dataclass
+class LlmOutcome:
+    """What a call said besides its text.
+
+    Attributes:
+        usage: OpenAI shape (``prompt_tokens``, ``completion_tokens``, ``total_tokens``); None if it said none.
+        fingerprint: the back-end's own name of its build (OpenAI's ``system_fingerprint``), if it said one.
+        endpoint_config: the file of the endpoint that answered; its cleaning rules apply.
+    """
+
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    reasoning: str = ""
+    fingerprint: str = ""
+    endpoint_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    endpoint_name: str = ""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What is sent: a list of messages, or two texts. Never changed by a handler."""
+
+    conversation: Sequence[Message] | None = None
+    system_prompt: str | None = None
+    prompt: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: Any = None
+    schema: Mapping[str, Any] | None = None
