@@ -22,16 +22,22 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
 Start = Callable[[], Iterator[Any]]
+_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 _END: dict[str, Any] = {"token": "", "finish_reason": None, "end": True}
 
 
 def estimated_usage(request: RequestContext, messages: list[dict[str, Any]], answer: str) -> dict[str, Any]:
-    """Token counts of the answer: those of the back-end, else an estimate."""
-    if request.usage:
-        return request.usage
-    prompt = sum(rough_estimate_token_length(str(message.get("content") or "")) for message in messages)
-    completion = rough_estimate_token_length(answer)
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    """Token counts of the answer: those of the back-end as far as they are numbers, else an estimate."""
+    usage = request.usage or {}
+    said = {key: usage[key] for key in _COUNTS if type(usage.get(key)) is int}  # a bool is no count
+    if len(said) == len(_COUNTS):
+        return usage
+    if "prompt_tokens" not in said:
+        said["prompt_tokens"] = sum(
+            rough_estimate_token_length(str(message.get("content") or "")) for message in messages)
+    if "completion_tokens" not in said:
+        said["completion_tokens"] = rough_estimate_token_length(answer)
+    return {**usage, "total_tokens": said["prompt_tokens"] + said["completion_tokens"], **said}
 
 
 @dataclass(frozen=True)
@@ -80,13 +86,14 @@ class WholeAnswer:
             logger.info("Request %s ended early: %s", self._request.request_id, error)
             value = ""
         except BaseException:
-            running_requests.end(self._request)
+            finish_run(self._request, self._context, self._items)
             raise
         return "" if value is None else value
 
     def close(self) -> None:
         """The response is out: run the nodes that remain."""
-        running_requests.answered(self._request)
+        if not self._request.answer_complete:
+            running_requests.answered(self._request)
         finish_run(self._request, self._context, self._items)
 
 
@@ -160,12 +167,16 @@ class StreamingAnswer:
         while not self._ready.is_set():
             yield self._renderer.heartbeat()
             self._ready.wait(HEARTBEAT_SECONDS)
-        try:
-            if self._error is not None:
-                raise self._error
-            yield from self._render_chunks()
-        except Exception as error:
-            self._waiting += self._last_words(error)
+        failure = self._error
+        if failure is None:
+            try:
+                yield from self._render_chunks()
+            except GeneratorExit:  # this body is closed
+                raise
+            except BaseException as error:  # what foreign code lets through would hang the client
+                failure = error
+        if failure is not None:
+            self._waiting += self._last_words(failure)
             yield from self._flush()
 
     def _render_chunks(self) -> Iterator[bytes]:
@@ -239,7 +250,7 @@ class StreamingAnswer:
         running_requests.answered(self._request)
         return pieces
 
-    def _last_words(self, error: Exception) -> list[bytes]:
+    def _last_words(self, error: BaseException) -> list[bytes]:
         if self._ended_early(error):
             return self._ending()
         self._context.run(log_error, error, self._request, "in mid-stream")

@@ -25,6 +25,7 @@ class ApiServer:
         self.app = app_instance or Flask("wilmer", static_folder=None)
         self.app.json.ensure_ascii = False  # type: ignore[attr-defined]
         self.app.url_map.strict_slashes = False
+        self.app.url_map.merge_slashes = False  # clients do not follow a redirect of a POST
         self.app.register_error_handler(HTTPException, _http_error)
         self.app.register_error_handler(Exception, _unexpected_error)
         for handler in discover_handlers():

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from Middleware.api.admission_middleware import COMPLETIONS
 from Middleware.api.disconnect_watcher import probe_for
 from Middleware.api.running_requests import request_of
 from Middleware.common.fair_semaphore import FairSemaphore, Place
@@ -19,14 +20,15 @@ BUSY = json.dumps({"error": {"message": "Server busy, concurrency limit reached"
                              "code": 503}}).encode()
 SLICE = 0.1  # seconds between two looks at a waiting client
 RETRY_AFTER = "5"
+WORKFLOW_PATHS = COMPLETIONS | {"/api/chat", "/api/generate"}
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class ConcurrencyLimitMiddleware:
-    """Lets a limited number of POST requests through at a time, in the order of their arrival.
+    """Lets a limited number of requests that run a workflow through at a time, in the order of their arrival.
 
-    Other methods never wait. A waiting request whose client leaves is dropped. One that is cancelled while its client
+    Others never wait. A waiting request whose client leaves is dropped. One that is cancelled while its client
     waits on needs no slot: it goes through to the application, which runs nothing for it and answers in its dialect.
 
     Args:
@@ -47,7 +49,7 @@ class ConcurrencyLimitMiddleware:
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if environ.get("REQUEST_METHOD") != "POST":
+        if not _runs_a_workflow(environ):
             return self.app(environ, start_response)
         way = self._queue(environ)
         if way is _Way.WITHOUT_SLOT:
@@ -114,6 +116,10 @@ class ConcurrencyLimitMiddleware:
         logger.warning("Concurrency gate: no slot became free in %s s, refusing request %s", self.acquire_timeout,
                        _name(environ))
         return _Way.REFUSED
+
+
+def _runs_a_workflow(environ: dict[str, Any]) -> bool:
+    return environ.get("REQUEST_METHOD") == "POST" and environ.get("PATH_INFO", "").rstrip("/") in WORKFLOW_PATHS
 
 
 class _Way(enum.Enum):

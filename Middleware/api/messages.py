@@ -26,7 +26,8 @@ def chat_messages(raw: Any, *, empty_texts_left_out: bool = False) -> list[Messa
         raise ClientError("The 'messages' field must be a list of objects.")
     add_prefixes = config_utils.user_flag("chatCompleteAddUserAssistant")
     messages = [_message(message, add_prefixes, empty_texts_left_out) for message in raw]
-    _link_tool_results(messages)
+    if any("tool_calls" in message for message in messages):
+        _link_tool_results(messages)
     if messages and messages[-1]["role"] != "assistant" \
             and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator"):
         messages.append({"role": "assistant", "content": GENERATOR if add_prefixes else ""})
@@ -42,10 +43,13 @@ def _message(raw: Message, add_prefixes: bool, empty_texts_left_out: bool) -> Me
     role = raw.get("role")
     if not role or not isinstance(role, str):
         raise ClientError("Each message must have a 'role' field.")
-    may_be_empty = empty_texts_left_out and (role in ("assistant", "tool") or raw.get("images"))
-    if "content" not in raw and "tool_calls" not in raw and not may_be_empty:
+    if "content" not in raw and "tool_calls" not in raw \
+            and not (empty_texts_left_out and (role in ("assistant", "tool") or raw.get("images"))):
         raise ClientError("Each message must have 'content' or 'tool_calls'.")
     role = ROLE_NAMES.get(role, role)
+    if len(raw) == 2 and isinstance(raw.get("content"), str):  # by far the most messages of a long conversation
+        return {"role": role, "content": ROLE_PREFIXES.get(role, "") + raw["content"] if add_prefixes
+                else raw["content"]}
     text, images = _content(raw.get("content"))
     images += string_list(raw.get("images"))
     message: Message = {"role": role, "content": ROLE_PREFIXES.get(role, "") + text if add_prefixes else text}

@@ -27,29 +27,55 @@ def finish_run(request: RequestContext, context: contextvars.Context, items: Ite
         items: the engine's iterator, None if it was never made.
     """
     if items is None:
-        running_requests.end(request)
+        _end(request, context)
     elif not request.answer_complete or request.cancel_scope.cancelled:
-        try:
-            context.run(items.close)  # type: ignore[attr-defined]
-        finally:
-            _end(request, context)
+        _stop(request, context, items, "while it was stopped")
     elif request.background_pending:
-        threading.Thread(target=_run_in_background, args=(request, context, items), name="background-nodes",
-                         daemon=True).start()
+        _start_in_background(request, context, items)
     else:
         _exhaust(request, context, items)
 
 
+def _stop(request: RequestContext, context: contextvars.Context, items: Iterator[Any], phase: str) -> None:
+    try:
+        context.run(items.close)  # type: ignore[attr-defined]
+    except BaseException as error:  # foreign code may raise anything; the server would never close the connection
+        context.run(log_error, error, request, phase)
+    finally:
+        _end(request, context)
+
+
+def _start_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
+    thread = threading.Thread(target=_run_in_background, args=(request, context, items), name="background-nodes",
+                              daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the system has no more threads
+        context.run(log_error, error, request, "before the nodes after the answer")
+        _stop(request, context, items, "after the answer")
+
+
 def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
-    limit = context.run(config_utils.user_int, "backgroundNodesTimeoutInSeconds", BACKGROUND_LIMIT_SECONDS, minimum=0)
-    timer = threading.Timer(limit, request.cancel_scope.cancel, args=("background nodes took too long",))
-    timer.daemon = True
-    if limit:
-        timer.start()
+    try:
+        timer = context.run(_start_timer, request)
+    except Exception as error:  # no limit can be set
+        context.run(log_error, error, request, "before the nodes after the answer")
+        _stop(request, context, items, "after the answer")
+        return
     try:
         _exhaust(request, context, items)
     finally:
         timer.cancel()
+
+
+def _start_timer(request: RequestContext) -> threading.Timer:
+    """The timer that ends the background nodes; it never fires if the user sets no limit."""
+    limit = config_utils.user_int("backgroundNodesTimeoutInSeconds", BACKGROUND_LIMIT_SECONDS, minimum=0)
+    timer = threading.Timer(limit, request.cancel_scope.cancel, args=("background nodes took too long",))
+    timer.daemon = True
+    if limit:
+        timer.start()
+    return timer
 
 
 def _exhaust(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
@@ -65,7 +91,7 @@ def _drain(request: RequestContext, items: Iterator[Any]) -> None:
             pass
     except EarlyTerminationException as error:
         logger.info("Request %s: the nodes after the answer ended early: %s", request.request_id, error)
-    except Exception as error:  # the answer is out; only the log can be told
+    except BaseException as error:  # the answer is out; only the log can be told
         log_error(error, request, "after the answer")
 
 

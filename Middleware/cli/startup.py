@@ -1,6 +1,7 @@
 """The way from a command line to a server that listens, the same for every launcher."""
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import platform
@@ -88,7 +89,10 @@ def prepare(argv: Sequence[str] | None = None, program: str | None = None, threa
     demo_mode = demo.is_wanted(arguments)
     if demo_mode:
         demo.start_backend()
-    return Launch(build_application(threads), sock, host, port, demo_mode)
+    application = build_application(threads)
+    gc.collect()
+    gc.freeze()  # what the start made stays to the end: the collector need not look at it during requests
+    return Launch(application, sock, host, port, demo_mode)
 
 
 def configure(arguments: LaunchArguments) -> None:

@@ -17,7 +17,7 @@ from Middleware.services.response_builder_service import (
     encode_text,
     to_json,
 )
-from Middleware.utilities.tool_calls import ToolCallAssembler
+from Middleware.utilities.tool_calls import ToolCallAssembler, ToolCallNumbers
 
 SSE_DONE = b"data: [DONE]\n\n"
 SSE_HEARTBEAT = b":\n\n"
@@ -140,6 +140,7 @@ class OpenAIChatStream(_OpenAIStream):
         super().__init__(model, include_usage)
         self._id = f"chatcmpl-{uuid.uuid4()}"
         self._role: str | None = "assistant"
+        self._numbers = ToolCallNumbers()
 
     def text(self, token: str) -> bytes:
         return self._event(self._chunk(token)) if self._role else super().text(token)
@@ -148,7 +149,7 @@ class OpenAIChatStream(_OpenAIStream):
         return self._event(self._chunk("", reasoning=token))
 
     def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
-        return self._event(self._chunk(token, finish_reason, tool_calls=calls))
+        return self._event(self._chunk(token, finish_reason, tool_calls=self._numbers.numbered(calls)))
 
     def _chunk(self, token: str, finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
         role, self._role = self._role, None

@@ -4,19 +4,58 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+MAX_DIGITS = 9  # of an index that comes as text
+
+
+class ToolCallNumbers:
+    """Says which call of a stream a fragment belongs to.
+
+    That is its ``index``, which may be a text of digits. Without one it goes by its ``id``: a new id begins the next
+    call, no id continues the latest one.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[int, str] = {}  # "" until an id is known
+        self._latest = 0
+
+    def number(self, fragment: Mapping[str, Any]) -> int:
+        """The number of the call, from 0. Fragments must come in their order."""
+        call_id = fragment.get("id")
+        call_id = call_id if isinstance(call_id, str) else ""
+        number = _index(fragment.get("index"))
+        if number is None:
+            number = self._by_id(call_id)
+        self._ids[number] = call_id or self._ids.get(number, "")
+        self._latest = number
+        return number
+
+    def numbered(self, fragments: Iterable[Any]) -> list[Any]:
+        """The fragments, those without a proper ``index`` as copies that have one."""
+        return [self._with_index(fragment) if isinstance(fragment, Mapping) else fragment for fragment in fragments]
+
+    def _with_index(self, fragment: Mapping[str, Any]) -> Mapping[str, Any]:
+        number = self.number(fragment)
+        return fragment if type(fragment.get("index")) is int else {**fragment, "index": number}
+
+    def _by_id(self, call_id: str) -> int:
+        known = self._ids.get(self._latest, "")
+        if not call_id or not known or known == call_id:
+            return self._latest
+        return next((number for number, name in self._ids.items() if name == call_id), max(self._ids) + 1)
+
 
 class ToolCallAssembler:
-    """Puts the fragments of streamed tool calls together, by their ``index`` (absent: 0)."""
+    """Puts the fragments of streamed tool calls together."""
 
     def __init__(self) -> None:
         self._calls: dict[int, dict[str, Any]] = {}
+        self._numbers = ToolCallNumbers()
 
     def add(self, fragments: Iterable[Any]) -> None:
         """Take the ``tool_calls`` of one chunk. A name or id replaces, argument texts append, an object replaces."""
         for fragment in fragments:
             if isinstance(fragment, Mapping):
-                index = fragment.get("index")
-                self._merge(self._calls.setdefault(index if isinstance(index, int) else 0, {}), fragment)
+                self._merge(self._calls.setdefault(self._numbers.number(fragment), {}), fragment)
 
     def calls(self) -> list[dict[str, Any]]:
         """The calls so far, whole, by ascending index."""
@@ -37,3 +76,9 @@ class ToolCallAssembler:
             call["arguments"] = (known if isinstance(known, str) else "") + arguments
         elif isinstance(arguments, Mapping):
             call["arguments"] = dict(arguments)
+
+
+def _index(value: Any) -> int | None:
+    if type(value) is int:  # a bool is no index
+        return value
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS else None

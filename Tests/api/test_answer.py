@@ -1,7 +1,9 @@
 """From a run of the engine to an HTTP answer: heartbeats, batches, errors, and what happens after the answer."""
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +27,10 @@ from Tests.workflows.engine_lab import until
 
 BEAT = b":\n\n"
 Chunk = dict[str, Any]
+
+
+class Foreign(BaseException):
+    """What no ``except Exception`` sees."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +59,7 @@ SILENCE: Chunk = {"token": "", "finish_reason": None}
 class Run:
     """An engine's run made of chunks, pauses in seconds, exceptions and functions to call."""
 
-    def __init__(self, *steps: Chunk | float | Exception | Callable[[], Any]) -> None:
+    def __init__(self, *steps: Chunk | float | BaseException | Callable[[], Any]) -> None:
         self.steps = steps
         self.done: list[Any] = []
         self.closed = False
@@ -61,7 +67,7 @@ class Run:
     def __call__(self) -> Iterator[Any]:
         try:
             for step in self.steps:
-                if isinstance(step, Exception):
+                if isinstance(step, BaseException):
                     raise step
                 if isinstance(step, float):
                     time.sleep(step)
@@ -212,7 +218,7 @@ def test_an_error_after_chunks_that_show_nothing_keeps_its_status(request_: Requ
 
 
 def test_closing_while_nothing_is_shown_ends_the_run(request_: RequestContext) -> None:
-    silence: list[Chunk | float | Exception | Callable[[], Any]] = [SILENCE, 0.02]
+    silence: list[Chunk | float | BaseException | Callable[[], Any]] = [SILENCE, 0.02]
     run = Run(*silence * 500)
     body = stream(request_, run, patience=0.05)
     body.close()
@@ -235,6 +241,18 @@ def test_an_error_after_a_heartbeat_is_an_event(request_: RequestContext) -> Non
 def test_an_error_in_mid_stream_is_an_event(request_: RequestContext) -> None:
     assert read(stream(request_, Run(text("a"), ValueError("bug")))) == ["a", "#500."]
     assert not request_.cancel_scope.cancelled
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), Foreign(), SystemExit(3)], ids=repr)
+def test_no_foreign_exception_leaves_a_stream(request_: RequestContext, caplog: pytest.LogCaptureFixture,
+                                              error: BaseException) -> None:
+    assert read(stream(request_, Run(text("a"), error))) == ["a", "#500."]
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()], ids=repr)
+def test_foreign_exceptions_after_a_heartbeat(request_: RequestContext, error: BaseException) -> None:
+    assert "".join(read(stream(request_, Run(0.1, error), patience=0.01))).strip("~") == "#500."
 
 
 def test_text_held_back_for_its_batch_goes_before_the_error(request_: RequestContext) -> None:
@@ -342,6 +360,53 @@ def test_failing_later_nodes_are_logged(request_: RequestContext, caplog: pytest
     assert "memory is full" in caplog.text
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_foreign_exceptions_of_later_nodes(request_: RequestContext, caplog: pytest.LogCaptureFixture,
+                                           later: bool) -> None:
+    steps = (text("a"), FINAL, END, asyncio.CancelledError())
+    read(stream(request_, after(request_, asyncio.CancelledError()) if later else Run(*steps)))
+    assert settled()
+    assert "CancelledError" in caplog.text and "after the answer" in caplog.text
+
+
+def test_foreign_exceptions_while_a_run_is_stopped(request_: RequestContext, caplog: pytest.LogCaptureFixture) -> None:
+    def run() -> Iterator[Any]:
+        try:
+            yield text("a")
+        finally:
+            raise Foreign
+
+    stream(request_, run).close()  # type: ignore[arg-type]
+    assert settled()
+    assert "Foreign" in caplog.text
+
+
+@pytest.mark.parametrize("thread", ["Thread", "Timer"])
+def test_no_thread_for_later_nodes(request_: RequestContext, monkeypatch: pytest.MonkeyPatch,
+                                   caplog: pytest.LogCaptureFixture, thread: str) -> None:
+    def start(self: threading.Thread) -> None:
+        if self.name == "background-nodes" and thread == "Thread" or isinstance(self, threading.Timer):
+            raise RuntimeError("can't start new thread")
+        real(self)
+
+    real = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    run = after(request_, lambda: None)
+    assert "".join(read(stream(request_, run))) == "a!stop."
+    assert settled() and run.closed
+    assert "can't start new thread" in caplog.text
+
+
+def test_the_closing_line_of_a_run_that_never_was(request_: RequestContext, caplog: pytest.LogCaptureFixture) -> None:
+    def start() -> Iterator[Any]:
+        raise ValueError("no workflow")
+
+    caplog.set_level(logging.INFO)
+    with pytest.raises(ValueError, match="no workflow"):
+        stream(request_, start)  # type: ignore[arg-type]
+    assert caplog.text.count("done after") == 1
+
+
 def test_later_nodes_have_a_deadline(lab: Lab, request_: RequestContext) -> None:
     lab.user(backgroundNodesTimeoutInSeconds=1)
     ended: list[bool] = []
@@ -367,6 +432,24 @@ def test_whole_answer_that_fails(request_: RequestContext) -> None:
     with pytest.raises(BackendStatusError):
         WholeAnswer(request_, Run(BackendStatusError("no"))).value()
     assert settled()
+
+
+def test_the_closing_line_of_a_whole_answer_that_fails(request_: RequestContext,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with pytest.raises(Foreign):
+        WholeAnswer(request_, Run(Foreign())).value()
+    assert caplog.text.count("done after") == 1
+
+
+def test_closing_a_whole_answer_keeps_the_time_of_the_answer(request_: RequestContext) -> None:
+    answer = WholeAnswer(request_, lambda: iter(Run("x")()))
+    answer.value()
+    running_requests.answered(request_)
+    answered = request_.answered_at
+    time.sleep(0.01)
+    answer.close()
+    assert request_.answered_at == answered
 
 
 def test_whole_answer_goes_before_later_nodes(request_: RequestContext) -> None:
@@ -408,5 +491,20 @@ def test_usage_estimate() -> None:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "hello world"}, {"role": "user", "content": None}]
     assert estimated_usage(request_, messages, "hello world") == {
         "prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}
-    request_.usage = {"total_tokens": 1}
-    assert estimated_usage(request_, messages, "x") == {"total_tokens": 1}
+
+
+COMPLETE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+@pytest.mark.parametrize(("said", "told"), [
+    (COMPLETE, COMPLETE), ({**COMPLETE, "details": {"cached": 1}}, {**COMPLETE, "details": {"cached": 1}}),
+    (dict.fromkeys(COMPLETE), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
+    (dict.fromkeys(COMPLETE, "7"), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
+    (dict.fromkeys(COMPLETE, 7.5), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
+    (dict.fromkeys(COMPLETE, True), {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6}),
+    ({"prompt_tokens": 10, "completion_tokens": None}, {"prompt_tokens": 10, "completion_tokens": 3,
+                                                        "total_tokens": 13}),
+    ({"completion_tokens": 0, "total_tokens": 9}, {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 9})])
+def test_what_the_back_end_says_of_its_usage(said: dict[str, Any], told: dict[str, Any]) -> None:
+    request_ = RequestContext(usage=said)
+    assert estimated_usage(request_, [{"role": "user", "content": "hello world"}], "hello world") == told

@@ -44,6 +44,14 @@ def test_unknown_ollama_path_has_its_own_error_shape(lab: ApiLab) -> None:
     assert isinstance(answer.json["error"], str)
 
 
+@pytest.mark.parametrize("path", ["/v1//chat/completions", "/v1/chat//completions", "/api//chat", "/v1/models//"])
+def test_double_slashes_are_no_redirect(lab: ApiLab, path: str) -> None:
+    answer = lab.post({"model": "tester", "messages": []}, path)
+    assert answer.status == 404
+    assert answer.headers["Content-Type"] == "application/json"
+    assert answer.json["error"]
+
+
 @pytest.mark.parametrize(("method", "path"), [("GET", CHAT), ("DELETE", CHAT), ("PUT", CHAT), ("POST", "/v1/models")])
 def test_wrong_method(lab: ApiLab, method: str, path: str) -> None:
     with lab.client.open(path, method=method) as response:

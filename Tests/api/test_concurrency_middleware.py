@@ -15,6 +15,8 @@ from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.request_context import RequestContext
 from Tests.workflows.engine_lab import until
 
+CHAT = "/v1/chat/completions"
+
 
 class App:
     """A WSGI application whose body is ``parts``; a part that is an exception is raised."""
@@ -68,7 +70,7 @@ class Gate:
 
     def open(self, method: str = "POST", **environ: Any) -> tuple[Started, Any]:
         started = Started()
-        return started, self.middleware({"REQUEST_METHOD": method, **environ}, started)
+        return started, self.middleware({"REQUEST_METHOD": method, "PATH_INFO": CHAT, **environ}, started)
 
     def free(self) -> bool:
         """Whether a slot is free."""
@@ -164,6 +166,25 @@ def test_other_methods_never_wait(method: str) -> None:
     started = time.monotonic()
     assert finish(gate.open(method)[1]) == b"x"
     assert time.monotonic() - started < 0.5
+    assert not gate.free()
+
+
+WORKFLOWS = [CHAT, "/chat/completions", "/v1/completions", "/completions", "/api/chat", "/api/generate"]
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize("path", WORKFLOWS)
+def test_what_runs_a_workflow_waits(path: str, slash: str) -> None:
+    gate = Gate(App(b"x"), timeout=0.05)
+    gate.open()
+    assert gate.open(PATH_INFO=path + slash)[0].status.startswith("503")
+
+
+@pytest.mark.parametrize("path", ["/api/show", "/api/show/", "/v1/models", "/api/pull", "/v1/embeddings", "/", ""])
+def test_other_posts_never_wait(path: str) -> None:
+    gate = Gate(App(b"x"), timeout=0.05)
+    gate.open()
+    assert finish(gate.open(PATH_INFO=path)[1]) == b"x"
     assert not gate.free()
 
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
 import pytest
+
 from Tests.api.api_lab import ApiLab
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import llm, reply_to, static, user

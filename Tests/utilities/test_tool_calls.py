@@ -22,6 +22,10 @@ def part(arguments: Any = None, name: Any = None, index: Any = 0, call_id: Any =
     return {"index": index, "id": call_id, "function": function}
 
 
+def whole(call_id: str, index: Any = None) -> dict[str, Any]:
+    return part("{}", "f", index, call_id)
+
+
 @pytest.mark.parametrize(("fragments", "calls"), [
     ((), []),
     ((part('{"a":', "f", 0, "c1"), part("1}")), [("c1", "f", '{"a":1}')]),
@@ -34,6 +38,18 @@ def part(arguments: Any = None, name: Any = None, index: Any = 0, call_id: Any =
     ((part(None, "f"),), [("", "f", "")]),
     (("junk", None, 5, {"index": 0}, {"index": 0, "function": "x"}), [("", "", "")]),
     ((part("", 5, 0, 6),), [("", "", "")]),
+    ((whole("c1"), whole("c2"), whole("c3")), [("c1", "f", "{}"), ("c2", "f", "{}"), ("c3", "f", "{}")]),
+    ((part("a", "f", None, "c1"), part("b", index=None), part("c", "g", None, "c2"), part("d", index=None)),
+     [("c1", "f", "ab"), ("c2", "g", "cd")]),
+    ((part("a", "f", None, "c1"), part("x", "g", None, "c2"), part("b", index=None, call_id="c1"),
+      part("c", index=None)), [("c1", "f", "abc"), ("c2", "g", "x")]),
+    ((part("a", "f", "0", "c1"), part("x", "g", "1", "c2"), part("b", index="0"), part("y", index="1")),
+     [("c1", "f", "ab"), ("c2", "g", "xy")]),
+    ((whole("c1", True), whole("c2", False)), [("c1", "f", "{}"), ("c2", "f", "{}")]),
+    ((whole("c1", 0.0), whole("c2", "²"), whole("c3", "9" * 5000)),
+     [("c1", "f", "{}"), ("c2", "f", "{}"), ("c3", "f", "{}")]),
+    ((part("a", "f", 4, "c1"), whole("c2")), [("c1", "f", "a"), ("c2", "f", "{}")]),
+    ((part("a", "f", 0, "c1"), part("b", index=0, call_id="c2")), [("c2", "f", "ab")]),
 ])
 def test_assembly(fragments: tuple[Any, ...], calls: list[tuple[str, str, Any]]) -> None:
     assert assembled(*fragments) == calls

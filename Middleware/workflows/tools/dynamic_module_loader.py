@@ -1,6 +1,7 @@
 """Runs users' Python scripts: loads the file afresh on every call and calls its function ``Invoke``."""
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 SETUP_ERROR = "Error: Module '{}' setup issue. Please check logs."
 UNEXPECTED_ERROR = ("Error: An unexpected error occurred while processing your request. "
                     "Please check system logs.")
+FAILURES = (Exception, SystemExit, asyncio.CancelledError)  # of foreign code
 _numbers = itertools.count(1)
 _path_lock = threading.Lock()
 
@@ -139,7 +141,7 @@ def _invoke_of(module: ModuleType, path: str) -> Callable[..., Any]:
 def _call(invoke: Callable[..., Any], path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return invoke(*args, **kwargs)
-    except (Exception, SystemExit) as error:  # foreign code
+    except FAILURES as error:
         return _failure_text(error, path)
 
 
@@ -152,7 +154,7 @@ def _stream(chunks: GeneratorType[Any, Any, Any], module: ModuleType, path: str,
             if request is not None and request.cancel_scope.cancelled:
                 raise EarlyTerminationException(f"Request {request.request_id} was cancelled")
             yield {"token": chunk, "finish_reason": None} if isinstance(chunk, str) else chunk
-    except (Exception, SystemExit) as error:  # foreign code
+    except FAILURES as error:
         yield {"token": _failure_text(error, path), "finish_reason": None}
     finally:
         chunks.close()

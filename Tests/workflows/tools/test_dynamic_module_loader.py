@@ -196,7 +196,7 @@ def test_import_surface(script: Write) -> None:
 
 @pytest.mark.parametrize(("statement", "text"), [
     ("raise ValueError('secret')", UNEXPECTED), ("import sys; sys.exit(1)", UNEXPECTED), ("1/0", UNEXPECTED),
-    ("raise OSError('x')", UNEXPECTED),
+    ("raise OSError('x')", UNEXPECTED), ("import asyncio; raise asyncio.CancelledError", UNEXPECTED),
     ("None.nope", "Error: Module 'task.py' setup issue. Please check logs."),
     ("raise TypeError('x')", "Error: Module 'task.py' setup issue. Please check logs."),
     ("raise DynamicModuleError('It broke')", "Error processing request in module 'task.py'. It broke"),
@@ -257,10 +257,14 @@ def test_generator_of_chunks(script: Write, tmp_path: Path) -> None:
     assert not [name for name in set(sys.modules) - known if "task" in name]
 
 
-def test_failing_generator_ends_with_the_text(script: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    chunks = run_dynamic_module(script(GENERATOR.replace("FAILURE", "1/0")), str(tmp_path / "log"))
+@pytest.mark.parametrize(("statement", "logged"), [
+    ("1/0", "ZeroDivisionError"), ("sys.exit(2)", "SystemExit"),
+    ("import asyncio; raise asyncio.CancelledError", "CancelledError")])
+def test_failing_generator_ends_with_the_text(script: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+                                              statement: str, logged: str) -> None:
+    chunks = run_dynamic_module(script(GENERATOR.replace("FAILURE", statement)), str(tmp_path / "log"))
     assert list(chunks) == [A, B, {"token": UNEXPECTED, "finish_reason": None}]
-    assert "ZeroDivisionError" in caplog.text
+    assert logged in caplog.text
 
 
 def test_closed_generator_closes_the_script(script: Write, tmp_path: Path) -> None:

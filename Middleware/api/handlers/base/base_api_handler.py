@@ -60,14 +60,14 @@ class BaseApiHandler(ABC):
                 body = read_json_body()
                 self.identify(context, body)
                 response = answer(context, body)
-            except Exception as error:  # the HTTP edge
+            except BaseException as error:  # the HTTP edge: what foreign code lets through would hang the client
                 response = self.failure(error, context)
         response.headers["X-Request-Id"] = context.request_id
         if context.route:  # a stream that has not chosen within its first second goes without
             response.headers["X-Wilmer-Route"] = route_header(context.route)
         return response
 
-    def failure(self, error: Exception, context: RequestContext | None) -> Response:
+    def failure(self, error: BaseException, context: RequestContext | None) -> Response:
         log_error(error, context, "before the answer")
         public = describe_error(error, context)
         if public.is_client_error:
@@ -79,7 +79,7 @@ class BaseApiHandler(ABC):
         with request_scope(RequestContext()):
             try:
                 return json_response(build())
-            except Exception as error:  # the HTTP edge
+            except BaseException as error:  # the HTTP edge
                 return self.failure(error, None)
 
     @staticmethod
@@ -139,7 +139,7 @@ def streamed_answer(context: RequestContext, start: Start, renderer: StreamRende
         running_requests.end(context)
         raise
     return Response(body, headers=STREAM_HEADERS,  # type: ignore[arg-type]
-                    content_type=renderer.content_type)
+                    content_type=renderer.content_type, direct_passthrough=True)
 
 
 def read_json_body() -> dict[str, Any]:

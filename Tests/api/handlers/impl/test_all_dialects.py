@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from Middleware.services.locking_service import locking_service
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.workflows.handlers.impl.specialized.static_texts import StaticResponseHandler
+from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.api.api_lab import Answer, ApiLab, settled
 from Tests.api.front_dialects import FRONTS, OLLAMA_CHAT, OLLAMA_TEXT, OPENAI_CHAT, OPENAI_TEXT, Front
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
@@ -582,12 +584,17 @@ def test_the_log_has_the_bug_and_not_the_words(lab: ApiLab, front: Front, stream
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 @pytest.fixture
-def held(lab: ApiLab, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """A node that wants a lock which another run has."""
-    lab.user(sqlLiteDirectory=str(tmp_path))
-    assert locking_service.acquire("L", "another run", "tester")
-    yield {"type": "WorkflowLock", "workflowLockId": "L"}
-    locking_service.release("another run")
+def held(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A node that ends its run, as one does that wants a lock which another run has."""
+    answer = StaticResponseHandler.handle
+
+    def handle(self: StaticResponseHandler, context: ExecutionContext) -> Any:
+        if context.config["content"] == "held":
+            raise EarlyTerminationException("the lock is held by another run")
+        return answer(self, context)
+
+    monkeypatch.setattr(StaticResponseHandler, "handle", handle)
+    return static("held")
 
 
 def test_lock_before_the_answer_makes_it_empty(lab: ApiLab, front: Front, stream: bool, held: dict[str, Any]) -> None:
@@ -598,9 +605,11 @@ def test_lock_before_the_answer_makes_it_empty(lab: ApiLab, front: Front, stream
     assert lab.backend.requests == []
 
 
-def test_lock_after_the_answer_leaves_it(lab: ApiLab, front: Front, stream: bool, held: dict[str, Any]) -> None:
+def test_lock_after_the_answer_leaves_it(lab: ApiLab, front: Front, stream: bool, held: dict[str, Any],
+                                         caplog: pytest.LogCaptureFixture) -> None:
     lab.default([llm("", returnToUser=True), held, llm("never")])
     answer = ask(lab, front, stream=stream)
     assert (answer.status, front.answer(answer.data, stream)) == (200, "<hi>")
     assert (front.finishes(answer.data) if stream else [front.finish(answer.json)]) == ["stop"]
     assert settled() and lab.prompts == ["hi"]
+    assert "Traceback" not in caplog.text
