@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes its own Python environment (venv-tests), installs what requirements-test.txt names when that has changed, and
-# runs the tests. All arguments go to pytest.
+# runs the tests, one file per process at a time. All arguments go to pytest.
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -30,4 +30,4 @@ if ! cat requirements.txt requirements-test.txt | cmp -s - "$stamp"; then
     cat requirements.txt requirements-test.txt > "$stamp"
 fi
 [ "${1-}" = "--prepare-only" ] && exit 0
-exec venv-tests/bin/python -m pytest "$@"
+exec venv-tests/bin/python -m pytest -n auto --dist loadfile "$@"

@@ -170,8 +170,9 @@ def _without_id(message: str) -> str:
 def test_unknown_node_type_runs_as_standard(world: World) -> None:
     assert world.server.ask("unknown-node-type").text == "typo says hello."
     output = world.server.wait_output("Standart")
-    warning = next(line for line in output.splitlines() if "Standart" in line)
-    assert "WARNING" in warning and "unknown-node-type" in warning and "node 1" in warning
+    warning = next(line for line in output.splitlines()
+                   if "WARNING" in line and "Standart" in line and "node 1" in line)
+    assert "unknown-node-type" in warning
     assert "'Standard'" in warning or "Did you mean Standard" in warning, warning
 
 

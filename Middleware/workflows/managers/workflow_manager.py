@@ -13,17 +13,27 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
 from Middleware.workflows.events import EngineListener, Listeners, LogSummary
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.impl.curl_command_handler import CurlCommandHandler
+from Middleware.workflows.handlers.impl.mcp_tool_call_handler import MCPToolCallHandler
 from Middleware.workflows.handlers.impl.specialized_node_handler import SpecializedNodeHandler
 from Middleware.workflows.handlers.impl.standard_node_handler import StandardNodeHandler
 from Middleware.workflows.handlers.impl.sub_workflow_handler import SubWorkflowHandler
+from Middleware.workflows.handlers.impl.tool_node_handler import ToolNodeHandler
+from Middleware.workflows.handlers.impl.web_fetch_handler import WebFetchHandler
+from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, VARIABLES
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
 from Middleware.workflows.models.execution_context import ExecutionContext, Message, RunRequest
 from Middleware.workflows.processors.workflows_processor import WorkflowProcessor
+from Middleware.workflows.validation.load_check import LoadCheck
 
 logger = logging.getLogger(__name__)
 
-HANDLER_CLASSES: tuple[type[BaseHandler], ...] = (StandardNodeHandler, SubWorkflowHandler, SpecializedNodeHandler)
+HANDLER_CLASSES: tuple[type[BaseHandler], ...] = (
+    StandardNodeHandler, SubWorkflowHandler, SpecializedNodeHandler, ToolNodeHandler, WebFetchHandler,
+    CurlCommandHandler, MCPToolCallHandler)
 MAX_NESTING = 25
+BUILT_IN_VARIABLES = frozenset({*VARIABLES, *CATEGORY_VARIABLES, "messages"})
+_load_check = LoadCheck(BUILT_IN_VARIABLES)
 
 
 class WorkflowManager:
@@ -95,6 +105,7 @@ class WorkflowManager:
         strip_discussion_tags(messages)
         messages[:] = [message for message in messages if not is_blank(message)]
         loaded = config_utils.load_workflow(self.workflow_config_name, self.folder_override, self.calling_folder)
+        _load_check.check(loaded, self.node_handlers)
         chain = (*chain, f"{loaded.folder}/{loaded.name}")
         if len(chain) > MAX_NESTING:
             raise ConfigValueError(f"workflows are nested more than {MAX_NESTING} deep: "

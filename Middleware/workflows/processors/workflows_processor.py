@@ -4,7 +4,7 @@ from __future__ import annotations
 import difflib
 import logging
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from inspect import isgenerator
 from typing import Any, TypeGuard
 
@@ -13,6 +13,7 @@ from Middleware.exceptions import ConfigValueError, EarlyTerminationException, W
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_service import LlmHandlerService
+from Middleware.services.locking_service import locking_service
 from Middleware.utilities import config_utils
 from Middleware.utilities.streaming_utils import (
     lowercase_tool_call_names,
@@ -25,12 +26,14 @@ from Middleware.workflows.events import Listeners, RunRecord
 from Middleware.workflows.handlers.impl.sub_workflow_handler import SUB_WORKFLOW_TYPES, ChildRun
 from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo, RunRequest
 from Middleware.workflows.numeric_fields import coerce_numeric_fields
+from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
 from Middleware.workflows.streaming.value_stream import value_to_chunks
 
 logger = logging.getLogger(__name__)
 
 OVERRIDABLE = ("systemPrompt", "prompt")
+SELF_CLEANING_TYPES = frozenset({"ImageProcessor", "SlowButQualityRAG"})  # they clean each answer as it arrives
 END: dict[str, Any] = {"token": "", "finish_reason": None, "end": True}
 """Closes the answer of a streaming run: what an iterator yields after it belongs to the nodes behind the responder."""
 
@@ -61,18 +64,52 @@ class WorkflowProcessor:
         started = time.perf_counter()
         self.listeners.tell("run_started", self.record)
         try:
-            for index in range(len(self.run.nodes)):
-                yield from self._step(index)
+            if as_flag(self.run.variables.get("parallelNodes")):
+                yield from self._run_in_parallel()
+            else:
+                for index in range(len(self.run.nodes)):
+                    yield from self._step(index)
         except _RunEnds:
             pass
         except Exception as error:
             self.record.error = type(error).__name__
             raise
         finally:
+            locking_service.release(self.run.workflow_id)
             self.record.seconds = time.perf_counter() - started
             self.listeners.tell("run_finished", self.record)
 
+    def _run_in_parallel(self) -> Iterator[Any]:
+        """The nodes before the responder together, then the responder, then the nodes behind it together."""
+        needed = dependencies(self.run.nodes, self.run.variables)
+        for info in self._together(range(self.responder_index), needed):
+            self._report(info)
+        if self.run.nodes:
+            yield from self._step(self.responder_index)
+        for info in self._together(range(self.responder_index + 1, len(self.run.nodes)), needed):
+            self._report(info)
+
+    def _together(self, indexes: range, needed: Sequence[frozenset[int]]) -> list[NodeExecutionInfo]:
+        return run_together(indexes, needed, self._run_quietly) if indexes else []
+
+    def _run_quietly(self, index: int) -> NodeExecutionInfo:
+        """Run one node that does not answer and so yields nothing."""
+        try:
+            next(self._run_node(index))
+        except StopIteration as end:
+            info: NodeExecutionInfo = end.value
+            return info
+        raise AssertionError("only the responder delivers")
+
     def _step(self, index: int) -> Iterator[Any]:
+        self._report((yield from self._run_node(index)))
+
+    def _report(self, info: NodeExecutionInfo) -> None:
+        self.record.nodes.append(info)
+        self.listeners.tell("node_finished", self.record, info)
+
+    def _run_node(self, index: int) -> Generator[Any, None, NodeExecutionInfo]:
+        """Run one node and keep its output. Yields only what the responder delivers."""
         self._raise_if_cancelled()
         started = time.perf_counter()
         node_type, name = self._node_type(index), _log_name(self.run.nodes[index])
@@ -87,11 +124,9 @@ class WorkflowProcessor:
             self.listeners.tell("node_failed", self.record, index + 1, node_type, name, error)
             self._pass_on(error, index, name)
         self.outputs[f"agent{index + 1}Output"] = output
-        info = NodeExecutionInfo(index + 1, node_type, _summary_name(context.config, name),
+        return NodeExecutionInfo(index + 1, node_type, _summary_name(context.config, name),
                                  context.llm_handler.endpoint_name if context.llm_handler else "",
                                  _url(context.llm_handler), time.perf_counter() - started)
-        self.record.nodes.append(info)
-        self.listeners.tell("node_finished", self.record, info)
 
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
         """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""
@@ -99,6 +134,9 @@ class WorkflowProcessor:
         if self.run.request.cancel_scope.cancelled:
             raise error if early else self._cancelled() from error
         where = f"{self.run.folder}/{self.run.workflow_name}"
+        if index > self.responder_index and early:
+            logger.info("Workflow %s, node %d '%s' ended the run: %s", where, index + 1, name, error)
+            raise _RunEnds from error
         if index > self.responder_index:
             logger.error("Workflow %s, node %d '%s' failed after the answer: %s", where, index + 1, name, error,
                          exc_info=not isinstance(error, WilmerError))
@@ -320,7 +358,7 @@ class _RunEnds(Exception):
 def _endpoint_config(context: ExecutionContext) -> Mapping[str, Any] | None:
     """The endpoint file whose cleaning rules apply: that of the endpoint which answered."""
     handler = context.llm_handler
-    if handler is None or handler.llm is None:
+    if handler is None or handler.llm is None or context.config["type"] in SELF_CLEANING_TYPES:
         return None
     outcome = getattr(handler.llm, "outcome", None)
     return getattr(outcome, "endpoint_config", None) or handler.endpoint_config

@@ -16,7 +16,7 @@ class NodeKey:
     """One key of a node type.
 
     Attributes:
-        kind: the JSON type: ``str``, ``bool``, ``int``, ``list``, ``object`` or ``any``.
+        kind: the JSON type: ``str``, ``bool``, ``int``, ``number``, ``list``, ``object`` or ``any``.
         variables: ``full`` (all variables), ``early`` (those known before the endpoint is) or ``none``.
     """
 
@@ -40,6 +40,8 @@ COMMON_KEYS: tuple[NodeKey, ...] = (
     NodeKey("presetName", "str", None, "Other name of preset.", "early"),
     NodeKey("maxResponseSizeInTokens", "int", 400, "Longest answer of the LLM.", "early"),
     NodeKey("maxContextTokenSize", "int", 4096, "Accepted without effect.", "early"),
+    NodeKey("dependsOn", "list", None, "With parallelNodes: nodes to wait for, by number (from 1) or title."),
+    NodeKey("parallelSafe", "bool", False, "With parallelNodes: need not keep its order among nodes that act."),
 )
 
 

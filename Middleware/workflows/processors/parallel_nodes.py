@@ -1,0 +1,133 @@
+"""Which nodes of a workflow may run at the same time, and running them so.
+
+Only with ``"parallelNodes": true`` at the top of a workflow file. A node waits for the nodes whose outputs its texts
+name, for those in its ``dependsOn``, and, if it does something to the world, for every earlier node that does so too.
+"""
+from __future__ import annotations
+
+import contextvars
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from Middleware.utilities.text_utils import as_flag
+
+MAX_WORKERS = 16
+
+PURE_TYPES = frozenset({
+    "Standard", "StaticResponse", "StringConcatenator", "Conditional", "ArithmeticProcessor", "JsonExtractor",
+    "TagTextExtractor", "DelimitedChunker", "WebFetch", "OfflineWikiApiFullArticle", "OfflineWikiApiBestFullArticle",
+    "OfflineWikiApiTopNFullArticles", "OfflineWikiApiPartialArticle", "OfflineResearcherApiQuickSearch",
+    "OfflineResearcherApiDeepResearch", "ConversationalKeywordSearchPerformerTool"})
+"""Nodes that only give an output. All others act on files, memories, locks or whatever a script or tool touches."""
+
+BARRIER_TYPES = frozenset({"WorkflowLock", "ImageProcessor", "ContextCompactor"})
+"""Nodes that end the run or change the conversation: everything before them is done, nothing behind them begun."""
+
+_OUTPUT = re.compile(r"\bagent(\d+)Output\b")
+_WORD = re.compile(r"[^\W\d]\w*")
+
+Node = Mapping[str, Any]
+
+
+def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any]) -> list[frozenset[int]]:
+    """For each node the indexes of the earlier nodes that it has to wait for (those they wait for left out)."""
+    through = {name: found for name, value in variables.items() if (found := _outputs_in(value))}
+    result: list[frozenset[int]] = []
+    acting: int | None = None  # the newest node that does something to the world
+    barrier: int | None = None
+    for index, node in enumerate(nodes):
+        needed = {number for number in _outputs_used(node, through) | _demanded(node, nodes) if number < index}
+        if barrier is not None:
+            needed.add(barrier)
+        if _is_barrier(node):
+            needed = set(range(index))
+            barrier = acting = index
+        elif _acts(node):
+            if acting is not None:
+                needed.add(acting)
+            acting = index
+        result.append(frozenset(needed))
+    return result
+
+
+def run_together(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: Callable[[int], Any]) -> list[Any]:
+    """Run ``run(index)`` for all ``indexes``, each when those it needs are done; returns the results in order.
+
+    Indexes that ``needed`` names and ``indexes`` does not are done already. After a failure nothing new is begun, what
+    runs is waited for, and the failure of the first node in order is raised.
+    """
+    waiting = list(indexes)
+    missing = set(waiting)
+    results: dict[int, Any] = {}
+    running: dict[Future[Any], int] = {}
+    failures: dict[int, BaseException] = {}
+    with ThreadPoolExecutor(min(len(waiting), MAX_WORKERS) or 1, thread_name_prefix="parallel-node") as pool:
+        while waiting and not failures or running:
+            for index in [] if failures else [index for index in waiting if not needed[index] & missing]:
+                waiting.remove(index)
+                running[pool.submit(contextvars.copy_context().run, run, index)] = index
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                index = running.pop(future)
+                missing.discard(index)
+                error = future.exception()
+                if error is not None:
+                    failures[index] = error
+                else:
+                    results[index] = future.result()
+    if failures:
+        raise failures[min(failures)]
+    return [results[index] for index in sorted(results)]
+
+
+def _acts(node: Node) -> bool:
+    if as_flag(node.get("parallelSafe")):
+        return False
+    if node.get("type") == "WebFetch" and str(node.get("method") or "GET").upper() not in ("GET", "HEAD"):
+        return True
+    return node.get("type", "Standard") not in PURE_TYPES
+
+
+def _is_barrier(node: Node) -> bool:
+    return node.get("type") in BARRIER_TYPES and not as_flag(node.get("parallelSafe"))
+
+
+def _outputs_used(node: Node, through: Mapping[str, set[int]]) -> set[int]:
+    """Indexes of the nodes whose outputs a node's texts name, themselves or through a variable of the file."""
+    found = _outputs_in(node)
+    if through:
+        for text in _texts(node):
+            for word in _WORD.findall(text):
+                found |= through.get(word, set())
+    return found
+
+
+def _outputs_in(value: Any) -> set[int]:
+    return {int(number) - 1 for text in _texts(value) for number in _OUTPUT.findall(text)}
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            if key not in ("title", "agentName"):
+                yield from _texts(entry)
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from _texts(entry)
+
+
+def _demanded(node: Node, nodes: Sequence[Node]) -> set[int]:
+    """The nodes in ``dependsOn``: numbers, counted from 1, or titles."""
+    wanted = node.get("dependsOn")
+    found: set[int] = set()
+    for entry in wanted if isinstance(wanted, list) else ():
+        if isinstance(entry, int) and not isinstance(entry, bool):
+            found.add(entry - 1)
+        else:
+            found |= {index for index, other in enumerate(nodes)
+                      if entry in (other.get("title"), other.get("agentName"))}
+    return {index for index in found if index >= 0}

@@ -1,0 +1,90 @@
+"""What a check of a workflow found, and the text that shows it to people."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from Middleware.utilities.sensitive_logging_utils import MASK, SECRET_KEYS, mask_url
+
+Severity = Literal["error", "warning", "note"]
+
+MAX_QUOTED = 80
+MAX_LISTED = 40
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to look at in a workflow file.
+
+    Attributes:
+        severity: ``error`` (cannot work as written), ``warning`` (runs, but hardly as meant) or ``note`` (often meant).
+        file: relative to the config root, with forward slashes.
+        json_path: such as ``nodes[2].prompt``.
+        line: in the file, from 1; None if it is not known.
+        expected: what would have been right, if that can be said.
+        suggestion: the nearest thing that exists, if one is near.
+    """
+
+    severity: Severity
+    file: str
+    json_path: str
+    line: int | None
+    message: str
+    expected: str = ""
+    suggestion: str = ""
+
+    def __str__(self) -> str:
+        line = f" (line {self.line})" if self.line is not None else ""
+        expected = f" Expected: {self.expected}." if self.expected else ""
+        hint = f" Did you mean '{self.suggestion}'?" if self.suggestion else ""
+        end = "." if (expected or hint) and not self.message.endswith((".", "?")) else ""
+        return f"{self.severity:<7}  {self.json_path or 'the file'}{line}: {self.message}{end}{expected}{hint}"
+
+
+def report(findings: Sequence[Finding]) -> str:
+    """One text about all findings, a block of lines per file; empty without findings."""
+    files = dict.fromkeys(finding.file for finding in findings)
+    return "\n".join(_block(file, [finding for finding in findings if finding.file == file]) for file in files)
+
+
+def only_notes(findings: Iterable[Finding]) -> bool:
+    """Whether nothing among the findings is more than a note."""
+    return all(finding.severity == "note" for finding in findings)
+
+
+def child(path: str, key: str | int) -> str:
+    """The JSON path of an entry of the value at ``path``."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    key = key if len(key) <= MAX_QUOTED else key[:MAX_QUOTED - 3] + "..."
+    if not key.isidentifier():
+        return f"{path}[{json.dumps(key)}]"  # in ASCII, so that it is printable
+    return f"{path}.{key}" if path else key
+
+
+def shortened(text: str, limit: int = MAX_QUOTED) -> str:
+    """``text`` as one printable line of at most ``limit`` characters."""
+    line = "".join(character if character.isprintable() else " " for character in text[:limit + 1])
+    return line if len(line) <= limit else line[:limit - 3] + "..."
+
+
+def quoted(value: Any, *keys: str) -> str:
+    """A value as a finding may show it. ``keys`` lead to it; that of a secret-like key is masked."""
+    if any(key.lower() in SECRET_KEYS for key in keys):
+        return MASK
+    if isinstance(value, str):
+        return f"'{shortened(mask_url(value) if '://' in value else value)}'"
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, (list, tuple)) else shortened(json.dumps(value, default=str))
+
+
+def _block(file: str, findings: Sequence[Finding]) -> str:
+    name = file.removeprefix("Workflows/").removesuffix(".json")
+    count = "1 thing" if len(findings) == 1 else f"{len(findings)} things"
+    lines = [f"  {finding}" for finding in findings[:MAX_LISTED]]
+    if len(findings) > MAX_LISTED:
+        lines.append(f"  ... and {len(findings) - MAX_LISTED} more")
+    return "\n".join([f"Workflow {name}: {count} to look at", *lines])

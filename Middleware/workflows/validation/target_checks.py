@@ -1,0 +1,114 @@
+"""Checks of what a node names: endpoints, presets, child workflows and other files."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from Middleware.workflows.handlers.impl.sub_workflow_handler import SUB_WORKFLOW_TYPES
+from Middleware.workflows.validation.findings import Finding, child
+from Middleware.workflows.validation.lookups import Lookups, Problem
+from Middleware.workflows.validation.node_view import NodeView
+
+LLM_TYPES = frozenset({"Standard", "ImageProcessor"})
+"""Types that fail without an endpoint of their own."""
+
+CHILD_KEYS = ("workflowName", "fileMemoryWorkflowName")
+
+
+def check_targets(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Findings about everything that the node names. What holds a placeholder is not looked up."""
+    if view.runs_as not in SUB_WORKFLOW_TYPES:
+        yield from _endpoints(view, lookups)
+    yield from _children(view, lookups)
+    for key, look_up in _files(lookups):
+        name = view.node.get(key)
+        if key in view.keys and isinstance(name, str) and name.strip() and "{" not in name:
+            yield from _problem(view, key, look_up(name))
+
+
+# -- endpoint and preset -----------------------------------------------------------------------------------------------
+
+def _endpoints(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    models = view.node.get("multiModelList") if "multiModelList" in view.keys else None
+    if isinstance(models, (list, tuple)) and models:
+        yield from _models(view, models, lookups)
+    endpoint = view.node.get("endpointName")
+    if endpoint:
+        yield from _endpoint(view, str(endpoint), lookups, child(view.path, "endpointName"))
+    elif not models:
+        yield from _no_endpoint(view)
+
+
+def _no_endpoint(view: NodeView) -> Iterator[Finding]:
+    preset = _preset_key(view.node)
+    if view.runs_as in LLM_TYPES and view.declared:
+        yield view.finding("error", "", "the node calls an LLM but names no endpoint",
+                           expected="'endpointName' with the name of a file in Endpoints")
+    elif preset:
+        yield view.finding("note", preset, f"'{preset}' has no effect without 'endpointName'")
+
+
+def _models(view: NodeView, models: Any, lookups: Lookups) -> Iterator[Finding]:
+    for index, entry in enumerate(models):
+        path = child(child(view.path, "multiModelList"), index)
+        name = entry.get("endpointName") if isinstance(entry, Mapping) else None
+        if isinstance(name, str) and name.strip():
+            yield from _endpoint(view, name, lookups, child(path, "endpointName"))
+        else:
+            yield view.finding("error", "", "an entry of multiModelList names no endpoint", path=path,
+                               expected="an object with 'endpointName', the name of a file in Endpoints")
+
+
+def _endpoint(view: NodeView, name: str, lookups: Lookups, path: str) -> Iterator[Finding]:
+    if "{" in name:
+        return
+    problem = lookups.endpoint(name)
+    if problem is not None:
+        yield from _problem(view, "", problem, path)
+        return
+    key = _preset_key(view.node)
+    preset = str(view.node[key]) if key else None
+    if preset is None or "{" not in preset:
+        yield from _problem(view, "", lookups.preset(preset, name), child(view.path, key) if key else path)
+
+
+def _preset_key(node: Mapping[str, Any]) -> str:
+    """The key that names the preset, empty if none does."""
+    key = "preset" if "preset" in node else "presetName"
+    return key if node.get(key) else ""
+
+
+# -- child workflows ---------------------------------------------------------------------------------------------------
+
+def _children(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    folder = view.node.get("workflowUserFolderOverride") if "workflowUserFolderOverride" in view.keys else None
+    if folder and (not isinstance(folder, str) or "{" in folder):
+        return
+    for path, name in _child_names(view):
+        if "{" not in name:
+            yield from _problem(view, "", lookups.workflow(name, folder or None, view.loaded.folder), path)
+
+
+def _child_names(view: NodeView) -> Iterator[tuple[str, str]]:
+    """Paths and names of the workflows that the node may run."""
+    for key in CHILD_KEYS:
+        if key in view.keys and view.node.get(key):
+            yield child(view.path, key), str(view.node[key])
+    table = view.node.get("conditionalWorkflows") if "conditionalWorkflows" in view.keys else None
+    for value, name in table.items() if isinstance(table, Mapping) else ():
+        unused = value.lower() == "default" and view.node.get("UseDefaultContentInsteadOfWorkflow") is not None
+        if name and not unused:
+            yield child(child(view.path, "conditionalWorkflows"), value), str(name)
+
+
+# -- other files -------------------------------------------------------------------------------------------------------
+
+def _files(lookups: Lookups) -> tuple[tuple[str, Callable[[str], Problem | None]], ...]:
+    return (("structuredOutputFile", lookups.structured_output), ("module_path", lookups.script),
+            ("server", lookups.mcp_server))
+
+
+def _problem(view: NodeView, key: str, problem: Problem | None, path: str = "") -> Iterator[Finding]:
+    if problem is not None:
+        yield view.finding("error", key, problem.message, suggestion=problem.suggestion, path=path)
+

@@ -1,0 +1,149 @@
+"""Nodes that do not need each other run at the same time, if the workflow says so."""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import BackendStatusError
+from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, status_reply
+from Tests.workflows.engine_lab import EngineLab, Recorder, last_text, llm, reply_to, start, static
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
+    with StubBackend() as backend:
+        yield EngineLab(tmp_path, monkeypatch, backend)
+
+
+# -- who waits for whom ------------------------------------------------------------------------------------------------
+
+A, SAVE, LOCK, CHILD = {"type": "Standard"}, {"type": "SaveCustomFile"}, {"type": "WorkflowLock"}, {
+    "type": "CustomWorkflow"}
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [
+    ([A, A, A], [(), (), ()]),
+    ([A, A, {"prompt": "{agent1Output}"}], [(), (), (0,)]),
+    ([A, {"prompt": "{{ agent1Output.x }} {agent1Output}", "strings": [{"a": "agent2Output"}]}], [(), (0,)]),
+    ([A, {"prompt": "{agent2Output}{agent3Output}"}, A], [(), (), ()]),
+    ([A, {"title": "agent1Output", "prompt": "{xagent1Output} {agent1Outputs}"}], [(), ()]),
+    ([A, {"prompt": "{both}"}], [(), (0,)]),
+    ([A, {"prompt": "botha"}], [(), ()]),
+    ([A, A, {"dependsOn": [1, "two"]}, {"title": "two"}], [(), (), (0,), ()]),
+    ([{"title": "one"}, {"agentName": "two"}, {"dependsOn": ["two", 3, 9, 0, True, "none"]}], [(), (), (1,)]),
+    ([SAVE, A, SAVE, CHILD, A], [(), (), (0,), (2,), ()]),
+    ([SAVE, {**SAVE, "parallelSafe": True}, {**CHILD, "parallelSafe": "true"}, SAVE], [(), (), (), (0,)]),
+    ([A, SAVE, LOCK, A, SAVE], [(), (), (0, 1), (2,), (2,)]),
+    ([A, {"type": "ImageProcessor"}, A, {"prompt": "{agent1Output}"}], [(), (0,), (1,), (0, 1)]),
+    ([{"type": "WebFetch"}, {"type": "WebFetch", "method": "post"}, {"type": "WebFetch", "method": "POST"}],
+     [(), (), (1,)]),
+    ([{"type": "Unknown"}, {"type": "Unknown"}], [(), (0,)]),
+])
+def test_dependencies(nodes: list[dict[str, Any]], expected: list[tuple[int, ...]]) -> None:
+    found = dependencies(nodes, {"both": "see {agent1Output}", "plain": "x", "number": 5})
+    assert [tuple(sorted(indexes)) for indexes in found] == expected
+
+
+def test_each_runs_when_those_it_needs_are_done() -> None:
+    done: list[int] = []
+
+    def run(index: int) -> int:
+        time.sleep(0.05 if index == 0 else 0)
+        done.append(index)
+        return index * 10
+
+    needed = [frozenset[int](), frozenset({0}), frozenset[int](), frozenset({1, 2})]
+    assert run_together(range(4), needed, run) == [0, 10, 20, 30]
+    assert done == [2, 0, 1, 3]
+
+
+def test_after_a_failure_nothing_new_begins_and_the_first_in_order_is_raised() -> None:
+    begun: list[int] = []
+    gate = threading.Event()
+
+    def run(index: int) -> None:
+        begun.append(index)
+        if index == 2:
+            gate.set()
+            raise KeyError("late in order")
+        if index == 0:
+            gate.wait(5)
+            raise ValueError("first in order")
+
+    with pytest.raises(ValueError, match="first in order"):
+        run_together(range(4), [frozenset[int](), frozenset[int](), frozenset[int](), frozenset({1, 2})], run)
+    assert sorted(begun) == [0, 1, 2]
+
+
+# -- the engine --------------------------------------------------------------------------------------------------------
+
+def run(lab: EngineLab, nodes: list[dict[str, Any]], recorder: Recorder | None = None, **variables: Any) -> Any:
+    lab.workflow("Main", nodes, **{"parallelNodes": True, **variables})
+    return list(start(lab, listener=recorder))[0]
+
+
+def answer_slowly(lab: EngineLab, seconds: float) -> None:
+    def reply(request: RecordedRequest) -> Reply:
+        return reply_to(request, f"<{last_text(request)}>", header_delay=seconds)
+    lab.backend.responder = reply
+
+
+FIVE = [*(llm(f"q{number}") for number in range(5)),
+        llm("".join(f"{{agent{number}Output}}" for number in range(1, 6)), returnToUser=True)]
+
+
+def test_independent_nodes_run_at_the_same_time_and_answer_the_same(lab: EngineLab) -> None:
+    answer_slowly(lab, 0.2)
+    begun = time.monotonic()
+    together = run(lab, FIVE)
+    seconds = time.monotonic() - begun
+    begun = time.monotonic()
+    assert run(lab, FIVE, parallelNodes=False) == together == "<<q0><q1><q2><q3><q4>>"
+    assert seconds < 0.8 < 1.2 <= time.monotonic() - begun
+
+
+def test_numbering_and_report_stay_in_order(lab: EngineLab) -> None:
+    recorder = Recorder()
+
+    def reply(request: RecordedRequest) -> Reply:
+        return reply_to(request, "x", header_delay=0.2 if last_text(request) == "q0" else 0.0)
+    lab.backend.responder = reply
+    run(lab, FIVE, recorder)
+    assert [info.node_index for info in recorder.infos] == [1, 2, 3, 4, 5, 6]
+    assert [info.node_index for info in recorder.finished[0].nodes] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nodes_after_the_responder_run_too(lab: EngineLab, stream: bool) -> None:
+    nodes = [static("a"), static("{agent1Output}b", returnToUser=True), static("c"),
+             llm("{agent2Output}{agent3Output}")]
+    lab.workflow("Main", nodes, parallelNodes=True)
+    items = list(start(lab, stream=stream))
+    assert "".join(item["token"] for item in items) == "ab" if stream else items == ["ab"]
+    assert lab.prompts == ["abc"]
+
+
+def test_a_failure_names_its_node_and_nothing_else_begins(lab: EngineLab) -> None:
+    lab.backend.responder = lambda request: status_reply(401)
+    with pytest.raises(BackendStatusError) as caught:
+        run(lab, [static("a"), llm("b", title="Second"), llm("{agent2Output}"), static("d")])
+    assert caught.value.location == "workflow 'Main', node 2 'Second'"  # type: ignore[attr-defined]
+    assert len(lab.backend.requests) == 1
+
+
+def test_a_cancelled_request_runs_none_of_them(lab: EngineLab) -> None:
+    lab.request.cancel_scope.cancel("test")
+    with pytest.raises(Exception, match="cancelled"):
+        run(lab, FIVE)
+    assert lab.backend.requests == []
+
+
+def test_an_empty_workflow(lab: EngineLab) -> None:
+    lab.workflow("Main", [], parallelNodes=True)
+    assert list(start(lab)) == []

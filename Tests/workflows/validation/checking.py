@@ -1,0 +1,80 @@
+"""Short ways to check workflows that exist in memory only."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
+from Middleware.workflows.validation.findings import Finding
+from Middleware.workflows.validation.lookups import Lookups, Problem
+from Middleware.workflows.validation.workflow_checks import check_workflow
+
+Node = dict[str, Any]
+REGISTRY = build_registry()
+
+
+class FakeLookups(Lookups):
+    """What is called ``missing...`` is missing, with the suggestion ``near``; all else exists. Notes questions."""
+
+    def __init__(self, user: Mapping[str, Any] | None = None, partly: bool = False, source: str = "") -> None:
+        super().__init__(BUILT_IN_VARIABLES)
+        self.asked: list[tuple[Any, ...]] = []
+        self._user, self._is_partial, self._source = user or {}, partly, source
+
+    def _find(self, kind: str, name: Any, *more: Any) -> Problem | None:
+        self.asked.append((kind, name, *more))
+        return Problem(f"{kind} '{name}' does not exist", "near") if str(name).startswith("missing") else None
+
+    def endpoint(self, name: str) -> Problem | None:
+        return self._find("endpoint", name)
+
+    def preset(self, name: str | None, endpoint: str) -> Problem | None:
+        return self._find("preset", name, endpoint)
+
+    def workflow(self, name: str, folder: str | None, calling_folder: str) -> Problem | None:
+        return self._find("workflow", name, folder, calling_folder)
+
+    def structured_output(self, name: str) -> Problem | None:
+        return self._find("schema", name)
+
+    def mcp_server(self, name: str) -> Problem | None:
+        return self._find("server", name)
+
+    def script(self, path: str) -> Problem | None:
+        return self._find("script", path)
+
+    def user_variables(self) -> Mapping[str, Any]:
+        return self._user
+
+    def fills_partially(self) -> bool:
+        return self._is_partial
+
+    def source(self, loaded: LoadedWorkflow) -> str:
+        return self._source
+
+
+def workflow(nodes: list[Any], variables: Mapping[str, Any] | None = None) -> LoadedWorkflow:
+    return LoadedWorkflow("W", "home", "", "Workflows/home/W.json", nodes, dict(variables or {}))
+
+
+def check(*nodes: Node, lookups: Lookups | None = None, **variables: Any) -> list[Finding]:
+    """The findings about a workflow of these nodes, whose other top-level keys are ``variables``."""
+    return check_workflow(workflow(list(nodes), variables), REGISTRY, lookups or FakeLookups())
+
+
+def brief(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.json_path) for finding in findings]
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, [str(finding) for finding in findings]
+    return findings[0]
+
+
+def static(text: Any = "x", **more: Any) -> Node:
+    return {"type": "StaticResponse", "content": text, **more}
+
+
+def llm(prompt: str = "", **more: Any) -> Node:
+    return {"type": "Standard", "endpointName": "Main", "prompt": prompt, **more}
