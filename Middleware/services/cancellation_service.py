@@ -11,14 +11,16 @@ from Middleware.models.cancel_scope import CancelScope
 
 logger = logging.getLogger(__name__)
 
+MAX_UNKNOWN = 1024
 MAX_AGE_SECONDS = 3600.0
-"""A cancellation that nobody acknowledged is forgotten after this time, at the next cancellation."""
+"""The cancellation of a request that never arrived is forgotten after this time, at the next cancellation, and earlier
+if there are more than ``MAX_UNKNOWN``."""
 
 
 @dataclass
 class _Entry:
     scope: CancelScope = field(default_factory=CancelScope)
-    cancelled_at: float | None = None  # monotonic; when the registry learned of it
+    adopted: bool = False  # the scope is that of a request which has arrived
 
 
 class CancellationService:
@@ -31,6 +33,7 @@ class CancellationService:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
+        self._unknown: dict[str, float] = {}  # when ids without a request were cancelled; oldest first
 
     def scope_for(self, request_id: str) -> CancelScope:
         """The scope of a request, made if it is new. An empty id gets a scope that nobody else can cancel."""
@@ -46,7 +49,8 @@ class CancellationService:
             return
         with self._lock:
             entry = self._entry(request_id)
-            before, entry.scope = entry.scope, scope
+            before, entry.scope, entry.adopted = entry.scope, scope, True
+            self._unknown.pop(request_id, None)
         if before is scope:
             return
         if before.cancelled:
@@ -60,12 +64,11 @@ class CancellationService:
             logger.warning("A cancellation without a request id was ignored")
             return
         with self._lock:
-            self._drop_old()
             entry = self._entry(request_id)
-            if entry.cancelled_at is None:
-                entry.cancelled_at = self._clock()
-            scope = entry.scope
-        scope.cancel(reason)
+            if not entry.adopted:
+                self._unknown.setdefault(request_id, self._clock())
+            self._drop_old()
+        entry.scope.cancel(reason)
 
     def is_cancelled(self, request_id: str) -> bool:
         with self._lock:
@@ -76,6 +79,7 @@ class CancellationService:
         """Forget a request with its callbacks. What holds its scope still sees the flag."""
         with self._lock:
             entry = self._entries.pop(request_id, None) if request_id else None
+            self._unknown.pop(request_id, None)
         if entry is not None:
             entry.scope.remove_callbacks()
 
@@ -101,17 +105,19 @@ class CancellationService:
             entry.scope.remove_callbacks(callback)
 
     def _entry(self, request_id: str) -> _Entry:
-        return self._entries.setdefault(request_id, _Entry())
+        entry = self._entries.get(request_id)
+        if entry is None:
+            entry = self._entries[request_id] = _Entry()
+        return entry
 
     def _drop_old(self) -> None:
         limit = self._clock() - MAX_AGE_SECONDS
-        for request_id, entry in list(self._entries.items()):
-            if entry.cancelled_at is None:
-                if entry.scope.cancelled:  # cancelled directly, for example by the disconnect watcher
-                    entry.cancelled_at = self._clock()
-            elif entry.cancelled_at < limit:
-                del self._entries[request_id]
-                entry.scope.remove_callbacks()
+        while self._unknown:
+            oldest, cancelled_at = next(iter(self._unknown.items()))
+            if cancelled_at >= limit and len(self._unknown) <= MAX_UNKNOWN:
+                break
+            del self._unknown[oldest]
+            self._entries.pop(oldest).scope.remove_callbacks()
 
 
 cancellation_service = CancellationService()

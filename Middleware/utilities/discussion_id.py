@@ -2,17 +2,15 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from Middleware.utilities.path_utils import is_flat_name
 
 logger = logging.getLogger(__name__)
 
-_TAG = re.compile(r"\[DiscussionId\](.*?)\[/DiscussionId\]")
-_OPEN = "[DiscussionId]"
+_OPEN, _CLOSE = "[DiscussionId]", "[/DiscussionId]"
 _MAX_BYTES = 255
 _WINDOWS_DEVICES = {"con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))}
 
@@ -23,9 +21,9 @@ def extract_discussion_id(messages: Iterable[Mapping[str, Any]]) -> str | None:
         content = message.get("content")
         if not isinstance(content, str) or _OPEN not in content or message.get("role") == "tool":
             continue
-        found = _TAG.search(content)
+        found = next(_names(content), None)
         if found:
-            return _checked(found.group(1))
+            return _checked(content[slice(*found)])
     return None
 
 
@@ -34,7 +32,34 @@ def strip_discussion_tags(messages: Iterable[dict[str, Any]]) -> None:
     for message in messages:
         content = message.get("content")
         if isinstance(content, str) and _OPEN in content:
-            message["content"] = _TAG.sub("", content)
+            message["content"] = _without_tags(content)
+
+
+def _names(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of the name in each complete tag. A name ends at the first closing tag and within its line.
+
+    Takes time in proportion to the length of the text, whatever tags it has: a regular expression does not.
+    """
+    at, line_end = 0, -1
+    while (found := text.find(_OPEN, at)) >= 0:
+        start = found + len(_OPEN)
+        if line_end < start:
+            newline = text.find("\n", start)
+            line_end = len(text) if newline < 0 else newline
+        end = text.find(_CLOSE, start, line_end)
+        if end < 0:  # so there is none for any other opening tag of this line
+            at = line_end
+        else:
+            yield start, end
+            at = end + len(_CLOSE)
+
+
+def _without_tags(text: str) -> str:
+    kept, at = [], 0
+    for start, end in _names(text):
+        kept.append(text[at:start - len(_OPEN)])
+        at = end + len(_CLOSE)
+    return "".join((*kept, text[at:]))
 
 
 def _checked(name: str) -> str | None:

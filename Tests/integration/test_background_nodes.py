@@ -1,6 +1,8 @@
 """Nodes behind the responder: the answer does not wait for them, and they do not need the client."""
 from __future__ import annotations
 
+import socket
+import struct
 import time
 
 import pytest
@@ -9,6 +11,7 @@ from Tests.integration.launcher import (
     Backend,
     Launcher,
     read_to_end,
+    read_until,
     says,
     slow,
     streamed_text,
@@ -51,6 +54,24 @@ def test_client_that_closes_after_its_answer_stops_nothing(server: Launcher, bac
     backend.wait_call("late")
     assert slow_call.answered_at is not None and slow_call.answered_at > left
     assert not slow_call.client_left
+
+
+@STREAM
+@pytest.mark.parametrize("late", [b"", b"\r\n"], ids=["silent", "late-bytes"])
+@pytest.mark.parametrize("reset", [False, True], ids=["stays", "resets"])
+def test_how_a_client_ends_does_not_matter_after_its_answer(server: Launcher, backend: Backend, stream: bool,
+                                                            late: bytes, reset: bool) -> None:
+    """It may send more than its request, keep the connection open, or cut it off."""
+    backend.replies["answer"] = slow("answer", SLOW)
+    with server.open("Background", stream) as sock:
+        backend.wait_call("answer")
+        sock.sendall(late)
+        read_until(sock, b"[DONE]" if stream else b"hello.")
+        if reset:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
+        backend.wait_call("late", 3)
+    assert backend.nodes() == ["answer", "slow", "late"]
 
 
 def test_stream_is_closed_before_the_slow_node_ends(server: Launcher, backend: Backend) -> None:

@@ -48,13 +48,16 @@ def texts(backend: Backend) -> list[str]:
     return [call.json["messages"][-1]["content"].split()[0] for call in backend.calls()]
 
 
-def test_only_posts_wait(gated_server: Launcher, backend: Backend) -> None:
+def test_only_what_runs_a_workflow_waits(gated_server: Launcher, backend: Backend) -> None:
+    shown = gated_server.request("GET", "/v1/models").json["data"][0]["id"]
     with held(gated_server, backend) as sock:
         ask, _ = wait_in_queue(gated_server, backend.hello)
-        for method, path, body in (("GET", "/v1/models", None), ("HEAD", "/api/tags", None),
-                                   ("OPTIONS", CHAT, None), ("DELETE", "/api/chat", {"request_id": "nobody"})):
+        for method, path, body, status in (
+                ("GET", "/v1/models", None, 200), ("HEAD", "/api/tags", None, 200), ("OPTIONS", CHAT, None, 200),
+                ("DELETE", "/api/chat", {"request_id": "nobody"}, 200), ("POST", "/api/show", {"model": shown}, 200),
+                ("POST", "/nowhere", {}, 404)):
             response = gated_server.request(method, path, body)
-            assert (response.status, response.seconds < AT_ONCE) == (200, True)
+            assert (response.status, response.seconds < AT_ONCE) == (status, True)
         assert ask.is_alive()
         left = free(sock)
         assert ask.answer().text == "single says hello."

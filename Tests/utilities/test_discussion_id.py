@@ -2,9 +2,13 @@
 from __future__ import annotations
 
 import logging
+import re
+import time
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
 
@@ -65,3 +69,32 @@ def test_all_tags_are_removed_everywhere() -> None:
                 m("[DiscussionId]")]
     strip_discussion_tags(messages)
     assert [message["content"] for message in messages] == ["xy", "", None, "", "[DiscussionId]"]
+
+
+# -- the same as a regular expression, in linear time ------------------------------------------------------------------
+
+PATTERN = re.compile(r"\[DiscussionId\](.*?)\[/DiscussionId\]")
+PIECES = ["[DiscussionId]", "[/DiscussionId]", "[DiscussionId", "DiscussionId]", "[", "a", "b ", "\n", "\r", "\u2028"]
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+def test_finds_what_the_pattern_finds(text: str) -> None:
+    found, messages = PATTERN.search(text), [m(text)]
+    name = found.group(1) if found else ""
+    assert extract_discussion_id(messages) == (name if name.strip() and name.isprintable() else None)
+    strip_discussion_tags(messages)
+    assert messages[0]["content"] == PATTERN.sub("", text)
+
+
+@pytest.mark.parametrize(("piece", "rest"), [
+    ("[DiscussionId]", "all"), ("[DiscussionId]\n", "all"), ("[DiscussionId][/DiscussionId]", "none"),
+    ("[/DiscussionId][DiscussionId]\n[/DiscussionId]", "all"), ("[DiscussionId][/DiscussionId]\n", "newlines")])
+def test_a_megabyte_of_tags_takes_no_time(piece: str, rest: str) -> None:
+    count = 1_000_000 // len(piece)
+    messages = [m(piece * count)]
+    began = time.perf_counter()
+    assert extract_discussion_id(messages) is None
+    strip_discussion_tags(messages)
+    assert time.perf_counter() - began < 0.5
+    assert messages[0]["content"] == {"all": piece * count, "none": "", "newlines": "\n" * count}[rest]
