@@ -16,9 +16,10 @@ from typing import Any
 
 from Middleware.exceptions import BackendError, ClientError, ConfigValueError
 from Middleware.llmapis import backend_errors as errors
+from Middleware.llmapis.transport_body import WireError
 from Middleware.llmapis.transport_connect import SIGN_OF_LIFE, Connector, Silence, StopSwitch
 from Middleware.llmapis.transport_pool import SLICE_SECONDS, Connection, ConnectionPool
-from Middleware.llmapis.transport_wire import HttpCall, ResponseHead, Target, TooLargeError, WireError, parse_target
+from Middleware.llmapis.transport_wire import HttpCall, ResponseHead, Target, TooLargeError, parse_target
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 

@@ -1,7 +1,8 @@
 """HTTP/1.1 as bytes, without any I/O.
 
-The transport reads sockets itself (see ``transport.py``), so it needs a parser that takes bytes in any split: ``h11``.
-What is here hands back everything that was delivered, over any number of HTTP chunks, as one block.
+The transport reads sockets itself (see ``transport.py``), so it needs a parser that takes bytes in any split: ``h11``
+for heads, ``transport_body`` for what follows. What is here hands back everything that was delivered, over any number
+of HTTP chunks, as one block.
 """
 from __future__ import annotations
 
@@ -13,31 +14,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote
 
-from h11 import (
-    CLIENT,
-    NEED_DATA,
-    Connection,
-    Data,
-    EndOfMessage,
-    LocalProtocolError,
-    RemoteProtocolError,
-    Request,
-    Response,
-)
+from h11 import CLIENT, NEED_DATA, Connection, LocalProtocolError, RemoteProtocolError, Request, Response
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.llmapis.transport_body import BodyDecoder, WireError, body_decoder
 
 MAX_HEAD_BYTES = 256 * 1024
 MAX_INFLATED_BYTES = 256 * 1024 * 1024  # of one answer
 
 _VERSION = b"HTTP/1."
 _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b|auth", re.IGNORECASE)
-
-
-class WireError(ValueError):
-    """The peer does not speak HTTP/1.1."""
 
 
 class TooLargeError(WireError):
@@ -119,12 +107,11 @@ class HttpCall:
 
     Attributes:
         head: status and headers, once they arrived. Interim responses (1xx) are skipped.
-        done: the response is complete.
     """
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
-        self.done = False
+        self._body: BodyDecoder | None = None
         self._http = Connection(CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._start = b""
         self._peer_closed = False
@@ -151,43 +138,41 @@ class HttpCall:
 
     def feed(self, data: bytes) -> bytes:
         """The body bytes in what was received. Raises WireError if it is not HTTP/1.x."""
-        if self.head is None:
-            self._check_start(data)
-        parts: list[bytes] = []
-        next_event = self._http.next_event
-        try:
-            self._http.receive_data(data)
-            while True:
-                event = next_event()
-                if type(event) is Data:
-                    parts.append(event.data)
-                elif event is NEED_DATA:
-                    break
-                elif type(event) is Response:
-                    self._begin(event)
-                elif type(event) is EndOfMessage:
-                    self.done = True
-                    break
-        except RemoteProtocolError as error:
-            raise WireError(str(error).partition(": b")[0]) from None  # behind it stands what the server wrote
-        body = b"".join(parts)
+        if self._body is None:
+            data = self._read_head(data)
+        if self._body is None:
+            return b""
+        body = self._body.feed(data) if data else b""
         return self._inflater.inflate(body) if self._inflater else body
 
     def eof(self) -> bool:
         """Tell that the peer closed; returns whether that is a proper end of the response."""
         self._peer_closed = True
-        try:
-            self._http.receive_data(b"")
-            self.done = self.done or type(self._http.next_event()) is EndOfMessage
-        except RemoteProtocolError:
-            pass
-        return self.done
+        return self._body is not None and self._body.eof()
+
+    @property
+    def done(self) -> bool:
+        """The response is complete."""
+        return self._body is not None and self._body.done
 
     @property
     def reusable(self) -> bool:
         """Whether the connection can carry another request: answered to the end, nothing behind it, not closing."""
         return (self.done and not self._peer_closed and self.head is not None and self.head.keep_alive
-                and not self._http.trailing_data[0])
+                and self._body is not None and not self._body.surplus)
+
+    def _read_head(self, data: bytes) -> bytes:
+        """What follows the head in the bytes so far; ``b""`` while it is incomplete."""
+        self._check_start(data)
+        try:
+            self._http.receive_data(data)
+            while (event := self._http.next_event()) is not NEED_DATA:
+                if type(event) is Response:
+                    self._begin(event)
+                    return self._http.trailing_data[0]
+        except RemoteProtocolError as error:
+            raise WireError(str(error).partition(": b")[0]) from None  # behind it stands what the server wrote
+        return b""
 
     def _check_start(self, data: bytes) -> None:
         """h11 would wait for a blank line before it says that, for example, an SSH server is no HTTP server."""
@@ -202,6 +187,7 @@ class HttpCall:
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         self.head = ResponseHead(response.status_code, response.reason.decode("latin-1"),
                                  response.http_version.decode("latin-1"), headers)
+        self._body = body_decoder(self.head.status, headers)
         encoding = headers.get("content-encoding", "").lower()
         if encoding not in ("", "identity"):
             self._inflater = _Inflater(encoding)
