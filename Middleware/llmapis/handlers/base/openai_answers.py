@@ -32,6 +32,16 @@ class OpenAiAnswers(LlmApiHandler):
             self.ended = True
         return chunk
 
+    def open_answer(self, body: Any) -> Mapping[str, Any] | None:
+        """The choice of a complete answer, empty if it has none; what stands beside it is kept. None: no object."""
+        if not isinstance(body, Mapping):
+            self.unreadable("an answer that is not an object")
+            return None
+        choice = self.choice(body)
+        self.note_usage(body)
+        self.note_fingerprint(body)
+        return choice or {}
+
     def choice(self, body: Mapping[str, Any], failed: bool = False) -> Mapping[str, Any] | None:
         """The first choice, None if there is none. Raises BackendResponseError for an error object.
 

@@ -94,14 +94,11 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
 
     # -- complete answer -----------------------------------------------------------------------------------------
     def read_response(self, body: Any) -> str | dict[str, Any]:
-        if not isinstance(body, Mapping):
-            self.unreadable("an answer that is not an object")
+        choice = self.open_answer(body)
+        if choice is None:
             return ""
-        choice = self.choice(body)
-        self.note_usage(body)
-        self.note_fingerprint(body)
-        message = choice.get("message") if choice is not None else None
-        if choice is None or not isinstance(message, Mapping):
+        message = choice.get("message")
+        if not isinstance(message, Mapping):
             self.unreadable("an answer without a message")
             return ""
         content, calls = text_of(message.get("content")), self._calls(message)

@@ -25,13 +25,10 @@ class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
             chunk["reasoning"] = reasoning
 
     def read_response(self, body: Any) -> str:
-        if not isinstance(body, Mapping):
-            self.unreadable("an answer that is not an object")
+        choice = self.open_answer(body)
+        if choice is None:
             return ""
-        choice = self.choice(body)
-        self.note_usage(body)
-        self.note_fingerprint(body)
-        if choice is None or not isinstance(choice.get("text", 0), str | None):
+        if not isinstance(choice.get("text", 0), str | None):
             self.unreadable("an answer without a text")
             return ""
         self.outcome.reasoning = reasoning_of(choice)

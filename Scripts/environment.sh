@@ -1,0 +1,32 @@
+# Makes Python environments for the scripts beside it, which source this file from the project's folder.
+
+fail() { echo "ERROR: $*" >&2; exit 1; }
+
+find_python() {
+    local name
+    for name in python3 python3.14 python3.13 python3.12 python3.11 python; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+}
+
+# prepare_environment FOLDER REQUIREMENTS: make the environment if there is none, and install what the file names (it
+# builds on requirements.txt) if either file has changed since.
+prepare_environment() {
+    local folder=$1 requirements=$2 python
+    local stamp=$folder/installed-requirements.txt
+    if ! "$folder/bin/python" -c '' 2>/dev/null; then
+        python=$(find_python)
+        [ -n "$python" ] || fail "Python 3.11 or later is needed, and none was found."
+        echo "Making the environment $folder ..."
+        "$python" -m venv --clear "$folder" || fail "The environment could not be made."
+    fi
+    if ! cat requirements.txt "$requirements" | cmp -s - "$stamp"; then
+        echo "Installing what $requirements names ..."
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" \
+            || fail "The installation failed; the lines above say why."
+        cat requirements.txt "$requirements" > "$stamp"
+    fi
+}
