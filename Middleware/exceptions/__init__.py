@@ -13,6 +13,9 @@
     |   `-- FailoverError               (also RuntimeError) it failed, and its backup must not or cannot stand in
     |-- GateTimeoutError                (also TimeoutError) no slot of the concurrency gate became free
     |-- ClientError                     the request itself is wrong
+    |-- StoredDataError                 a file of a conversation cannot be used; it is left as it is
+    |   |-- UnreadableDataError         (also ValueError) it does not hold what it should
+    |   `-- DataKeyError                it is encrypted for another API key or user
     `-- EarlyTerminationException       a run ended on purpose: cancellation or a held lock
 
 ``str(error)`` of every class is fit for a client: one line, config files named relative to the config root, no
@@ -29,8 +32,9 @@ from Middleware.exceptions.wilmer_error import WilmerError
 
 __all__ = [
     "BackendConnectionError", "BackendError", "BackendResponseError", "BackendStatusError", "BackendTimeoutError",
-    "ClientError", "ConfigNotFoundError", "ConfigSyntaxError", "ConfigValueError", "ConfigurationError",
-    "EarlyTerminationException", "FailoverError", "GateTimeoutError", "WilmerError",
+    "ClientError", "ConfigNotFoundError", "ConfigSyntaxError", "ConfigValueError", "ConfigurationError", "DataKeyError",
+    "EarlyTerminationException", "FailoverError", "GateTimeoutError", "StoredDataError", "UnreadableDataError",
+    "WilmerError",
 ]
 
 
@@ -130,3 +134,15 @@ class ClientError(WilmerError):
     def __init__(self, message: str, status: int = 400) -> None:
         self.status = status
         super().__init__(message)
+
+
+class StoredDataError(WilmerError):
+    """A file in the folder of a conversation cannot be used. Nobody overwrites, moves or deletes it."""
+
+
+class UnreadableDataError(StoredDataError, ValueError):
+    """The file is not JSON, or its JSON has another shape. The text names file and line."""
+
+
+class DataKeyError(StoredDataError):
+    """The file is encrypted for another API key or user than the present one."""

@@ -56,6 +56,7 @@ from Middleware.utilities.config_users import (
 from Middleware.utilities.config_workflows import (
     LoadedWorkflow,
     list_shared_workflows,
+    load_settings_file,
     load_workflow,
     model_ids,
     shared_selection,
@@ -74,8 +75,8 @@ __all__ = [
     "get_project_root_directory_path", "get_root_config_directory", "get_root_public_directory", "get_user_config",
     "get_user_config_for", "get_user_config_path", "get_workflow_path", "int_in", "list_shared_workflows",
     "load_api_type", "load_config", "load_endpoint", "load_mcp_server", "load_prompt_template", "load_routing",
-    "load_structured_output", "load_workflow", "max_categorization_attempts", "model_ids", "private_copy",
-    "reset_config_store", "routing_name", "settings_for", "shared_selection", "shared_selection_exists",
+    "load_settings_file", "load_structured_output", "load_workflow", "max_categorization_attempts", "model_ids",
+    "private_copy", "reset_config_store", "routing_name", "settings_for", "shared_selection", "shared_selection_exists",
     "shared_workflow_folder", "user_config_exists", "user_flag", "user_int", "user_name_setting", "user_settings",
 ]
 

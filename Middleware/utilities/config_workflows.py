@@ -12,6 +12,7 @@ from Middleware.utilities.config_files import (
     config_lookup,
     config_store,
     find_file,
+    read_object,
     require_file,
     text_setting,
 )
@@ -53,28 +54,40 @@ class LoadedWorkflow:
     variables: dict[str, Any]
 
 
-def load_workflow(name: str, folder_override: str | None = None, calling_folder: str | None = None) -> LoadedWorkflow:
+def load_workflow(name: str, folder_override: str | None = None, calling_folder: str | None = None,
+                  calling_name: str | None = None) -> LoadedWorkflow:
     """Find and read a workflow.
 
     ``folder_override`` (below ``Workflows``) is the only folder looked at if given. Otherwise it is the user's, then
-    ``calling_folder``, the folder of the workflow that asks. Raises ``ConfigurationError``.
+    ``calling_folder``, the folder of the workflow that asks, then the sub-folder of it that the file of the asking
+    workflow lies in if its name ``calling_name`` has one. Raises ``ConfigurationError``.
     """
-    found = require_file("workflow", name, *_candidates(name, folder_override, calling_folder))
+    beside = _folders_beside(calling_folder, calling_name) if calling_folder and not folder_override else []
+    found = require_file("workflow", name, *_candidates(name, folder_override, beside))
     nodes, variables = config_store().read_derived(found.path, found.display, "workflow",
                                                    lambda data: _split(data, found.display))
     return LoadedWorkflow(name, _caller_folder(found, name), found.path, found.display, nodes, variables)
 
 
+def load_settings_file(name: str) -> tuple[dict[str, Any], str]:
+    """A settings file that lies among the user's workflows, and how messages name it. Raises ``ConfigurationError``."""
+    found = require_file("settings file", name, *workflow_candidates(name))
+    return read_object(found), found.display
+
+
 def workflow_candidates(name: str, folder_override: str | None = None) -> tuple[Candidate, ...]:
     """The paths that a workflow may have, below the config root."""
-    return _candidates(name, folder_override, None)
+    return _candidates(name, folder_override, [])
 
 
-def _candidates(name: str, folder_override: str | None, calling_folder: str | None) -> tuple[Candidate, ...]:
-    folders = [folder_override] if folder_override else user_workflow_folders()
-    if calling_folder and not folder_override:
-        folders.append(calling_folder)
+def _candidates(name: str, folder_override: str | None, beside: list[str]) -> tuple[Candidate, ...]:
+    folders = [*([folder_override] if folder_override else user_workflow_folders()), *beside]
     return tuple(dict.fromkeys(candidate(name, "Workflows", folder, kind="workflow") for folder in folders))
+
+
+def _folders_beside(folder: str, name: str | None) -> list[str]:
+    """The folder that the name of a workflow counts from, and the one that its file lies in."""
+    return [folder, "/".join([folder, *split_name(name)[:-1]])] if name else [folder]
 
 
 def user_workflow_folders() -> list[str]:

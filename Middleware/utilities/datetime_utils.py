@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
+from typing import Any
 
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
           "November", "December")
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
-_TIMESTAMP = re.compile(r"([A-Za-z]+), (\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{1,2}:\d{1,2})")
+_TIMESTAMP = re.compile(r"([A-Za-z]+), (\d{4})-(\d{1,2})-(\d{1,2}) (\d{1,2}):(\d{1,2}):(\d{1,2})", re.ASCII)
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 
 
@@ -30,35 +31,60 @@ def time_12h(moment: datetime) -> str:
     return f"{moment.hour % 12 or 12}:{moment.minute:02d} {'AM' if moment.hour < 12 else 'PM'}"
 
 
-def format_timestamp(moment: datetime) -> str:
+def format_datetime_to_ts(moment: datetime) -> str:
     """The form in which message times are stored: ``(Tuesday, 2026-11-03 17:06:09)``, local time."""
     return (f"({weekday_name(moment)}, {moment.year:04d}-{moment.month:02d}-{moment.day:02d} "
             f"{moment.hour:02d}:{moment.minute:02d}:{moment.second:02d})")
 
 
-def parse_timestamp(text: str) -> datetime | None:
+def current_timestamp() -> str:
+    """The present time in stored form."""
+    return format_datetime_to_ts(datetime.now())
+
+
+def parse_timestamp_string(text: Any) -> datetime | None:
     """Read a stored message time; None if it is not one. The weekday need not match the date."""
     match = _TIMESTAMP.fullmatch(text.strip("() ")) if isinstance(text, str) else None
     if match is None or match.group(1).capitalize() not in WEEKDAYS:
         return None
     try:
-        return datetime.strptime(match.group(2), "%Y-%m-%d %H:%M:%S")
+        return datetime(*map(int, match.groups()[1:]))  # type: ignore[arg-type]  # six numbers
     except ValueError:
         return None
 
 
 def add_seconds_to_timestamp(text: str, seconds: float) -> str:
     """A stored message time moved by ``seconds``; text that is none is returned as it is."""
-    moment = parse_timestamp(text)
-    return text if moment is None else format_timestamp(moment + timedelta(seconds=seconds))
+    moment = parse_timestamp_string(text)
+    try:
+        return text if moment is None else format_datetime_to_ts(moment + timedelta(seconds=seconds))
+    except OverflowError:
+        return text
 
 
-def elapsed_text(since: datetime, now: datetime) -> str:
-    """The time between two moments in words: ``2 days, 1 hour`` or ``less than a minute`` (also for the future)."""
-    rest = int((now - since).total_seconds())
+def subtract_minutes_from_timestamp(text: str, minutes: float) -> str:
+    """A stored message time moved back; text that is none is returned as it is."""
+    return add_seconds_to_timestamp(text, -60 * minutes)
+
+
+def format_relative_time_string(since: datetime | str, now: datetime | None = None) -> str:
+    """The time since a moment in words: ``2 days, 1 hour``, or ``less than a minute`` (also for the future).
+
+    ``since`` may be a stored message time; empty for a text that is none. ``now`` is the present unless given.
+    """
+    moment = parse_timestamp_string(since) if isinstance(since, str) else since
+    if moment is None:
+        return ""
+    rest = int(((now or datetime.now()) - moment).total_seconds())
     parts = []
     for unit, size in _UNITS:
         count, rest = divmod(rest, size) if rest > 0 else (0, 0)
         if count:
             parts.append(f"{count} {unit}{'s' if count > 1 else ''}")
     return ", ".join(parts) or "less than a minute"
+
+
+def format_relative_time_ago(text: str, now: datetime | None = None) -> str:
+    """``[Sent 5 minutes ago]`` for a stored message time; empty for a text that is none."""
+    elapsed = format_relative_time_string(text, now)
+    return f"[Sent {elapsed} ago]" if elapsed else ""

@@ -159,12 +159,15 @@ class PathLocks:
         return len(self._locks)
 
     @contextlib.contextmanager
-    def held(self, path: str, scope: CancelScope | None = None) -> Iterator[None]:
-        """Wait for the file's turn; raises EarlyTerminationException if ``scope`` is cancelled meanwhile."""
+    def held(self, path: str, scope: CancelScope | None = None, timeout: float | None = None) -> Iterator[None]:
+        """Wait for the file's turn.
+
+        Raises EarlyTerminationException if ``scope`` is cancelled meanwhile, TimeoutError after ``timeout`` seconds.
+        """
         key = os.path.realpath(path).casefold()  # two files that differ in case only may as well wait for each other
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
-        _wait_until(lambda: lock.acquire(timeout=_SLICE), scope)
+        _wait_until(lambda: lock.acquire(timeout=_slice(timeout)), scope, timeout)
         try:
             yield
         finally:
@@ -180,16 +183,19 @@ def path_lock(path: str, scope: CancelScope | None = None) -> contextlib.Abstrac
 
 
 @contextlib.contextmanager
-def process_lock(lock_file: str, scope: CancelScope | None = None) -> Iterator[None]:
+def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: float | None = None) -> Iterator[None]:
     """The turn of one thread of one process with whatever ``lock_file``, which is created and stays, stands for.
 
     Where the file system knows no locks only the threads of this process take turns. A process that dies frees its
-    locks. Raises OSError if the file cannot be made, EarlyTerminationException if ``scope`` is cancelled meanwhile.
+    locks. Raises OSError if the file cannot be made, EarlyTerminationException if ``scope`` is cancelled meanwhile, and
+    TimeoutError after ``timeout`` seconds (0: one attempt).
     """
-    with _LOCKS.held(lock_file, scope):
+    started = time.monotonic()
+    with _LOCKS.held(lock_file, scope, timeout):
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _wait_until(lambda: _try_lock(descriptor), scope, pause=_PAUSE)
+            rest = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))
+            _wait_until(lambda: _try_lock(descriptor), scope, rest, pause=_PAUSE)
             try:
                 yield
             finally:
@@ -198,11 +204,19 @@ def process_lock(lock_file: str, scope: CancelScope | None = None) -> Iterator[N
             os.close(descriptor)
 
 
-def _wait_until(attempt: Callable[[], bool], scope: CancelScope | None, pause: float = 0.0) -> None:
+def _wait_until(attempt: Callable[[], bool], scope: CancelScope | None, timeout: float | None = None,
+                pause: float = 0.0) -> None:
+    end = None if timeout is None else time.monotonic() + timeout
     while not attempt():
         if scope is not None and scope.cancelled:
             raise EarlyTerminationException("The request was cancelled while it waited for a file")
+        if end is not None and time.monotonic() >= end:
+            raise TimeoutError("another request or process holds the lock")
         time.sleep(pause)
+
+
+def _slice(timeout: float | None) -> float:
+    return _SLICE if timeout is None else max(0.0, min(_SLICE, timeout))
 
 
 if sys.platform == "win32":

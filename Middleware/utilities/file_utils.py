@@ -7,10 +7,23 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.config_text import decode_text, legacy_code_page
+from Middleware.utilities.discussion_files import (
+    ensure_json_file_exists,
+    load_timestamp_file,
+    read_chunks_with_hashes,
+    read_condensation_tracker,
+    read_vision_responses,
+    save_timestamp_file,
+    update_chunks_with_hashes,
+    write_chunks_with_hashes,
+    write_condensation_tracker,
+    write_vision_responses,
+)
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, NoCipher
 from Middleware.utilities.file_access import (
     atomic_write,
     encode_text,
@@ -22,8 +35,11 @@ from Middleware.utilities.file_access import (
 from Middleware.utilities.text_extraction import first_pieces, last_pieces, lines_without
 
 __all__ = [
-    "CUSTOM_FILE_MODES", "Cipher", "EMPTY_TEXT", "MISSING_TEXT", "NoCipher", "atomic_write", "load_custom_file",
-    "read_plain_text_file", "resolve_file_path", "save_custom_file", "write_plain_text_file",
+    "CUSTOM_FILE_MODES", "Cipher", "EMPTY_TEXT", "MISSING_TEXT", "NoCipher", "atomic_write", "ensure_json_file_exists",
+    "load_custom_file", "load_timestamp_file", "read_chunks_with_hashes", "read_condensation_tracker",
+    "read_plain_text_file", "read_vision_responses", "resolve_file_path", "save_custom_file", "save_timestamp_file",
+    "update_chunks_with_hashes", "write_chunks_with_hashes", "write_condensation_tracker", "write_plain_text_file",
+    "write_vision_responses",
 ]
 
 logger = logging.getLogger(__name__)
@@ -31,54 +47,37 @@ logger = logging.getLogger(__name__)
 MISSING_TEXT = "Custom instruction file did not exist"
 EMPTY_TEXT = "No additional information added"
 CUSTOM_FILE_MODES = ("overwrite", "append", "replace", "remove", "trim")
-LARGE_FILE = 1 << 20  # bytes; of larger files only the end is read where that is all that counts
+LARGE_FILE = 1 << 20  # bytes; of larger files only an end is read where that is all that counts
 TAIL_BLOCK = 1 << 16  # bytes
+HEAD_BLOCK = 1 << 16  # bytes
 
 _BOM = "\ufeff"
 
 
-class Cipher(Protocol):
-    """How a file's bytes look on disk; ``decrypt`` undoes ``encrypt``."""
-
-    def encrypt(self, data: bytes) -> bytes: ...
-
-    def decrypt(self, data: bytes) -> bytes: ...
-
-
-class NoCipher:
-    """Files in clear."""
-
-    def encrypt(self, data: bytes) -> bytes:
-        return data
-
-    def decrypt(self, data: bytes) -> bytes:
-        return data
-
-
-_PLAIN = NoCipher()
-
-
 # -- plain text --------------------------------------------------------------------------------------------------------
 
-def read_plain_text_file(path: str, cipher: Cipher = _PLAIN) -> str:
+def read_plain_text_file(path: str, cipher: Cipher = NO_CIPHER) -> str:
     """The text of exactly this file; empty if there is none."""
     data = _read(resolve_file_path(path))
     return "" if data is None else decode_text(cipher.decrypt(data), path)
 
 
-def write_plain_text_file(path: str, text: str, cipher: Cipher = _PLAIN, backup_suffix: str | None = None) -> None:
+def write_plain_text_file(path: str, text: str, cipher: Cipher = NO_CIPHER, backup_suffix: str | None = None,
+                          mode: int | None = None) -> None:
     """Replace the file's content. With a suffix, the present content is first copied to ``path`` + suffix.
 
-    Raises OSError; if it is the copy that fails, nothing is written. Takes no lock: who reads, changes and writes holds
-    ``path_lock`` or ``process_lock`` around all of it.
+    ``mode`` is for a new file. Raises OSError, and DataKeyError if the copy is of a file of another key; if it is the
+    copy that fails, nothing is written. Takes no lock: who reads, changes and writes holds ``path_lock`` or
+    ``process_lock`` around all of it.
     """
     path = resolve_file_path(path)
     known = ordinary_file(path) if backup_suffix else None
     if known is not None:
         data = _read(path)
         if data is not None:
-            atomic_write(f"{path}{backup_suffix}", data, known.st_mode & 0o777)
-    atomic_write(path, cipher.encrypt(encode_text(text)))
+            copy = cipher.encrypt(cipher.decrypt(data))  # what was in clear is not copied in clear
+            atomic_write(f"{path}{backup_suffix}", copy, known.st_mode & 0o777)
+    atomic_write(path, cipher.encrypt(encode_text(text)), mode)
 
 
 def _read(path: str) -> bytes | None:
@@ -104,7 +103,7 @@ def load_custom_file(path: str, delimiter: str | None = None, custom_delimiter: 
     chunk_delimiter = chunk_delimiter or "\n"
     try:
         with open(found, "rb") as file:
-            data = _needed_part(file, tail_count if chunk_delimiter == "\n" else None)
+            data = _needed_part(file, head_count, tail_count) if chunk_delimiter == "\n" else file.read()
     except FileNotFoundError:  # removed just now
         return MISSING_TEXT
     text = decode_text(data, found).replace("\r\n", "\n").replace("\r", "\n")
@@ -117,23 +116,50 @@ def load_custom_file(path: str, delimiter: str | None = None, custom_delimiter: 
     return text.replace(delimiter, custom_delimiter) if delimiter and custom_delimiter else text
 
 
-def _needed_part(file: BinaryIO, last_lines: int | None) -> bytes:
-    """The whole file; of a large one only the end, if that surely holds the last lines unchanged.
+def _needed_part(file: BinaryIO, first_lines: int | None, last_lines: int | None) -> bytes:
+    """The whole file; of a large one only the start or end, if that surely holds the lines that count unchanged.
 
     Whether a file is UTF-8 is a matter of all its bytes, but ASCII lines read the same either way.
     """
+    part = None
     size = os.fstat(file.fileno()).st_size
+    if size > LARGE_FILE and last_lines is not None:
+        part = _end(file, size, last_lines)
+    elif size > LARGE_FILE and first_lines is not None:
+        part = _start(file, first_lines)
+    if part is not None:
+        return part
+    file.seek(0)
+    return file.read()
+
+
+def _end(file: BinaryIO, size: int, lines: int) -> bytes | None:
+    """A part of the file that ends with its last lines; None if they are not ASCII, or reach to the start."""
     block = TAIL_BLOCK
-    while last_lines is not None and last_lines > 0 and size > LARGE_FILE and block < size:
+    while lines > 0 and block < size:
         file.seek(size - block)
         end = file.read(block)
         if not end.isascii():
-            break
-        if end.count(b"\n") >= last_lines:  # so the first line, which is cut, is not among the last
+            return None
+        if end.count(b"\n") >= lines:  # so the first line, which is cut, is not among the last
             return end
         block *= 4
-    file.seek(0)
-    return file.read()
+    return None
+
+
+def _start(file: BinaryIO, lines: int) -> bytes | None:
+    """The first lines of the file; None if they are not ASCII, or reach to the end."""
+    start: list[bytes] = []
+    while lines > 0:
+        block = file.read(HEAD_BLOCK)
+        ends = block.count(b"\n")
+        if ends >= lines:
+            block = b"\n".join(block.split(b"\n", lines)[:lines]) + b"\n"
+        if not block or not block.isascii():
+            return None
+        start.append(block)
+        lines -= ends
+    return b"".join(start) or None
 
 
 # -- writing custom files ----------------------------------------------------------------------------------------------

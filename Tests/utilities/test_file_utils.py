@@ -187,6 +187,29 @@ def test_the_end_of_a_large_file(path: Path, monkeypatch: pytest.MonkeyPatch, da
     assert load(path, data, tail_count=2) == text
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LINES, st.sampled_from(["\n", "\r\n", "\r"]), st.integers(-1, 12),
+       st.sampled_from([b"", b"\xff\n", b"\xef\xbb\xbf"]), st.sampled_from([b"", b"\xff\n"]))
+def test_the_start_of_a_large_file_is_what_the_whole_file_says(
+        path: Path, lines: list[str], end: str, count: int, head: bytes, tail: bytes) -> None:
+    path.write_bytes(head + end.join(lines).encode() + tail)
+    whole = load_custom_file(str(path), head_count=count)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_utils, "LARGE_FILE", 1)
+        patch.setattr(file_utils, "HEAD_BLOCK", 8)
+        assert load_custom_file(str(path), head_count=count) == whole
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files with holes")
+def test_only_the_start_of_a_large_file_is_read(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.write(b"".join(b"line %d\r\n" % number for number in range(30_000)))
+        file.seek(1 << 40)
+        file.write(b"end")
+    assert load_custom_file(str(path), head_count=2) == "line 0\nline 1"
+    assert load_custom_file(str(path), "\n", "|", head_count=30_000).count("|") == 29_999
+
+
 @pytest.mark.skipif(os.name == "nt", reason="files with holes")
 def test_only_the_end_of_a_large_file_is_read(path: Path) -> None:
     with open(path, "wb") as file:

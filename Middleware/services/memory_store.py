@@ -1,0 +1,115 @@
+"""The memories, the summary and the state document of one conversation, as files.
+
+Each write replaces a file in one step. A file that cannot be read is never replaced: readers log it and act as if there
+were nothing, writers raise UnreadableDataError. Who reads and then writes holds the folder's ``MEMORIES`` lock.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from Middleware.utilities.discussion_files import (
+    Pair,
+    if_readable,
+    pairs_as_json,
+    pairs_in,
+    read_json,
+    texts_in,
+    write_json,
+)
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.file_utils import read_plain_text_file, write_plain_text_file
+
+MEMORIES_FILE = "memories.json"
+SUMMARY_FILE = "chat_summary.json"
+TRACKER_FILE = "condensation_tracker.json"
+STATE_FILE = "state_document.md"
+BACKUP = ".bak"
+CONDENSED_UP_TO = "lastCondensationHash"
+
+
+class MemoryStore:
+    """The files of one discussion. All methods raise DataKeyError for files of another API key, and OSError."""
+
+    def __init__(self, folder: DiscussionFolder) -> None:
+        self.folder = folder
+
+    # -- memories --------------------------------------------------------------------------------------------------
+    def memories(self) -> list[Pair]:
+        """Memories and the hashes of the messages they reach to, oldest first."""
+        return if_readable(lambda: self._pairs(MEMORIES_FILE) or [], [])
+
+    def open_memories(self) -> tuple[list[Pair], bool]:
+        """The memories, and whether there was a file for them, which is there from now on.
+
+        Raises UnreadableDataError: no new memories must be made on top of ones that cannot be read.
+        """
+        pairs = self._pairs(MEMORIES_FILE)
+        if pairs is None:
+            self._write(MEMORIES_FILE, [])
+        return pairs or [], pairs is not None
+
+    def append_memory(self, text: str, stored_hash: str) -> None:
+        self._write(MEMORIES_FILE, pairs_as_json([*(self._pairs(MEMORIES_FILE) or []), (text, stored_hash)]))
+
+    def replace_memories(self, pairs: Sequence[Pair]) -> None:
+        """Make ``pairs`` all there is; the memories so far are kept beside them, in ``memories.json.bak``."""
+        self._back_up(MEMORIES_FILE)
+        self._write(MEMORIES_FILE, pairs_as_json(pairs))
+
+    # -- summary ---------------------------------------------------------------------------------------------------
+    def summary(self) -> Pair | None:
+        """The rolling summary and the hash of the last memory in it."""
+        pairs = if_readable(lambda: self._pairs(SUMMARY_FILE), None)
+        return pairs[0] if pairs else None
+
+    def save_summary(self, text: str, stored_hash: str) -> None:
+        """Replace the summary, which is kept in ``chat_summary.json.bak``. Raises ValueError for a blank text."""
+        if not text.strip():
+            raise ValueError("a blank text is no summary")
+        self._back_up(SUMMARY_FILE)
+        self._write(SUMMARY_FILE, pairs_as_json([(text, stored_hash)]))
+
+    # -- condensation ----------------------------------------------------------------------------------------------
+    def condensation_hash(self) -> str | None:
+        """The hash of the newest memory that condensation has dealt with."""
+        nothing: dict[str, object] = {}
+        found = if_readable(lambda: self._object(TRACKER_FILE), nothing).get(CONDENSED_UP_TO)
+        return found if isinstance(found, str) and found else None
+
+    def save_condensation_hash(self, stored_hash: str) -> None:
+        self._write(TRACKER_FILE, {**self._object(TRACKER_FILE), CONDENSED_UP_TO: stored_hash})
+
+    # -- state document --------------------------------------------------------------------------------------------
+    def state_document(self) -> str:
+        return read_plain_text_file(self.folder.plain_file(STATE_FILE), self.folder.cipher)
+
+    def save_state_document(self, text: str) -> None:
+        """Replace the document; the one so far is first copied to ``state_document.md.bak``."""
+        self.folder.create()
+        write_plain_text_file(self.folder.plain_file(STATE_FILE), text, self.folder.cipher, BACKUP,
+                              self.folder.file_mode)
+
+    # -- files -----------------------------------------------------------------------------------------------------
+    def _pairs(self, name: str) -> list[Pair] | None:
+        content = self._read(name)
+        return None if content is None else pairs_in(content, self.folder.display(name))
+
+    def _object(self, name: str) -> dict[str, object]:
+        content = self._read(name)
+        return {} if content is None else texts_in(content, self.folder.display(name))
+
+    def _read(self, name: str) -> object:
+        return read_json(self.folder.file(name), self.folder.cipher, self.folder.display(name))
+
+    def _write(self, name: str, content: object) -> None:
+        if not os.path.isdir(self.folder.folder):
+            self.folder.create()
+        write_json(self.folder.file(name), content, self.folder.cipher, self.folder.file_mode)
+
+    def _back_up(self, name: str) -> None:
+        """Copy a file that can be read; raises UnreadableDataError for one that cannot."""
+        pairs = self._pairs(name)
+        if pairs is not None:
+            path = self.folder.file(name) + BACKUP
+            write_json(path, pairs_as_json(pairs), self.folder.cipher, self.folder.file_mode)

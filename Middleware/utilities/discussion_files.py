@@ -1,0 +1,192 @@
+"""The JSON files of a conversation.
+
+Texts with the hash of a message each (``[{"text_block": ..., "hash": ...}, ...]``), and objects from hash to text. A
+file that does not hold what it should is nobody's to change: readers raise or, where they say so, act as if it were
+absent, and writers refuse. Files are replaced in one step; the case of their names does not count.
+"""
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
+from Middleware.utilities.config_text import parse_json
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for
+from Middleware.utilities.file_access import atomic_write, find_file_ignoring_case, ordinary_file, resolve_file_path
+
+logger = logging.getLogger(__name__)
+
+Pair = tuple[str, str]
+"""A text and the hash that belongs to it."""
+T = TypeVar("T")
+
+
+# -- any JSON ----------------------------------------------------------------------------------------------------------
+
+def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
+    """The content of the file that ``path`` means; None if there is none. ``display`` names it in messages.
+
+    Raises UnreadableDataError with file and line, DataKeyError, and OSError.
+    """
+    found = _existing(path)
+    if ordinary_file(found) is None:
+        return None
+    with open(found, "rb") as file:
+        data = file.read()
+    try:
+        return parse_json(cipher.decrypt(data), display or os.path.basename(path))
+    except ConfigSyntaxError as error:
+        raise UnreadableDataError(f"{error}. The file is left as it is.") from None
+
+
+def write_json(path: str, content: Any, cipher: Cipher = NO_CIPHER, mode: int | None = None) -> None:
+    """Replace the file that ``path`` means, folders included. Raises OSError, with everything as it was.
+
+    ``mode`` is for a new file. Whoever may not lose what is in the file has read it before.
+    """
+    data = _indented(content).encode("ascii")
+    atomic_write(_existing(path), cipher.encrypt(data), mode)
+
+
+def _indented(content: Any) -> str:
+    """What ``json.dumps(content, indent=4)`` gives, many times faster for objects of texts and lists of them."""
+    if _is_plain(content):
+        return _plain_object(content, "")
+    if isinstance(content, list) and content and all(map(_is_plain, content)):
+        return "[\n    " + ",\n    ".join(_plain_object(entry, "    ") for entry in content) + "\n]"
+    return json.dumps(content, indent=4)
+
+
+def _is_plain(content: Any) -> bool:
+    return isinstance(content, dict) and bool(content) and all(type(value) is str for value in content.values())
+
+
+def _plain_object(content: Mapping[str, str], indent: str) -> str:
+    text = json.dumps(content, separators=(f",\n{indent}    ", ": "))  # without ``indent`` it is not done in Python
+    return f"{{\n{indent}    {text[1:-1]}\n{indent}}}"
+
+
+def _existing(path: str) -> str:
+    path = resolve_file_path(path)
+    return find_file_ignoring_case(path) or path
+
+
+def if_readable(read: Callable[[], T], otherwise: T) -> T:
+    """What ``read`` returns; ``otherwise``, with an error in the log, where a file holds something else."""
+    try:
+        return read()
+    except UnreadableDataError as error:
+        logger.error("%s", error)
+        return otherwise
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+def pairs_in(content: Any, display: str) -> list[Pair]:
+    """The texts and hashes of a list as read. Raises UnreadableDataError for anything else."""
+    if not isinstance(content, list):
+        raise UnreadableDataError(f"{display}: a list was expected, not {type(content).__name__}. "
+                                  "The file is left as it is.")
+    for number, entry in enumerate(content):
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("text_block", "hash")):
+            raise UnreadableDataError(f"{display}: entry {number + 1} has no text 'text_block' and 'hash'. "
+                                      "The file is left as it is.")
+    return [(entry["text_block"], entry["hash"]) for entry in content]
+
+
+def pairs_as_json(pairs: Iterable[Pair]) -> list[dict[str, str]]:
+    return [{"text_block": text, "hash": stored} for text, stored in pairs]
+
+
+def texts_in(content: Any, display: str) -> dict[str, Any]:
+    """An object as read. Raises UnreadableDataError for anything else."""
+    if not isinstance(content, dict):
+        raise UnreadableDataError(f"{display}: an object was expected, not {type(content).__name__}. "
+                                  "The file is left as it is.")
+    return content
+
+
+# -- by path -----------------------------------------------------------------------------------------------------------
+
+def ensure_json_file_exists(path: str, initial: list[Any] | None = None, encryption_key: bytes | None = None,
+                            mode: int | None = None) -> list[Any]:
+    """The list in the file, which is created with ``initial`` (empty) if it is missing.
+
+    Raises TypeError, with path and type, for another content; UnreadableDataError for none.
+    """
+    cipher = cipher_for(encryption_key)
+    content = read_json(path, cipher)
+    if content is None:
+        content = [] if initial is None else initial
+        write_json(path, content, cipher, mode)
+    if not isinstance(content, list):
+        raise TypeError(f"{path} holds {type(content).__name__}, not a list")
+    return content
+
+
+def read_chunks_with_hashes(path: str, encryption_key: bytes | None = None) -> list[Pair]:
+    """The texts and hashes in a file, in order; it is created empty if it is missing.
+
+    Raises UnreadableDataError for another content.
+    """
+    content = read_json(path, cipher_for(encryption_key))
+    if content is None:
+        ensure_json_file_exists(path, encryption_key=encryption_key)
+    return pairs_in(content or [], os.path.basename(path)) if content is not None else []
+
+
+def write_chunks_with_hashes(chunks: Iterable[Pair], path: str, overwrite: bool = False,
+                             encryption_key: bytes | None = None, mode: int | None = None) -> None:
+    """Append to what is in the file, or replace it. Raises UnreadableDataError if the file holds something else."""
+    cipher = cipher_for(encryption_key)
+    content = read_json(path, cipher)
+    known = [] if content is None else pairs_in(content, os.path.basename(path))
+    write_json(path, pairs_as_json([*([] if overwrite else known), *chunks]), cipher, mode)
+
+
+def update_chunks_with_hashes(chunks: Iterable[Pair], path: str, mode: str = "append",
+                              encryption_key: bytes | None = None) -> None:
+    """``write_chunks_with_hashes`` by the name of the mode: ``append`` or ``overwrite``; ValueError for others."""
+    if mode not in ("append", "overwrite"):
+        raise ValueError(f"unknown mode '{mode}'; known are append, overwrite")
+    write_chunks_with_hashes(chunks, path, mode == "overwrite", encryption_key)
+
+
+def _read_object(path: str, encryption_key: bytes | None = None) -> dict[str, Any]:
+    content = read_json(path, cipher_for(encryption_key))
+    return {} if content is None else texts_in(content, os.path.basename(path))
+
+
+def _write_object(content: Mapping[str, Any], path: str, encryption_key: bytes | None = None) -> None:
+    _read_object(path, encryption_key)  # raises rather than to replace something else
+    write_json(path, dict(content), cipher_for(encryption_key))
+
+
+def load_timestamp_file(path: str, encryption_key: bytes | None = None) -> dict[str, Any]:
+    """The times of messages by their hash; empty if there is no file. Raises UnreadableDataError."""
+    return _read_object(path, encryption_key)
+
+
+def save_timestamp_file(path: str, timestamps: Mapping[str, Any], encryption_key: bytes | None = None) -> None:
+    _write_object(timestamps, path, encryption_key)
+
+
+def read_condensation_tracker(path: str, encryption_key: bytes | None = None) -> dict[str, Any]:
+    """``{"lastCondensationHash": hash}``; empty if there is no file. Raises UnreadableDataError."""
+    return _read_object(path, encryption_key)
+
+
+def write_condensation_tracker(path: str, tracker: Mapping[str, Any], encryption_key: bytes | None = None) -> None:
+    _write_object(tracker, path, encryption_key)
+
+
+def read_vision_responses(path: str, encryption_key: bytes | None = None) -> dict[str, Any]:
+    """Descriptions of images by the hash of their message; empty if there is no file. Raises UnreadableDataError."""
+    return _read_object(path, encryption_key)
+
+
+def write_vision_responses(path: str, responses: Mapping[str, Any], encryption_key: bytes | None = None) -> None:
+    _write_object(responses, path, encryption_key)

@@ -1,0 +1,128 @@
+"""Where the data of a conversation lies, how it looks on disk, and who may work on it at a time."""
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from dataclasses import dataclass, field
+
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities import config_utils
+from Middleware.utilities.encryption_utils import Cipher, cipher_for
+from Middleware.utilities.file_access import find_file_ignoring_case, process_lock
+from Middleware.utilities.path_utils import is_flat_name
+
+logger = logging.getLogger(__name__)
+
+SHORT = ".lock"
+MEMORIES = ".memories.lock"
+COMPACTOR = ".compactor.lock"
+VECTOR_DATABASE = "vector_memory.db"
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+
+
+@dataclass(frozen=True)
+class DiscussionFolder:
+    """The folder of one conversation. Looking anything up creates nothing.
+
+    Attributes:
+        key_hash: the folder of a client's API key, in which the conversation's own folder lies; None without a key.
+        encryption_key: files are tokens of this key; None leaves them in clear.
+
+    Raises ValueError for an id or hash that is no folder name.
+    """
+
+    discussion_id: str
+    key_hash: str | None = None
+    encryption_key: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not is_flat_name(self.discussion_id) or (self.key_hash and not is_flat_name(self.key_hash)):
+            raise ValueError("a discussion id must be usable as the name of a folder")
+
+    @property
+    def cipher(self) -> Cipher:
+        return cipher_for(self.encryption_key)
+
+    @property
+    def file_mode(self) -> int | None:
+        """Permission bits of new files; None leaves them to the umask."""
+        return PRIVATE_FILE if self.key_hash else None
+
+    def display(self, name: str) -> str:
+        """How messages name a file."""
+        return f"{self.discussion_id}/{name}"
+
+    # -- where -----------------------------------------------------------------------------------------------------
+    @property
+    def folder(self) -> str:
+        """The present folder, else the one to be made. Data of old installations stays where it is."""
+        folder, older = self._target(), self._older()
+        return older if not os.path.isdir(folder) and os.path.isdir(older) else folder
+
+    def file(self, name: str) -> str:
+        """The JSON file ``name``: the one in the folder, else an older flat one beside it, else the one to be made."""
+        path = os.path.join(self.folder, name)
+        found = find_file_ignoring_case(path)
+        if found is None and not self.key_hash:
+            flat = os.path.join(os.path.dirname(self.folder), f"{self.discussion_id}_{name}")
+            found = find_file_ignoring_case(flat)
+        return found or path
+
+    def plain_file(self, name: str) -> str:
+        """The file ``name`` in the folder, existing or not."""
+        return os.path.join(self.folder, name)
+
+    def vector_database(self) -> str:
+        """The database of the conversation's searchable memories; older ones, without a key, lie in ``Public``."""
+        path = self.plain_file(VECTOR_DATABASE)
+        if self.key_hash or os.path.isfile(path):
+            return path
+        name = f"{self.discussion_id}_{VECTOR_DATABASE}"
+        roots = (config_utils.get_project_root_directory_path(), os.getcwd())
+        older = (os.path.join(root, "Public", name) for root in roots)
+        return next((found for found in older if os.path.isfile(found)), path)
+
+    def create(self) -> str:
+        """Make the folder; returns its path. Raises OSError."""
+        folder = self.folder
+        try:
+            self._make(folder)
+        except OSError as error:
+            older = self._older()
+            if folder == older:
+                raise
+            logger.warning("The folder of discussion %s cannot be made (%s); %s is used", self.discussion_id,
+                           error.strerror, older)
+            self._make(older)
+            return older
+        return folder
+
+    def _make(self, folder: str) -> None:
+        if self.key_hash:
+            os.makedirs(os.path.dirname(os.path.dirname(folder)), exist_ok=True)
+            for private in (os.path.dirname(folder), folder):
+                if not os.path.isdir(private):
+                    os.makedirs(private, PRIVATE_FOLDER, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
+
+    def _target(self) -> str:
+        return os.path.join(config_utils.get_discussions_root_directory(), *self._parts)
+
+    def _older(self) -> str:
+        root = config_utils.get_project_root_directory_path()
+        return os.path.join(root, "Public", "DiscussionIds", *self._parts)
+
+    @property
+    def _parts(self) -> tuple[str, ...]:
+        return (self.key_hash, self.discussion_id) if self.key_hash else (self.discussion_id,)
+
+    # -- taking turns ----------------------------------------------------------------------------------------------
+    def lock(self, name: str = SHORT, scope: CancelScope | None = None,
+             timeout: float | None = None) -> contextlib.AbstractContextManager[None]:
+        """The turn of one thread of one process with part of the conversation's data; makes the folder.
+
+        ``SHORT`` is for reading, changing and writing a file, ``MEMORIES`` and ``COMPACTOR`` for work that calls LLMs.
+        Raises OSError, EarlyTerminationException, and TimeoutError after ``timeout`` seconds (0: one attempt).
+        """
+        return process_lock(os.path.join(self.create(), name), scope, timeout)

@@ -1,0 +1,106 @@
+"""How data of a client with an API key is kept apart from others', and unreadable to them.
+
+An API key is neither stored nor checked. Its hash names a folder; with the user's setting ``encryptUsingApiKey`` a key
+derived from it encrypts what lies there, as Fernet tokens (AES-128-CBC with HMAC-SHA256).
+"""
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from functools import lru_cache
+from typing import Protocol
+
+from Middleware.exceptions import DataKeyError
+
+logger = logging.getLogger(__name__)
+
+ITERATIONS = 100_000
+TOKEN_START = b"gAAAA"
+_SALT = "WilmerAI-v1-"
+_SALT_WITHOUT_USER = "WilmerAI-encryption-salt-v1"
+_WRONG_KEY = "stored data of this conversation belongs to another API key or user"
+
+
+class Cipher(Protocol):
+    """How bytes look on disk; ``decrypt`` undoes ``encrypt``. ``active`` says whether they differ from the original."""
+
+    @property
+    def active(self) -> bool: ...
+
+    def encrypt(self, data: bytes) -> bytes: ...
+
+    def decrypt(self, data: bytes) -> bytes: ...
+
+
+class NoCipher:
+    """Data in clear."""
+
+    active = False
+
+    def encrypt(self, data: bytes) -> bytes:
+        return data
+
+    def decrypt(self, data: bytes) -> bytes:
+        """Raises DataKeyError for an encrypted token: showing or overwriting it helps nobody."""
+        if is_token(data):
+            raise DataKeyError(_WRONG_KEY)
+        return data
+
+
+class FernetCipher:
+    """Data as tokens of one key. Data in clear is read too: it becomes a token when it is written next."""
+
+    active = True
+
+    def __init__(self, key: bytes) -> None:
+        from cryptography.fernet import Fernet  # only clients with keys pay for loading it
+
+        self._fernet = Fernet(key)
+
+    def encrypt(self, data: bytes) -> bytes:
+        return self._fernet.encrypt(data)
+
+    def decrypt(self, data: bytes) -> bytes:
+        """Raises DataKeyError for a token of another key."""
+        from cryptography.fernet import InvalidToken
+
+        if not is_token(data):
+            if data:
+                logger.warning("Stored data that is not encrypted yet was read; its next write encrypts it.")
+            return data
+        try:
+            return self._fernet.decrypt(data.strip())
+        except InvalidToken:
+            raise DataKeyError(_WRONG_KEY) from None
+
+
+NO_CIPHER = NoCipher()
+
+
+def cipher_for(encryption_key: bytes | None) -> Cipher:
+    """The cipher of a key; without one, data stays in clear."""
+    return NO_CIPHER if encryption_key is None else _fernet_cipher(encryption_key)
+
+
+def is_token(data: bytes) -> bool:
+    """Whether this looks like encrypted data, whatever the key."""
+    return data.lstrip()[:len(TOKEN_START)] == TOKEN_START
+
+
+def hash_api_key(api_key: str) -> str:
+    """The name of the folder that holds the data of clients with this key: 16 hexadecimal digits."""
+    return hashlib.sha256(api_key.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=64)
+def derive_encryption_key(api_key: str, user_name: str | None = None) -> bytes:
+    """The Fernet key of an API key and a user, whose name counts as it is spelled. Takes some 50 ms the first time."""
+    salt = _SALT + hashlib.sha256(user_name.encode()).hexdigest() if user_name else _SALT_WITHOUT_USER
+    raw = hashlib.pbkdf2_hmac("sha256", api_key.encode(), salt.encode("ascii"), ITERATIONS, 32)
+    return base64.urlsafe_b64encode(raw)
+
+
+@lru_cache(maxsize=64)
+def _fernet_cipher(encryption_key: bytes) -> FernetCipher:
+    return FernetCipher(encryption_key)

@@ -1,0 +1,136 @@
+"""The files of a conversation's memories."""
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import DataKeyError, UnreadableDataError
+from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.encryption_utils import derive_encryption_key
+from Tests.llmapis.lab import Lab
+
+KEY = derive_encryption_key("secretkey", "alice")
+HASH = "ad165b11320bc915"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    Lab(tmp_path / "Configs", monkeypatch)
+    monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
+    return tmp_path / "D"
+
+
+@pytest.fixture
+def store(root: Path) -> MemoryStore:
+    return MemoryStore(DiscussionFolder("k1"))
+
+
+def test_looking_creates_nothing(root: Path, store: MemoryStore) -> None:
+    assert (store.memories(), store.summary(), store.condensation_hash()) == ([], None, None)
+    assert store.state_document() == ""
+    assert not root.exists()
+
+
+def test_opening_creates_the_list_of_memories(root: Path, store: MemoryStore) -> None:
+    assert store.open_memories() == ([], False)
+    assert (root / "k1" / "memories.json").read_bytes() == b"[]"
+    assert store.open_memories() == ([], True)
+
+
+def test_memories(root: Path, store: MemoryStore) -> None:
+    store.append_memory("a", "1")
+    store.append_memory("b", "2")
+    assert store.memories() == [("a", "1"), ("b", "2")]
+    store.replace_memories([("ab", "2")])
+    assert store.open_memories() == ([("ab", "2")], True)
+    backup = json.loads((root / "k1" / "memories.json.bak").read_bytes())
+    assert [entry["text_block"] for entry in backup] == ["a", "b"]
+
+
+def test_summary(root: Path, store: MemoryStore) -> None:
+    store.save_summary("first", "1")
+    assert not (root / "k1" / "chat_summary.json.bak").exists()
+    store.save_summary("second", "2")
+    assert store.summary() == ("second", "2")
+    assert json.loads((root / "k1" / "chat_summary.json").read_bytes()) == [{"text_block": "second", "hash": "2"}]
+    assert json.loads((root / "k1" / "chat_summary.json.bak").read_bytes())[0]["text_block"] == "first"
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_blank_text_never_replaces_a_summary(store: MemoryStore, blank: str) -> None:
+    store.save_summary("first", "1")
+    with pytest.raises(ValueError, match="blank"):
+        store.save_summary(blank, "2")
+    assert store.summary() == ("first", "1")
+
+
+def test_tracker_keeps_what_else_is_in_it(root: Path, store: MemoryStore) -> None:
+    store.save_condensation_hash("h4")
+    assert store.condensation_hash() == "h4"
+    path = root / "k1" / "condensation_tracker.json"
+    assert json.loads(path.read_bytes()) == {"lastCondensationHash": "h4"}
+    path.write_text('{"lastCondensationHash": 5, "note": 1}', encoding="utf-8")
+    assert store.condensation_hash() is None
+    store.save_condensation_hash("h5")
+    assert json.loads(path.read_bytes()) == {"lastCondensationHash": "h5", "note": 1}
+
+
+def test_state_document(root: Path, store: MemoryStore) -> None:
+    store.save_state_document("Mara: caf\u00e9\n")
+    store.save_state_document("Mara: mill")
+    assert store.state_document() == "Mara: mill"
+    assert (root / "k1" / "state_document.md.bak").read_text(encoding="utf-8") == "Mara: caf\u00e9\n"
+
+
+def test_unreadable_files_count_as_absent_and_stay(root: Path, store: MemoryStore,
+                                                   caplog: pytest.LogCaptureFixture) -> None:
+    folder = root / "k1"
+    folder.mkdir(parents=True)
+    for name in ("memories.json", "chat_summary.json", "condensation_tracker.json"):
+        (folder / name).write_text("{broken", encoding="utf-8")
+    with caplog.at_level(logging.ERROR):
+        assert (store.memories(), store.summary(), store.condensation_hash()) == ([], None, None)
+    assert "k1/memories.json, line 1" in caplog.text and str(root) not in caplog.text
+    for write in (lambda: store.append_memory("a", "1"), lambda: store.replace_memories([]),
+                  lambda: store.save_summary("a", "1"), lambda: store.save_condensation_hash("h"),
+                  store.open_memories):
+        with pytest.raises(UnreadableDataError):
+            write()
+    assert {path.read_text(encoding="utf-8") for path in folder.iterdir()} == {"{broken"}
+
+
+def test_files_of_a_key(root: Path) -> None:
+    store = MemoryStore(DiscussionFolder("k1", HASH, KEY))
+    store.append_memory("secret", "1")
+    store.save_summary("secret", "1")
+    store.save_summary("secret too", "1")
+    store.save_state_document("secret")
+    store.save_state_document("secret too")
+    files = [path for path in (root / HASH / "k1").iterdir() if path.is_file() and path.name[0] != "."]
+    assert len(files) == 5 and all(path.read_bytes().startswith(b"gAAAA") for path in files)
+    if os.name != "nt":
+        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert store.memories() == [("secret", "1")] and store.state_document() == "secret too"
+    with pytest.raises(DataKeyError):
+        MemoryStore(DiscussionFolder("k1", HASH)).memories()
+
+
+def test_a_document_in_clear_is_not_copied_in_clear(root: Path) -> None:
+    MemoryStore(DiscussionFolder("k1", HASH)).save_state_document("in clear")
+    MemoryStore(DiscussionFolder("k1", HASH, KEY)).save_state_document("hidden")
+    for path in (root / HASH / "k1").glob("state_document*"):
+        assert path.read_bytes().startswith(b"gAAAA")
+
+
+def test_memories_in_clear_are_not_copied_in_clear(root: Path) -> None:
+    MemoryStore(DiscussionFolder("k1", HASH)).append_memory("in clear", "1")
+    MemoryStore(DiscussionFolder("k1", HASH, KEY)).replace_memories([("hidden", "1")])
+    for path in (root / HASH / "k1").glob("memories*"):
+        assert path.read_bytes().startswith(b"gAAAA")

@@ -1,0 +1,106 @@
+"""Where the data of a conversation lies."""
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.utilities import config_utils
+from Middleware.utilities.discussion_folder import MEMORIES, SHORT, DiscussionFolder
+from Tests.llmapis.lab import Lab
+
+HASH = "ad165b11320bc915"
+posix_only = pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    Lab(tmp_path / "Configs", monkeypatch)
+    monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
+    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(tmp_path / "install"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "D"
+
+
+def test_looking_up_creates_nothing(root: Path) -> None:
+    folder = DiscussionFolder("k1")
+    assert folder.folder == str(root / "k1")
+    assert folder.file("memories.json") == str(root / "k1" / "memories.json")
+    assert folder.vector_database() == str(root / "k1" / "vector_memory.db")
+    assert not root.exists()
+
+
+def test_a_key_has_a_folder_of_its_own(root: Path) -> None:
+    assert DiscussionFolder("k1", HASH).folder == str(root / HASH / "k1")
+
+
+@posix_only
+def test_modes(root: Path) -> None:
+    private = Path(DiscussionFolder("k1", HASH).create())
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (private, private.parent)] == [0o700, 0o700]
+    assert DiscussionFolder("k1", HASH).file_mode == 0o600 and DiscussionFolder("k1").file_mode is None
+
+
+def test_present_folder_of_an_old_installation_is_used(root: Path, tmp_path: Path) -> None:
+    old = tmp_path / "install" / "Public" / "DiscussionIds" / "k1"
+    old.mkdir(parents=True)
+    assert DiscussionFolder("k1").folder == str(old)
+    assert DiscussionFolder("k1").create() == str(old)
+    (root / "k1").mkdir(parents=True)
+    assert DiscussionFolder("k1").folder == str(root / "k1")
+
+
+def test_a_folder_that_cannot_be_made(root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root.write_text("a file where the folder should be", encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        made = DiscussionFolder("k1").create()
+    assert made == str(tmp_path / "install" / "Public" / "DiscussionIds" / "k1") and os.path.isdir(made)
+    assert "cannot be made" in caplog.text
+
+
+def test_flat_files_and_other_case(root: Path) -> None:
+    root.mkdir()
+    (root / "k1_memories.json").write_text("[]", encoding="utf-8")
+    assert DiscussionFolder("k1").file("memories.json") == str(root / "k1_memories.json")
+    assert DiscussionFolder("k1", HASH).file("memories.json") == str(root / HASH / "k1" / "memories.json")
+    (root / "k1").mkdir()
+    (root / "k1" / "Memories.JSON").write_text("[]", encoding="utf-8")
+    assert os.path.samefile(DiscussionFolder("k1").file("memories.json"), root / "k1" / "Memories.JSON")
+
+
+def test_databases_of_old_installations(root: Path, tmp_path: Path) -> None:
+    public = tmp_path / "install" / "Public"
+    public.mkdir(parents=True)
+    (public / "k1_vector_memory.db").touch()
+    assert DiscussionFolder("k1").vector_database() == str(public / "k1_vector_memory.db")
+    assert DiscussionFolder("k1", HASH).vector_database() == str(root / HASH / "k1" / "vector_memory.db")
+    (root / "k1").mkdir(parents=True)
+    (root / "k1" / "vector_memory.db").touch()
+    assert DiscussionFolder("k1").vector_database() == str(root / "k1" / "vector_memory.db")
+
+
+def test_database_below_the_working_directory(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "Public").mkdir()
+    (tmp_path / "Public" / "k1_vector_memory.db").touch()
+    assert os.path.samefile(DiscussionFolder("k1").vector_database(), tmp_path / "Public" / "k1_vector_memory.db")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "C:x"])
+def test_names_that_are_no_folders(root: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="folder"):
+        DiscussionFolder(name)
+
+
+def test_locks_of_different_kinds_do_not_wait_for_each_other(root: Path) -> None:
+    folder = DiscussionFolder("k1")
+    with folder.lock(MEMORIES):
+        with folder.lock(SHORT, timeout=0):
+            pass
+        with pytest.raises(TimeoutError), folder.lock(MEMORIES, timeout=0.05):
+            pass
+    with folder.lock(MEMORIES, timeout=0):
+        pass
