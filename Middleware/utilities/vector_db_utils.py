@@ -1,0 +1,137 @@
+"""Single operations on the searchable memories of a conversation.
+
+Each opens the database, does one thing and closes it; a pass of several uses ``VectorMemories`` itself. Functions that
+read create nothing. Whatever fails is logged, and the result is empty or None. Two errors pass, because going on
+would be wrong: DataKeyError (the data belongs to another API key) and EarlyTerminationException.
+"""
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from Middleware.exceptions import DataKeyError
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.vector_memory import connection
+from Middleware.utilities.vector_memory.store import Row, VectorMemories
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def initialize_vector_db(discussion_id: str, api_key_hash: str | None = None, *,
+                         encryption_key: bytes | None = None) -> bool:
+    """Make the database and its tables, as far as they are missing; returns whether they are there."""
+    return _do("prepare", _folder(discussion_id, api_key_hash, encryption_key), lambda memories: memories.exists,
+               False, write=True)
+
+
+def get_db_connection(discussion_id: str, api_key_hash: str | None = None, *,
+                      encryption_key: bytes | None = None) -> sqlite3.Connection | None:
+    """A connection to the existing database, to be closed by the caller; None if there is none.
+
+    Rows are found by column name, ``recency_score(date)`` is known, and statements commit by themselves. Under a key,
+    texts and vectors are tokens here.
+    """
+    folder = _folder(discussion_id, api_key_hash, encryption_key)
+    try:
+        if folder is None or not os.path.isfile(folder.vector_database()):
+            return None
+        return connection.connect(folder.vector_database())
+    except (sqlite3.Error, OSError) as error:
+        logger.error("The memory database of discussion %s cannot be opened: %s", discussion_id, error)
+        return None
+
+
+def add_memory_to_vector_db(discussion_id: str, memory_text: str, metadata_json_str: str,
+                            api_key_hash: str | None = None, index_topics: bool = False, *,
+                            encryption_key: bytes | None = None) -> int | None:
+    """Store one memory and index its words; returns its row id, or None with nothing stored."""
+    return _do("write", _folder(discussion_id, api_key_hash, encryption_key),
+               lambda memories: memories.store_chunk([(memory_text, metadata_json_str)], None, index_topics)[0],
+               None, write=True)
+
+
+def search_memories_by_keyword(discussion_id: str, query: str, limit: int = 15, api_key_hash: str | None = None,
+                               bm25_weights: Sequence[float] | None = None, use_recency: bool = False, *,
+                               encryption_key: bytes | None = None, scope: CancelScope | None = None) -> list[Row]:
+    """The memories that hold one of the phrases of ``query``, which ``;`` separates, best first."""
+    return _do("search", _folder(discussion_id, api_key_hash, encryption_key),
+               lambda memories: memories.keyword_search(query, limit, bm25_weights, use_recency), [], scope=scope)
+
+
+def get_vector_check_hash_history(discussion_id: str, limit: int = 10, api_key_hash: str | None = None, *,
+                                  encryption_key: bytes | None = None) -> list[str]:
+    """Hashes of the messages that were processed last, newest first."""
+    return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
+               lambda memories: memories.log_hashes(limit), [])
+
+
+def add_vector_check_hash(discussion_id: str, message_hash: str, api_key_hash: str | None = None, *,
+                          encryption_key: bytes | None = None) -> None:
+    """Log the hash of a message up to which the conversation was processed."""
+    _do("write", _folder(discussion_id, api_key_hash, encryption_key),
+        lambda memories: memories.log_hash(message_hash), None, write=True)
+
+
+def add_embeddings_to_db(discussion_id: str, embeddings: Sequence[tuple[int, bytes]], model: str,
+                         api_key_hash: str | None = None, *, encryption_key: bytes | None = None) -> int:
+    """Store vectors, as blobs, for rows; returns how many."""
+    return _do("write", _folder(discussion_id, api_key_hash, encryption_key),
+               lambda memories: memories.add_embeddings(embeddings, model), 0, write=True)
+
+
+def get_all_embeddings(discussion_id: str, model: str, api_key_hash: str | None = None, *,
+                       encryption_key: bytes | None = None) -> list[tuple[int, bytes]]:
+    """Row ids and blobs of all vectors of a model."""
+    return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
+               lambda memories: memories.embeddings(model), [])
+
+
+def get_memories_without_embeddings(discussion_id: str, model: str, limit: int = 20, api_key_hash: str | None = None,
+                                    *, encryption_key: bytes | None = None) -> list[Row]:
+    """The oldest memories that have no vector of a model."""
+    return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
+               lambda memories: memories.without_embeddings(model, limit), [])
+
+
+def get_memories_by_ids(discussion_id: str, ids: Sequence[int], api_key_hash: str | None = None, *,
+                        encryption_key: bytes | None = None) -> list[Row]:
+    """The memories with these ids, in their order; missing ones are left out."""
+    return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
+               lambda memories: memories.by_ids(ids), [])
+
+
+def find_nearest_memories(discussion_id: str, vector: Sequence[float], model: str, limit: int = 5,
+                          api_key_hash: str | None = None, *, encryption_key: bytes | None = None) -> list[int]:
+    """Ids of the memories whose vectors of ``model`` are most like ``vector``; vectors stay unpacked between calls."""
+    return _do("search", _folder(discussion_id, api_key_hash, encryption_key),
+               lambda memories: memories.nearest(vector, model, limit), [])
+
+
+def _folder(discussion_id: str, key_hash: str | None, encryption_key: bytes | None) -> DiscussionFolder | None:
+    try:
+        return DiscussionFolder(discussion_id, key_hash, encryption_key)
+    except (TypeError, ValueError) as error:
+        logger.error("There is no memory database: %s", error)
+        return None
+
+
+def _do(what: str, folder: DiscussionFolder | None, action: Callable[[VectorMemories], T], otherwise: T, *,
+        write: bool = False, scope: CancelScope | None = None) -> T:
+    """The result of ``action``, or ``otherwise`` if it failed; the log says so without the text that was handled."""
+    if folder is None:
+        return otherwise
+    try:
+        with VectorMemories.of(folder, write=write, scope=scope) as memories:
+            return action(memories)
+    except DataKeyError:
+        raise
+    except (sqlite3.Error, OSError, ValueError, TypeError, OverflowError) as error:
+        logger.error("Could not %s the memory database of discussion %s: %s: %s", what, folder.discussion_id,
+                     type(error).__name__, error if isinstance(error, sqlite3.Error | OSError) else "unusable data")
+        return otherwise

@@ -1,0 +1,127 @@
+"""Vectors as bytes, their likeness, and the joining of ranked lists. numpy makes it faster where it is installed."""
+from __future__ import annotations
+
+import functools
+import heapq
+import importlib
+import logging
+import math
+import operator
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Hashable)
+
+FLOAT_BYTES = 4
+
+
+@functools.lru_cache(maxsize=1)
+def numpy_or_none() -> Any:
+    try:
+        return importlib.import_module("numpy")
+    except ImportError:
+        return None
+
+
+def vector_to_blob(vector: Iterable[float]) -> bytes:
+    """32-bit floats in the machine's byte order; numbers beyond them become infinite. Raises TypeError."""
+    return array("f", vector).tobytes()
+
+
+def blob_to_vector(blob: bytes) -> list[float]:
+    """Raises ValueError if the length is no multiple of four."""
+    numbers = array("f")
+    numbers.frombytes(blob)
+    return numbers.tolist()
+
+
+def cosine_similarity(first: Sequence[float], second: Sequence[float]) -> float:
+    """Between -1 and 1; 0.0, with a warning, for vectors of different lengths, and for a vector of zeros."""
+    if len(first) != len(second):
+        logger.warning("Vectors of %d and %d numbers cannot be compared", len(first), len(second))
+        return 0.0
+    one, other = _normalised(first), _normalised(second)
+    return math.fsum(map(operator.mul, one, other)) if one and other else 0.0
+
+
+def rank_by_cosine(query: Sequence[float], candidates: Iterable[tuple[int, bytes]], n: int) -> list[int]:
+    """Ids of the ``n`` blobs most like ``query``, best first; ties in the order given."""
+    return NormalisedVectors(candidates).nearest(query, n)
+
+
+def reciprocal_rank_fusion(lists: Iterable[Iterable[T]], k: int = 60) -> list[T]:
+    """All items, best first, by the sum of ``1 / (k + rank)`` over the lists; ties in order of first appearance."""
+    scores: dict[T, float] = {}
+    for ranked in lists:
+        for rank, item in enumerate(ranked, start=1):
+            scores[item] = scores.get(item, 0.0) + 1.0 / (k + rank)
+    return sorted(scores, key=lambda item: -scores[item])
+
+
+def _normalised(vector: Sequence[float]) -> list[float]:
+    """The vector with length 1; empty if it has none. Immune to numbers whose square is too large or too small."""
+    largest = max(map(abs, vector), default=0.0)
+    if not largest or not math.isfinite(largest):
+        return []
+    scaled = [number / largest for number in vector]
+    length = math.sqrt(math.fsum(number * number for number in scaled))
+    return [number / length for number in scaled] if math.isfinite(length) else []
+
+
+class NormalisedVectors:
+    """Vectors that are compared again and again. Those of another length than the query's are like it by 0.0.
+
+    Thread-safe, as nothing changes.
+    """
+
+    def __init__(self, candidates: Iterable[tuple[int, bytes]]) -> None:
+        self._ids: list[int] = []
+        by_size: dict[int, list[tuple[int, bytes]]] = {}
+        for place, (number, blob) in enumerate(candidates):
+            self._ids.append(number)
+            by_size.setdefault(len(blob), []).append((place, blob))
+        self._rows = {size // FLOAT_BYTES: ([place for place, _ in rows], _matrix([blob for _, blob in rows], size))
+                      for size, rows in by_size.items() if size and size % FLOAT_BYTES == 0}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def nearest(self, query: Sequence[float], limit: int) -> list[int]:
+        """Ids of the ``limit`` most similar, best first; ties in the order given."""
+        if limit < 1 or not self._ids:
+            return []
+        places, matrix = self._rows.get(len(query), ([], None))
+        if len(places) < len(self._ids):
+            logger.warning("%d of %d stored vectors do not have the %d numbers of the query",
+                           len(self._ids) - len(places), len(self._ids), len(query))
+        direction = _normalised(query)
+        scores = [0.0] * len(self._ids)
+        if direction and matrix is not None:
+            for place, score in zip(places, _products(matrix, direction), strict=True):
+                scores[place] = score
+        best = heapq.nlargest(limit, range(len(scores)), key=lambda place: (scores[place], -place))
+        return [self._ids[place] for place in best]
+
+
+def _matrix(blobs: list[bytes], size: int) -> Any:
+    """The vectors of equal size, each normalised: rows of a numpy array, or a list of arrays."""
+    numpy = numpy_or_none()
+    if numpy is None:
+        return [array("f", _normalised(blob_to_vector(blob)) or [0.0] * (size // FLOAT_BYTES)) for blob in blobs]
+    rows = numpy.frombuffer(b"".join(blobs), dtype=numpy.float32).reshape(len(blobs), -1).copy()
+    rows[~numpy.isfinite(rows).all(axis=1)] = 0.0
+    largest = numpy.abs(rows).max(axis=1, keepdims=True)
+    rows /= numpy.where(largest > 0.0, largest, 1.0)
+    lengths = numpy.linalg.norm(rows, axis=1, keepdims=True)
+    rows /= numpy.where(lengths > 0.0, lengths, 1.0)
+    return rows
+
+
+def _products(matrix: Any, direction: list[float]) -> list[float]:
+    numpy = numpy_or_none()
+    if numpy is None or isinstance(matrix, list):
+        return [sum(map(operator.mul, row, direction)) for row in matrix]
+    return (matrix @ numpy.asarray(direction, dtype=numpy.float32)).tolist()

@@ -1,0 +1,110 @@
+"""Changing how a whole database is stored: in clear, as tokens, as tokens of another key.
+
+Nothing in clear may stay behind where tokens are wanted. ``secure_delete`` blanks what is overwritten or freed; the
+index of words is dropped and made anew, because deleting its rows leaves their words in its segments; pages that were
+freed by others before are dropped by VACUUM; and the write-ahead log, which holds old pages, is cut to nothing.
+"""
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable
+
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.vector_memory import schema
+from Middleware.utilities.vector_memory.codec import Codec
+from Middleware.utilities.vector_memory.connection import transaction
+
+logger = logging.getLogger(__name__)
+
+_TOKEN_START = "gAAAA"
+
+
+def has_clear_rows(database: sqlite3.Connection) -> bool:
+    """Whether anything in the file is not encrypted; looks at no more of a row than it must."""
+    checks = ("SELECT 1 FROM memories_fts LIMIT 1",
+              f"SELECT 1 FROM memories WHERE substr(memory_text, 1, 5) <> '{_TOKEN_START}' "
+              f"OR substr(metadata_json, 1, 5) <> '{_TOKEN_START}' LIMIT 1",
+              "SELECT 1 FROM memory_embeddings WHERE typeof(vector) <> 'text' LIMIT 1")
+    return any(database.execute(check).fetchone() for check in checks)
+
+
+def convert(database: sqlite3.Connection, source: Codec, target: Codec, scope: CancelScope | None = None) -> None:
+    """Store everything as ``target`` does, in one transaction. Raises sqlite3.Error, DataKeyError: nothing changed."""
+    database.execute("PRAGMA secure_delete = ON")
+    with transaction(database, scope):
+        schema.create_tables(database)
+        remember_indexed_topics(database, source)
+        _convert_memories(database, source, target)
+        _convert_vectors(database, source, target)
+        write_index(database, target)
+    if target.active:
+        _forget_old_pages(database)
+
+
+def remember_indexed_topics(database: sqlite3.Connection, codec: Codec) -> None:
+    """Note which rows of the index on disk hold their topics, before that index goes."""
+    rows = database.execute("SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f "
+                            "JOIN memories m ON m.id = f.rowid").fetchall()
+    numbers = [row[0] for row in rows if holds_topics(row[1], codec.decode_text(row[2]))]
+    database.executemany("INSERT OR IGNORE INTO memory_indexed_topics VALUES (?)", [(number,) for number in numbers])
+
+
+def holds_topics(indexed: str, metadata_json: str) -> bool:
+    """Whether the indexed key phrases of a memory include its topics."""
+    try:
+        metadata = schema.parse_metadata(metadata_json)
+    except ValueError:
+        return False
+    with_topics = schema.index_row("", metadata, True)[3]
+    return indexed == with_topics and with_topics.strip() != schema.index_row("", metadata, False)[3].strip()
+
+
+def write_index(database: sqlite3.Connection, codec: Codec) -> None:
+    """Make the index on disk anew from the rows; it stays empty if they are encrypted."""
+    database.execute("DROP TABLE IF EXISTS memories_fts")
+    database.execute(schema.INDEX_TABLE)
+    if codec.active:
+        return
+    rows = database.execute("SELECT m.id, m.memory_text, m.metadata_json, t.memory_id FROM memories m "
+                            "LEFT JOIN memory_indexed_topics t ON t.memory_id = m.id")
+    database.executemany(schema.INSERT_INDEX, _index_rows(rows, codec))
+
+
+def _index_rows(rows: Iterable[sqlite3.Row], codec: Codec) -> Iterable[tuple[object, ...]]:
+    for number, text, metadata_json, with_topics in rows:
+        try:
+            metadata = schema.parse_metadata(codec.decode_text(metadata_json))
+        except ValueError:
+            metadata = {}
+        yield number, *schema.index_row(codec.decode_text(text), metadata, with_topics is not None)
+
+
+def _convert_memories(database: sqlite3.Connection, source: Codec, target: Codec) -> None:
+    rows = database.execute("SELECT id, memory_text, metadata_json FROM memories").fetchall()
+    database.executemany("UPDATE memories SET memory_text = ?, metadata_json = ? WHERE id = ?", (
+        (target.encode_text(source.decode_text(row["memory_text"])),
+         target.encode_text(source.decode_text(row["metadata_json"])), row["id"]) for row in rows))
+
+
+def _convert_vectors(database: sqlite3.Connection, source: Codec, target: Codec) -> None:
+    rows = database.execute("SELECT memory_id, model, vector FROM memory_embeddings").fetchall()
+    database.executemany("UPDATE memory_embeddings SET vector = ? WHERE memory_id = ? AND model = ?", (
+        (target.encode_vector(source.decode_vector(row["vector"])), row["memory_id"], row["model"]) for row in rows))
+
+
+def _forget_old_pages(database: sqlite3.Connection) -> None:
+    try:
+        database.execute("VACUUM")
+    except sqlite3.Error as error:
+        logger.warning("A memory database was encrypted, but pages that were deleted before could not be dropped: %s",
+                       error)
+    empty_write_ahead_log(database)
+
+
+def empty_write_ahead_log(database: sqlite3.Connection) -> None:
+    """Cut the log of old pages to nothing; if somebody else reads just now, the last one to close does it."""
+    try:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        logger.warning("The write-ahead log of a memory database could not be emptied: %s", error)

@@ -1,0 +1,116 @@
+"""The index of words of an encrypted database. It lives in memory alone, where the file's own index must stay empty."""
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.encryption_utils import Cipher
+from Middleware.utilities.vector_memory import connection, schema
+from Middleware.utilities.vector_memory.cache import LatestUsed
+from Middleware.utilities.vector_memory.codec import Codec
+from Middleware.utilities.vector_memory.keyword_search import KeywordSearch, search_ids
+
+MOST_INDEXES = 8  # databases whose index stays in memory
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """A memory as it is stored, and whether its topics are searched."""
+
+    id: int
+    memory_text: Any
+    metadata_json: Any
+    date_added: str
+    with_topics: bool
+
+    @property
+    def fingerprint(self) -> int:
+        return hash((self.memory_text, self.metadata_json, self.date_added, self.with_topics))
+
+
+class EncryptedIndex:
+    """Finds rows by words like the index on disk would. Memories added to the file are added here by themselves."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._database: sqlite3.Connection | None = None
+        self._known: dict[int, int] = {}
+        self._state: Hashable = None
+
+    def search(self, search: KeywordSearch, state: Hashable, rows: Callable[[], Iterable[StoredRow]], codec: Codec,
+               scope: CancelScope | None = None) -> list[int]:
+        """Like ``search_ids``.
+
+        Args:
+            state: of the file, taken before; the rows are read only when it differs from last time.
+        """
+        with self._turn(scope):
+            if self._database is None or state != self._state:
+                self._refresh(list(rows()), codec, scope)
+                self._state = state
+            assert self._database is not None
+            return search_ids(self._database, search, scope)
+
+    def _refresh(self, rows: list[StoredRow], codec: Codec, scope: CancelScope | None) -> None:
+        prints = {row.id: row.fingerprint for row in rows}
+        if self._database is None or any(prints.get(number) != value for number, value in self._known.items()):
+            self._start_anew()
+        try:
+            for row in rows:
+                if row.id not in self._known:
+                    if scope is not None and scope.cancelled:
+                        raise EarlyTerminationException("The request was cancelled", CANCELLED)
+                    self._add(row, codec)
+                    self._known[row.id] = prints[row.id]
+        finally:
+            assert self._database is not None
+            if self._database.in_transaction:
+                self._database.execute("COMMIT")  # what is indexed stays, also if the rest is not wanted now
+
+    def _start_anew(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        self._known, self._state = {}, None
+        database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection.prepare(database)
+        database.execute("CREATE TABLE memories (id INTEGER PRIMARY KEY, date_added TEXT)")
+        database.execute(schema.INDEX_TABLE.replace("tokenize=", "content='', tokenize="))  # words without the texts
+        self._database = database
+
+    def _add(self, row: StoredRow, codec: Codec) -> None:
+        assert self._database is not None
+        if not self._database.in_transaction:
+            self._database.execute("BEGIN")
+        try:
+            metadata = schema.parse_metadata(codec.decode_text(row.metadata_json))
+        except ValueError:  # edited by hand
+            metadata = {}
+        columns = schema.index_row(codec.decode_text(row.memory_text), metadata, row.with_topics)
+        self._database.execute("INSERT INTO memories VALUES (?, ?)", (row.id, row.date_added))
+        self._database.execute(schema.INSERT_INDEX, (row.id, *columns))
+
+    @contextlib.contextmanager
+    def _turn(self, scope: CancelScope | None) -> Iterator[None]:
+        while not self._lock.acquire(timeout=0.1):
+            if scope is not None and scope.cancelled:
+                raise EarlyTerminationException("The request was cancelled", CANCELLED)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+_indexes: LatestUsed[EncryptedIndex] = LatestUsed(MOST_INDEXES)
+
+
+def index_of(path: str, cipher: Cipher) -> EncryptedIndex:
+    """The index of a file for those who hold its key."""
+    return _indexes.get((os.path.realpath(path), cipher), EncryptedIndex)

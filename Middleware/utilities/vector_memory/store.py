@@ -1,0 +1,259 @@
+"""One pass over the memories of a conversation: everything that is read or written on one connection."""
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
+from Middleware.utilities.vector_math_utils import FLOAT_BYTES
+from Middleware.utilities.vector_memory import connection, conversion, schema
+from Middleware.utilities.vector_memory.cache import file_state
+from Middleware.utilities.vector_memory.codec import Codec, is_token
+from Middleware.utilities.vector_memory.encrypted_index import StoredRow, index_of
+from Middleware.utilities.vector_memory.keyword_query import phrases_of, usable_weights
+from Middleware.utilities.vector_memory.keyword_search import KeywordSearch, search_ids
+from Middleware.utilities.vector_memory.vector_cache import vectors_of
+
+Row = dict[str, Any]
+_MOST_VALUES = 500  # in one statement; old SQLite takes 999
+
+
+class VectorMemories:
+    """The memories of one conversation, for one pass: ``with VectorMemories.of(folder) as memories: ...``.
+
+    Opened for reading, a missing database is one without memories, and nothing is created. Opened for writing
+    (``write=True``), file and tables are made, and rows in clear become tokens if the cipher is active. Memories come
+    as dicts of all columns, in clear.
+
+    All methods raise ``sqlite3.Error``; DataKeyError for data of another key, or of any key without one; and
+    EarlyTerminationException when ``scope`` is cancelled while they wait. Each writing method is one transaction.
+    """
+
+    def __init__(self, path: str, discussion_id: str = "", *, write: bool = False, cipher: Cipher = NO_CIPHER,
+                 mode: int | None = None, scope: CancelScope | None = None) -> None:
+        self.path, self.discussion_id = path, discussion_id
+        self._cipher, self._codec, self._scope = cipher, Codec(cipher), scope
+        self._database: sqlite3.Connection | None = None
+        self._tables: frozenset[str] = frozenset()
+        if write or os.path.isfile(path):
+            self._database = connection.connect(path, create=write, mode=mode)
+            try:
+                self._prepare(write)
+            except BaseException:
+                self.close()
+                raise
+
+    @classmethod
+    def of(cls, folder: DiscussionFolder, *, write: bool = False, scope: CancelScope | None = None) -> VectorMemories:
+        """The memories of the conversation whose folder this is. Also raises OSError if it cannot be made."""
+        if write:
+            folder.create()
+        return cls(folder.vector_database(), folder.discussion_id, write=write, cipher=folder.cipher,
+                   mode=folder.file_mode, scope=scope)
+
+    def __enter__(self) -> VectorMemories:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+            self._tables = frozenset()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a database with memories' table."""
+        return "memories" in self._tables
+
+    def _prepare(self, write: bool) -> None:
+        database = self._db
+        self._tables = connection.when_free(lambda: schema.table_names(database), self._scope)
+        self._check_key()
+        if not write:
+            return
+        if self._codec.active:
+            database.execute("PRAGMA secure_delete = ON")
+        connection.use_write_ahead_log(database)
+        if self._tables != schema.NAMES:
+            with connection.transaction(database, self._scope):
+                schema.create_tables(database)
+            self._tables = schema.NAMES
+        if self._codec.active and conversion.has_clear_rows(database):
+            conversion.convert(database, self._codec, self._codec, self._scope)
+
+    def _check_key(self) -> None:
+        newest = self._one("memories", "SELECT memory_text FROM memories ORDER BY id DESC LIMIT 1")
+        if newest is not None:
+            self._codec.decode_text(newest[0])
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._database is None:
+            raise sqlite3.ProgrammingError("the database is not open for writing")
+        return self._database
+
+    # -- the log of processed messages ---------------------------------------------------------------------------
+    def log_hashes(self, limit: int = 10) -> list[str]:
+        """Hashes of the messages that ended the chunks processed last, newest first."""
+        rows = self._all("vector_memory_hash_log", "SELECT message_hash FROM vector_memory_hash_log "
+                         "ORDER BY timestamp DESC, id DESC LIMIT ?", (max(0, limit),))
+        return [row[0] for row in rows]
+
+    def log_hash(self, message_hash: str) -> None:
+        with connection.transaction(self._db, self._scope):
+            self._insert_hash(message_hash)
+
+    def _insert_hash(self, message_hash: str) -> None:
+        self._db.execute("INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) "
+                         "VALUES (?, ?, ?)", (self.discussion_id, message_hash, connection.utc_now()))
+
+    # -- writing memories ----------------------------------------------------------------------------------------
+    def store_chunk(self, items: Sequence[tuple[str, str]], message_hash: str | None,
+                    index_topics: bool = False) -> list[int]:
+        """Store the memories of a chunk and log the chunk as processed, all or nothing; returns the rows' ids.
+
+        Args:
+            items: text and metadata (a JSON object, stored as it is) of each memory.
+            message_hash: of the chunk; None logs nothing.
+            index_topics: let ``topics`` of the metadata be found too.
+
+        Raises ValueError for metadata that is not a JSON object.
+        """
+        ready = [(text, metadata, schema.parse_metadata(metadata)) for text, metadata in items]
+        with connection.transaction(self._db, self._scope):
+            numbers = [self._insert(text, metadata, parsed, index_topics) for text, metadata, parsed in ready]
+            if message_hash is not None:
+                self._insert_hash(message_hash)
+        return numbers
+
+    def _insert(self, text: str, metadata: str, parsed: dict[str, Any], index_topics: bool) -> int:
+        encode = self._codec.encode_text
+        row = self._db.execute(
+            "INSERT INTO memories (discussion_id, memory_text, date_added, metadata_json) VALUES (?, ?, ?, ?)",
+            (self.discussion_id, encode(text), connection.utc_now(), encode(metadata)))
+        number = row.lastrowid
+        assert number is not None
+        if index_topics:
+            self._db.execute("INSERT OR IGNORE INTO memory_indexed_topics VALUES (?)", (number,))
+        if not self._codec.active:
+            self._db.execute(schema.INSERT_INDEX, (number, *schema.index_row(text, parsed, index_topics)))
+        return number
+
+    # -- finding memories ----------------------------------------------------------------------------------------
+    def keyword_search(self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None,
+                       use_recency: bool = False) -> list[Row]:
+        """The memories that fit the terms of ``query`` best; see ``keyword_query`` and ``keyword_search``."""
+        search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
+        if not self.exists or not search.phrases or limit < 1:
+            return []
+        if self._codec.active:
+            numbers = index_of(self.path, self._cipher).search(search, file_state(self.path), self._stored_rows,
+                                                               self._codec, self._scope)
+        elif "memories_fts" in self._tables:
+            numbers = connection.when_free(lambda: search_ids(self._db, search, self._scope), self._scope)
+        else:
+            numbers = []
+        return self.by_ids(numbers)
+
+    def nearest(self, vector: Sequence[float], model: str, limit: int) -> list[int]:
+        """Ids of the memories whose vectors of ``model`` are most like ``vector``, best first."""
+        if not self.exists or "memory_embeddings" not in self._tables:
+            return []
+        return vectors_of(self.path, model, self._cipher).nearest(
+            vector, limit, file_state(self.path), lambda: self.embeddings(model))
+
+    def by_ids(self, numbers: Sequence[int]) -> list[Row]:
+        """The memories with these ids, in their order; missing ones are left out."""
+        found: dict[int, sqlite3.Row] = {}
+        for start in range(0, len(numbers), _MOST_VALUES):
+            some = tuple(numbers[start:start + _MOST_VALUES])
+            marks = ", ".join("?" * len(some))
+            found |= {row["id"]: row for row in self._all("memories", f"SELECT * FROM memories WHERE id IN ({marks})",
+                                                          some)}
+        return [self._in_clear(found[number]) for number in numbers if number in found]
+
+    def all_memories(self, limit: int = -1, offset: int = 0) -> Iterator[Row]:
+        """Every memory, oldest first."""
+        for row in self._all("memories", "SELECT * FROM memories ORDER BY id LIMIT ? OFFSET ?", (limit, offset)):
+            yield self._in_clear(row)
+
+    def counts(self) -> dict[str, int]:
+        """How many ``memories``, ``embeddings`` and ``hashes`` there are."""
+        tables = {"memories": "memories", "embeddings": "memory_embeddings", "hashes": "vector_memory_hash_log"}
+        return {name: (self._one(table, f"SELECT count(*) FROM {table}") or (0,))[0]
+                for name, table in tables.items()}
+
+    # -- vectors -------------------------------------------------------------------------------------------------
+    def add_embeddings(self, embeddings: Sequence[tuple[int, bytes]], model: str) -> int:
+        """Store the vectors of rows, as 32-bit floats, over those the model had for them; returns how many."""
+        rows = [(number, model, len(blob) // FLOAT_BYTES, self._codec.encode_vector(blob))
+                for number, blob in embeddings]
+        with connection.transaction(self._db, self._scope):
+            self._db.executemany("INSERT OR REPLACE INTO memory_embeddings (memory_id, model, dim, vector) "
+                                 "VALUES (?, ?, ?, ?)", rows)
+        return len(rows)
+
+    def embeddings(self, model: str) -> list[tuple[int, bytes]]:
+        """Row ids and vectors, 32-bit floats as bytes, of one model."""
+        rows = self._all("memory_embeddings", "SELECT memory_id, vector FROM memory_embeddings WHERE model = ? "
+                         "ORDER BY memory_id", (model,))
+        return [(row[0], self._codec.decode_vector(row[1])) for row in rows]
+
+    def without_embeddings(self, model: str, limit: int = 20) -> list[Row]:
+        """The oldest memories that have no vector of this model."""
+        missing = ("WHERE NOT EXISTS (SELECT 1 FROM memory_embeddings e WHERE e.memory_id = m.id AND e.model = ?) "
+                   if "memory_embeddings" in self._tables else "WHERE ? IS NOT NULL ")
+        rows = self._all("memories", f"SELECT m.* FROM memories m {missing} ORDER BY m.id LIMIT ?",
+                         (model, max(0, limit)))
+        return [self._in_clear(row) for row in rows]
+
+    # -- care ----------------------------------------------------------------------------------------------------
+    def rebuild_index(self) -> int:
+        """Make the index of words anew from the memories; returns how many there are."""
+        with connection.transaction(self._db, self._scope):
+            if not self._codec.active:
+                conversion.remember_indexed_topics(self._db, self._codec)
+            conversion.write_index(self._db, self._codec)
+        return self.counts()["memories"]
+
+    def change_cipher(self, cipher: Cipher) -> None:
+        """Store everything under another key, or in clear, in one transaction; this object goes on with it."""
+        target = Codec(cipher)
+        conversion.convert(self._db, self._codec, target, self._scope)
+        self._cipher, self._codec = cipher, target
+
+    # -- reading -------------------------------------------------------------------------------------------------
+    def _all(self, table: str, statement: str, values: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
+        if table not in self._tables:
+            return []
+        return connection.when_free(lambda: self._db.execute(statement, values).fetchall(), self._scope)
+
+    def _one(self, table: str, statement: str) -> sqlite3.Row | None:
+        return next(iter(self._all(table, statement)), None)
+
+    def _in_clear(self, row: sqlite3.Row) -> Row:
+        return {name: self._codec.decode_text(row[name]) if name in ("memory_text", "metadata_json") else row[name]
+                for name in row.keys()}  # noqa: SIM118 - a Row iterates over its values
+
+    def _stored_rows(self) -> list[StoredRow]:
+        topics = {row[0] for row in self._all("memory_indexed_topics", "SELECT memory_id FROM memory_indexed_topics")}
+        rows = self._all("memories", "SELECT id, memory_text, metadata_json, date_added FROM memories ORDER BY id")
+        topics |= self._topics_of_clear_rows()
+        return [StoredRow(row[0], row[1], row[2], row[3], row[0] in topics) for row in rows]
+
+    def _topics_of_clear_rows(self) -> set[int]:
+        """Rows in clear whose topics the index on disk holds; nothing to do once all are encrypted."""
+        if "memories_fts" not in self._tables:
+            return set()
+        rows = self._all("memories_fts", "SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f "
+                         "JOIN memories m ON m.id = f.rowid")
+        return {row[0] for row in rows if not is_token(row[2]) and conversion.holds_topics(row[1], row[2])}

@@ -1,0 +1,215 @@
+"""Gives every memory of one vector database a vector, so that semantic search finds old ones too.
+
+    python Scripts/backfill_embeddings.py --db PATH/vector_memory.db --url http://127.0.0.1:8080 --model NAME
+        [--api-shape openai|ollama] [--api-key KEY] [--batch-size 32] [--timeout 120]
+
+It asks the server at ``--url`` (``/v1/embeddings``, or ``/api/embed`` of Ollama) and fills the gaps of that model,
+oldest memories first. ``--model`` must be the ``modelNameToSendToAPI`` of the endpoint that searches use. What was done
+stays when it is stopped; run it again to go on. Exit status: 0 when nothing remains, 1 otherwise, 2 for wrong
+arguments. Encrypted databases cannot be read without their key, and are refused.
+"""
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import math
+import os
+import sqlite3
+import sys
+import time
+import urllib.error
+import urllib.request
+from array import array
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from Middleware.utilities.vector_math_utils import vector_to_blob  # noqa: E402
+from Middleware.utilities.vector_memory import connection, schema  # noqa: E402
+from Middleware.utilities.vector_memory.codec import is_token  # noqa: E402
+
+MOST_FAILURES = 3
+PAUSE = 1.0  # seconds after a failure
+PATHS = {"openai": "/v1/embeddings", "ollama": "/api/embed"}
+_SHOWN = 300  # characters of a server's complaint
+_MISSING = ("FROM memories m WHERE NOT EXISTS "
+            "(SELECT 1 FROM memory_embeddings e WHERE e.memory_id = m.id AND e.model = ?)")
+
+
+class CannotStartError(Exception):
+    """The database is not one to fill."""
+
+
+class ServerError(Exception):
+    """The server gave no usable vectors."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """An API key is not handed on to another address."""
+        return None
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that makes vectors."""
+
+    url: str
+    model: str
+    shape: str = "openai"
+    api_key: str | None = None
+    timeout: float = 120.0
+
+    def embed(self, texts: list[str]) -> list[list[float]]:
+        """One vector for each text. Raises ServerError."""
+        body = json.dumps({"model": self.model, "input": texts}).encode()
+        headers = {"Content-Type": "application/json"}
+        if self.api_key:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        request = urllib.request.Request(self._address(), body, headers)
+        try:
+            with urllib.request.build_opener(_NoRedirects).open(request, timeout=self.timeout) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            said = error.read(4 * _SHOWN).decode("utf-8", "replace")[:_SHOWN].strip()
+            raise ServerError(f"status {error.code}: {said}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ServerError(f"{type(error).__name__}: {error}") from None
+        return self._vectors(answer, len(texts))
+
+    def _address(self) -> str:
+        base = self.url.rstrip("/")
+        return (base.removesuffix("/v1") if self.shape == "openai" else base) + PATHS[self.shape]
+
+    def _vectors(self, answer: Any, count: int) -> list[list[float]]:
+        try:
+            if self.shape == "ollama":
+                vectors = answer["embeddings"]
+            else:
+                items = list(enumerate(answer["data"]))
+                ordered = sorted(items, key=lambda item: item[1].get("index", item[0]))
+                vectors = [item["embedding"] for _, item in ordered]
+            checked = [_numbers(vector) for vector in vectors]
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
+            raise ServerError("the answer does not hold vectors of numbers") from None
+        if len(checked) != count:
+            raise ServerError(f"{len(checked)} vector(s) for {count} text(s)")
+        return checked
+
+
+def _numbers(vector: Any) -> list[float]:
+    numbers = [float(number) for number in vector]
+    if not numbers or not all(map(math.isfinite, array("f", numbers))):  # 32 bits are stored
+        raise ValueError("no vector")
+    return numbers
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fill the gaps; returns the exit status."""
+    options = _parse(arguments)
+    server = Server(options.url, options.model, options.api_shape, options.api_key, options.timeout)
+    try:
+        with closing(_open(options.db)) as database:
+            return fill(database, server, options.batch_size)
+    except (CannotStartError, sqlite3.Error, OSError) as error:
+        print(f"{options.db}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped; run it again to go on.", file=sys.stderr)
+        return 1
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Gives every memory of one vector database a vector.")
+    parser.add_argument("--db", required=True, help="path of a vector_memory.db")
+    parser.add_argument("--url", required=True, type=_web_address, help="address of the server, such as "
+                        "http://127.0.0.1:8080")
+    parser.add_argument("--model", required=True, help="modelNameToSendToAPI of the embedding endpoint")
+    parser.add_argument("--api-shape", choices=sorted(PATHS), default="openai")
+    parser.add_argument("--api-key", help="sent as a bearer token")
+    parser.add_argument("--batch-size", type=_positive, default=32, help="texts in one request (32)")
+    parser.add_argument("--timeout", type=_seconds, default=120.0, help="seconds to wait for an answer (120)")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not (number > 0 and math.isfinite(number)):
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return number
+
+
+def _web_address(text: str) -> str:
+    if not text.lower().startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError("must start with http:// or https://")
+    return text
+
+
+def _open(path: str) -> sqlite3.Connection:
+    """The database, with a table for vectors. Raises CannotStartError, sqlite3.Error; then nothing was changed."""
+    path = os.path.expanduser(path)
+    if not os.path.isfile(path):
+        raise CannotStartError("there is no such file")
+    database = connection.connect(path)
+    try:
+        if "memories" not in schema.table_names(database):
+            raise CannotStartError("this is no memory database: it has no table 'memories'")
+        newest = database.execute("SELECT memory_text FROM memories WHERE substr(memory_text, 1, 5) = 'gAAAA'")
+        if any(is_token(row[0]) for row in newest):
+            raise CannotStartError("this database is encrypted, and its memories cannot be read without the API key "
+                                   "they were stored with. WilmerAI embeds them itself while the client is talking "
+                                   "(memory setting embeddingBackfillBatchSize).")
+        connection.when_free(lambda: database.execute(schema.EMBEDDINGS_TABLE))
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def fill(database: sqlite3.Connection, server: Server, batch_size: int) -> int:
+    """Embed what lacks a vector of the server's model, a commit for each batch; returns the exit status."""
+    failures = 0
+    while rows := database.execute(f"SELECT m.id, m.memory_text {_MISSING} ORDER BY m.id LIMIT ?",
+                                   (server.model, batch_size)).fetchall():
+        try:
+            _store(database, server.model, [row["id"] for row in rows],
+                   server.embed([row["memory_text"] for row in rows]))
+            failures = 0
+            print(f"{_remaining(database, server.model)} memories remain", flush=True)
+        except (ServerError, OverflowError) as error:
+            failures += 1
+            print(f"Memories {rows[0]['id']} to {rows[-1]['id']}: {error}", file=sys.stderr)
+            if failures == MOST_FAILURES:
+                print(f"Stopped after {failures} failures; {_remaining(database, server.model)} memories remain.",
+                      file=sys.stderr)
+                return 1
+            time.sleep(PAUSE)
+    print("All memories have vectors.")
+    return 0
+
+
+def _store(database: sqlite3.Connection, model: str, numbers: list[int], vectors: list[list[float]]) -> None:
+    blobs = [vector_to_blob(vector) for vector in vectors]
+    with connection.transaction(database):
+        database.executemany(
+            "INSERT OR REPLACE INTO memory_embeddings (memory_id, model, dim, vector) VALUES (?, ?, ?, ?)",
+            [(number, model, len(vector), blob) for number, vector, blob in zip(numbers, vectors, blobs, strict=True)])
+
+
+def _remaining(database: sqlite3.Connection, model: str) -> int:
+    return database.execute(f"SELECT count(*) {_MISSING}", (model,)).fetchone()[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
