@@ -16,7 +16,12 @@ from Middleware.services.answer_shape import AnswerShape
 from Middleware.services.tool_enforcement import ToolRound
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
-from Middleware.utilities.prompt_extraction_utils import ContextClamp, context_clamp
+from Middleware.utilities.prompt_extraction_utils import (
+    ContextClamp,
+    context_clamp,
+    extract_last_n_turns,
+    extract_last_turns_by_estimated_token_limit,
+)
 from Middleware.utilities.text_utils import rough_estimate_token_length
 
 if TYPE_CHECKING:
@@ -71,6 +76,9 @@ class _Call:
         if self.shape.demand is not None:
             self.system_prompt = self.shape.demand.extend(self.system_prompt)
         self.prompt = self._substituted("prompt") if self.authored else ""
+        if self.authored and not self.prompt.strip():
+            logger.warning("Node '%s': its prompt is blank once its variables are filled in; it is sent so.",
+                           context.node_name)
         self.clamp = self._context_clamp()
 
     def run(self) -> Any:
@@ -128,9 +136,7 @@ class _Call:
             prompt = self.prompt
             self._warn_if_too_large(prompt)
         else:
-            cap = self._token_cap()
-            source = self.messages if cap is None else selection.last_messages(self.messages, self.count, cap)
-            prompt = templates.flatten_last_n(self._within_window(source), self.count + 1, template)
+            prompt = templates.flatten_messages(self._within_window(self._completion_messages()), template)
         if is_on(self.node, "addUserTurnTemplate"):
             prompt = templates.wrap_user_turn(prompt, template)
         if is_on(self.node, "addOpenEndedAssistantTurnTemplate"):
@@ -142,6 +148,14 @@ class _Call:
                 "system_prompt": templates.wrap_system(self.system_prompt, template), "prompt": prompt}
 
     # -- messages ------------------------------------------------------------------------------------------------
+    def _completion_messages(self) -> list[Message]:
+        """One message more than the node says, which makes up for the open assistant message that clients append."""
+        logger.debug("Node '%s': a completion back-end is sent the newest %d + 1 messages that are not 'system'.",
+                     self.context.node_name, self.count)
+        chosen = extract_last_n_turns(self.messages, self.count + 1, remove_all_systems_override=True)
+        cap = self._token_cap()
+        return chosen if cap is None else extract_last_turns_by_estimated_token_limit(chosen, cap)
+
     def _arrange_assistants(self, conversation: list[Message]) -> list[Message]:
         if is_on(self.node, "mergeConsecutiveAssistantMessages"):
             return selection.merge_assistant_runs(

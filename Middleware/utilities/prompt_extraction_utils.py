@@ -151,7 +151,7 @@ def with_visible_tool_calls(messages: Sequence[Message]) -> list[Message]:
     labels: dict[str, str] = {}
     result: list[Message] = []
     for message in messages:
-        calls = message.get("tool_calls")
+        calls = tool_calls_of(message)
         if message.get("role") == "assistant" and calls:
             labels.update((str(call.get("id")), _label(call)) for call in calls)
             text = message_text(message)
@@ -168,6 +168,12 @@ def with_visible_tool_calls(messages: Sequence[Message]) -> list[Message]:
 def tool_call_summary(calls: Iterable[Mapping[str, Any]]) -> str:
     """One line per call: ``[Tool Call: NAME] SUMMARY``."""
     return "\n".join(f"[Tool Call: {_function(call).get('name')}] {_arguments_summary(call)}" for call in calls)
+
+
+def tool_calls_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tool calls of a message; clients send other things, too."""
+    calls = message.get("tool_calls")
+    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, (list, tuple)) else []
 
 
 def _label(call: Mapping[str, Any]) -> str:

@@ -76,6 +76,16 @@ def test_authored_prompt_that_becomes_empty_stays_authored() -> None:
     assert conversation([m("user", "a")], {"prompt": "{nothing}"}) == [m("user", "")]
 
 
+@pytest.mark.parametrize(("prompt", "warned"), [("{nothing}", 1), (" {nothing}\n", 1), ("", 0), ("x{nothing}", 0)])
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_prompt_that_becomes_blank_is_reported(caplog: pytest.LogCaptureFixture, prompt: str, warned: int,
+                                                 chat: bool) -> None:
+    dispatch([m("user", "a")], {"prompt": prompt, "title": "Ask"}, chat=chat)
+    found = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(found) == warned
+    assert all("'Ask'" in record.getMessage() and "blank" in record.getMessage() for record in found)
+
+
 def test_conversation_sends_the_last_messages() -> None:
     messages = [m("user", str(index)) for index in range(8)]
     assert conversation(messages, last(2)) == messages[-2:]
@@ -112,6 +122,15 @@ def test_merge_and_insert_between_assistant_messages() -> None:
     assert conversation(messages, merge) == [messages[0], m("assistant", "a\n"), *messages[3:]]
     insert = {"insertUserTurnBetweenAssistantMessages": "true"}
     assert conversation(messages, insert) == [*messages[:2], m("user", "Continue."), *messages[2:]]
+
+
+def test_a_merged_message_keeps_its_tool_calls() -> None:
+    merge = {"mergeConsecutiveAssistantMessages": True, "mergeConsecutiveAssistantMessagesDelimiter": "\n"}
+    called = m("assistant", "a", tool_calls=CALLS)
+    messages = [m("user", "q"), called, m("assistant", "b", name="x")]
+    assert conversation(messages, merge) == [messages[0], m("assistant", "a\nb", tool_calls=CALLS)]
+    apart = [m("user", "q"), called, m("tool", "r", tool_call_id="c1"), m("assistant", "b")]
+    assert conversation(apart, merge) == apart
 
 
 def test_images_of_the_conversation_are_limited_from_the_newest() -> None:
@@ -403,6 +422,25 @@ def test_completion_token_cap_comes_before_the_template() -> None:
     capped = last(3, lastMessagesToSendInsteadOfPromptMaxTokenSize=2)
     out = dispatch(messages, capped, chat=False)
     assert out["prompt"] == "<|im_start|>assistant\n2<|im_start|>user\n3<|im_end|>\n"
+
+
+@pytest.mark.parametrize(("cap", "expected"), [(1000, "0123"), (0, "3"), (3, "123")])
+def test_completion_token_cap_removes_from_the_newest_messages_that_are_not_system(cap: int, expected: str) -> None:
+    messages = [m("user", "old"), m("user", "0"), m("system", "s" * 3500), m("user", "1"), m("user", "2"),
+                m("system", "t"), m("user", "3")]  # one token each, but for the first system message
+    prompt = dispatch(messages, last(3, lastMessagesToSendInsteadOfPromptMaxTokenSize=cap), chat=False)["prompt"]
+    assert prompt == "".join(f"<|im_start|>user\n{text}<|im_end|>\n" for text in expected)
+
+
+def test_completion_clamp_counts_what_would_be_sent(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    messages = [m("system", "s" * 350), *(m("user", f"{index}" * 350) for index in range(9)), m("system", "t" * 350)]
+    endpoint = {"maxContextTokenSize": 512 + 400 + 2 * 118, "clampPromptToContextWindow": True}
+    prompt = dispatch(messages, last(3, title="Ask"), chat=False, endpoint=endpoint)["prompt"]
+    assert prompt.count("<|im_start|>user") == 2 and "7" * 350 in prompt and "8" * 350 in prompt
+    assert "dropped 2 of 4 messages" in caplog.text
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.DEBUG]
+    assert len(told) == 1 and "3 + 1" in told[0] and "'Ask'" in told[0]
 
 
 def test_completion_conversation_is_clamped() -> None:

@@ -104,6 +104,26 @@ def test_visible_tool_calls():
     assert talk == before
 
 
+ODD_CALLS = [["x"], {"a": 1}, "x", 5, True, None, [], [None, 3]]
+
+
+@pytest.mark.parametrize("calls", ODD_CALLS)
+def test_tool_calls_that_are_none_stay_out_of_the_text(calls):
+    talk = [{"role": "assistant", "content": "ok", "tool_calls": calls},
+            {"role": "tool", "content": "A", "tool_call_id": "x"}]
+    assert texts(e.with_visible_tool_calls(talk)) == ["ok", "[Tool Result: unknown_tool] A"]
+
+
+@pytest.mark.parametrize("call, line", [
+    ({}, "[Tool Call: None] "), ({"function": "f"}, "[Tool Call: None] "),
+    ({"function": {"name": "f", "arguments": {"n": 1, "q": "w"}}}, "[Tool Call: f] w"),
+    ({"function": {"name": "f", "arguments": ["w"]}}, '[Tool Call: f] ["w"]'),
+    ({"function": {"name": "f", "arguments": "[1]"}}, "[Tool Call: f] [1]")])
+def test_odd_calls_among_tool_calls(call, line):
+    talk = [{"role": "assistant", "content": "", "tool_calls": ["x", call]}]
+    assert texts(e.with_visible_tool_calls(talk)) == [line]
+
+
 @pytest.mark.parametrize("node, endpoint, user, budget, multiplier", [
     ({}, {}, None, None, 1.0),
     ({}, {"maxContextTokenSize": 4096}, True, 4096 - 400 - 512, 1.0),

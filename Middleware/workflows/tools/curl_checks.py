@@ -1,14 +1,18 @@
 """What a curl command must not become when variables are filled in, and where it may lead."""
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from Middleware.utilities.address_guard import check_url_allowed
-from Middleware.workflows.tools.curl_options import URL, Argument, read_arguments, touches_files_or_protocols
-
-_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):")
-_HOST_AND_PORT = re.compile(r"[^:/]+:\d{1,5}(?:[/?#]|$)")
+from Middleware.workflows.tools.curl_options import (
+    URL,
+    Argument,
+    harm_of_value,
+    read_arguments,
+    touches_files_or_protocols,
+)
+from Middleware.workflows.tools.curl_schemes import brings_scheme_to_data, brings_scheme_to_url
 
 
 def injection_problem(raw: Sequence[str], filled: Sequence[str], block_options: bool,
@@ -18,13 +22,10 @@ def injection_problem(raw: Sequence[str], filled: Sequence[str], block_options: 
     for index, (template, item) in enumerate(zip(raw, filled, strict=True)):
         if block_options and item[:1] in ("-", "@") and template[:1] != item[:1]:
             return f"args[{index}]: a filled-in value must not start with '{item[0]}' (blockOptionInjection)"
-        if not allow_schemes and _brings_scheme(template, item, _holds_url(arguments, index)):
+        if not allow_schemes and _brings_scheme(template, item, _url_in(arguments, index)):
             return (f"args[{index}]: a filled-in value must not bring a URL scheme other than http or https "
                     "(allowSchemeInjection)")
-    for argument in arguments:
-        if touches_files_or_protocols(argument.name) and not _names_option(raw[argument.index], argument.name):
-            return f"args[{argument.index}]: a filled-in value must not bring the option '{argument.name}'"
-    return None
+    return next(filter(None, (_harm(raw, argument) for argument in arguments)), None)
 
 
 def address_problem(args: Sequence[str], block_private: bool, allowed_hosts: Sequence[str] | None) -> str | None:
@@ -42,20 +43,39 @@ def has_option(args: Sequence[str], name: str) -> bool:
     return any(argument.name == name for argument in read_arguments(args))
 
 
-def _holds_url(arguments: Sequence[Argument], index: int) -> bool:
-    return any(argument.name == URL and argument.value_index == index for argument in arguments)
+def _url_in(arguments: Sequence[Argument], index: int) -> str | None:
+    """The URL in the item at ``index``."""
+    return next((argument.value for argument in arguments
+                 if argument.name == URL and argument.value_index == index), None)
 
 
-def _brings_scheme(template: str, item: str, is_url: bool) -> bool:
-    """Data such as ``Note: ...`` is no URL, so outside of URLs only ``scheme:/`` counts."""
-    template, item = template.removeprefix("--url="), item.removeprefix("--url=")
-    found = _SCHEME.match(item)
-    if found is None or found[1].lower() in ("http", "https"):
-        return False
-    if not (item[found.end():found.end() + 1] == "/" or is_url and not _HOST_AND_PORT.match(item)):
-        return False
-    written = _SCHEME.match(template)
-    return written is None or written[1] != found[1]
+def _brings_scheme(template: str, item: str, url: str | None) -> bool:
+    if url is None:
+        return brings_scheme_to_data(template, item)
+    option = item[:len(item) - len(url)]  # such as --url=
+    return brings_scheme_to_url(template.removeprefix(option), url)
+
+
+def _harm(raw: Sequence[str], argument: Argument) -> str | None:
+    """What is forbidden about an argument that its author did not write so."""
+    ours = _names_option(raw[argument.index], argument.name)
+    if not ours and touches_files_or_protocols(argument.name):
+        return f"args[{argument.index}]: a filled-in value must not bring the option '{argument.name}'"
+    if argument.value is None or argument.value_index is None:
+        return None
+    harm = harm_of_value(argument, ours)
+    if not harm or harm_of_value(replace(argument, value=_value_in(raw, argument)), ours):
+        return None
+    return f"args[{argument.value_index}]: a filled-in value must not {harm}"
+
+
+def _value_in(raw: Sequence[str], argument: Argument) -> str:
+    """The template of an argument's value: what stands behind an option in the same item, or all of an item."""
+    template = raw[argument.value_index or 0]
+    if argument.value_index != argument.index:
+        return template
+    found = next((own.value for own in read_arguments([template]) if own.name == argument.name), None)
+    return "" if found is None else found
 
 
 def _names_option(template: str, name: str) -> bool:

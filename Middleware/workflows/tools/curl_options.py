@@ -7,7 +7,8 @@ from dataclasses import dataclass
 URL = "url"
 
 _LETTERS = {"o": "output", "O": "remote-name", "J": "remote-header-name", "K": "config", "T": "upload-file",
-            "x": "proxy", "D": "dump-header", "c": "cookie-jar"}
+            "x": "proxy", "D": "dump-header", "c": "cookie-jar", "w": "write-out", "E": "cert", "d": "data",
+            "F": "form", "H": "header", "b": "cookie"}
 _LETTERS_WITH_VALUE = frozenset("ACDEFHKPQTUXYbcdehmortuwxyz")
 _WITH_VALUE = frozenset("""
 abstract-unix-socket alt-svc aws-sigv4 cacert capath cert cert-type ciphers config connect-timeout connect-to
@@ -21,16 +22,26 @@ parallel-max-host pass pinnedpubkey preproxy proto proto-default proto-redir pro
 proxy-cert-type proxy-ciphers proxy-crlfile proxy-header proxy-key proxy-key-type proxy-pass proxy-pinnedpubkey
 proxy-service-name proxy-tls13-ciphers proxy-tlsauthtype proxy-tlspassword proxy-tlsuser proxy-user proxy1.0 pubkey
 quote random-file range rate referer request request-target resolve retry retry-delay retry-max-time sasl-authzid
-service-name sigalgs socks4 socks4a socks5 socks5-gssapi-service socks5-hostname speed-limit speed-time stderr
-telnet-option tftp-blksize time-cond tls-max tls13-ciphers tlsauthtype tlspassword tlsuser trace trace-ascii
+service-name sigalgs socks4 socks4a socks5 socks5-gssapi-service socks5-hostname speed-limit speed-time ssl-sessions
+stderr telnet-option tftp-blksize time-cond tls-max tls13-ciphers tlsauthtype tlspassword tlsuser trace trace-ascii
 trace-config unix-socket upload-file upload-flags url url-query user user-agent variable vlan-priority write-out
 """.split())
 """Long options that take a value, of curl up to 8.15. An option missing here makes its value count as a URL."""
 
-_TOUCH_FILES_OR_PROTOCOLS = frozenset((
-    "alt-svc", "config", "cookie-jar", "dump-header", "etag-save", "hsts", "libcurl", "output", "output-dir", "proto",
-    "proto-default", "proto-redir", "remote-header-name", "remote-name", "remote-name-all", "stderr", "trace",
-    "trace-ascii", "upload-file"))
+_TOUCH_FILES_OR_PROTOCOLS = frozenset("""
+abstract-unix-socket alt-svc cacert capath cert config cookie-jar crlfile dump-header egd-file engine etag-compare
+etag-save hsts key knownhosts libcurl netrc-file output output-dir proto proto-default proto-redir proxy-cacert
+proxy-capath proxy-cert proxy-crlfile proxy-key pubkey random-file remote-header-name remote-name remote-name-all
+ssl-sessions stderr trace trace-ascii unix-socket upload-file variable write-out
+""".split())
+
+_DATA_OR_FILE = frozenset((
+    "cookie", "data", "data-ascii", "data-binary", "data-urlencode", "form", "header", "json", "proxy-header",
+    "url-query"))
+"""Options whose value is either data or, marked as such, the name of a file with the data."""
+
+_WHOLE_NAMES = frozenset(("head", "netrc", "ssl"))
+"""Options without value whose names other options begin with."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +52,14 @@ class Argument:
         name: long name, or the letter of options that have no meaning here.
         index: where the argument starts.
         value, value_index: the value and the argument it stands in; None for options without one.
+        positional: a URL without an option.
     """
 
     name: str
     index: int
     value: str | None = None
     value_index: int | None = None
+    positional: bool = False
 
 
 def read_arguments(args: Sequence[str]) -> Iterator[Argument]:
@@ -55,7 +68,7 @@ def read_arguments(args: Sequence[str]) -> Iterator[Argument]:
     while index < len(args):
         item = args[index]
         if options_end or not item.startswith("-") or item == "-":
-            yield Argument(URL, index, item, index)
+            yield Argument(URL, index, item, index, positional=True)
         elif item == "--":
             options_end = True
         else:
@@ -66,15 +79,50 @@ def read_arguments(args: Sequence[str]) -> Iterator[Argument]:
 
 
 def touches_files_or_protocols(name: str) -> bool:
-    """Whether an option makes curl write, read or send files, take more options from one, or speak other protocols."""
-    return len(name) > 1 and any(known.startswith(name) for known in _TOUCH_FILES_OR_PROTOCOLS)
+    """Whether an option makes curl open files, take more options from one, or speak other protocols.
+
+    So does a name that is cut short, if it may mean such an option.
+    """
+    if name in _TOUCH_FILES_OR_PROTOCOLS:
+        return True
+    if len(name) < 2 or name in _WITH_VALUE or name in _WHOLE_NAMES:
+        return False
+    return any(known.startswith(name) for known in _TOUCH_FILES_OR_PROTOCOLS | _DATA_OR_FILE)
+
+
+def harm_of_value(argument: Argument, own_option: bool) -> str:
+    """What the argument's value does to files and protocols, empty if nothing.
+
+    ``own_option``: the author wrote the option, and so decided whether its value may name a file with data.
+    """
+    value = argument.value or ""
+    if argument.name == URL and not argument.positional and value.startswith("@"):
+        return "make curl read URLs from a file"
+    if argument.name == "write-out" and "%output{" in value:
+        return "make curl write a file"
+    if argument.name == "proto-default" and "{" not in value and value.lower() not in ("http", "https"):
+        return "choose a protocol other than http or https"
+    if not own_option and argument.name in _DATA_OR_FILE and _names_file(argument.name, value):
+        return "make curl send a file"
+    return ""
+
+
+def _names_file(option: str, value: str) -> bool:
+    if option == "form":
+        return "=@" in value or "=<" in value
+    if option == "cookie":
+        return bool(value) and "=" not in value
+    if option in ("data-urlencode", "url-query"):
+        return "@" in value.partition("=")[0]
+    return value.startswith("@")
 
 
 def _read_long(args: Sequence[str], index: int) -> Iterator[Argument]:
     name, separator, value = args[index][2:].partition("=")
     name = name.removeprefix("expand-")
     if separator:
-        yield Argument(name, index, value, index)
+        is_url = bool(name) and URL.startswith(name)
+        yield Argument(URL if is_url else name, index, value, index)
     elif name in _WITH_VALUE and index + 1 < len(args):
         yield Argument(name, index, args[index + 1], index + 1)
     else:

@@ -147,18 +147,31 @@ def _call(invoke: Callable[..., Any], path: str, args: tuple[Any, ...], kwargs: 
 
 def _stream(chunks: GeneratorType[Any, Any, Any], module: ModuleType, path: str,
             started: float) -> Generator[dict[str, Any], None, None]:
-    """The script's chunk dicts; a text it yields becomes one. Stops between two chunks of a cancelled request."""
+    """The script's chunk dicts; whatever else it yields becomes one. A cancelled request ends them."""
     request = current_request()
     try:
         for chunk in chunks:
             if request is not None and request.cancel_scope.cancelled:
                 raise EarlyTerminationException(f"Request {request.request_id} was cancelled")
-            yield {"token": chunk, "finish_reason": None} if isinstance(chunk, str) else chunk
+            yield _chunk_of(chunk)
     except FAILURES as error:
         yield {"token": _failure_text(error, path), "finish_reason": None}
     finally:
         chunks.close()
         _finish(module, path, started)
+
+
+def _chunk_of(value: Any) -> dict[str, Any]:
+    """A chunk dict whose token, if it has one, is a text; None stands for an empty one."""
+    if not isinstance(value, dict):
+        return {"token": _token(value), "finish_reason": None}
+    if "token" not in value or isinstance(value["token"], str):
+        return value
+    return {**value, "token": _token(value["token"])}
+
+
+def _token(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def _failure_text(error: BaseException, path: str) -> str:

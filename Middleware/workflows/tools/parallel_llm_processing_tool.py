@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,7 @@ class ParallelLlmProcessingTool:
             for handler in handlers:
                 pool.submit(contextvars.copy_context().run, work.run, handler)
         raise_if_cancelled(self._scope)
+        work.log_times()
         if handlers and len(work.errors) == len(handlers):
             raise work.errors[0]
         return custom_delimiter.join(work.results)
@@ -93,6 +95,7 @@ class _Work:
         self._returned: set[int] = set()
         self._running = 0
         self._changed = threading.Condition()
+        self._times: list[tuple[int, str, float, bool]] = []
         self.results = [""] * len(chunks)
         self.errors: list[Exception] = []
 
@@ -103,15 +106,26 @@ class _Work:
     def run(self, handler: LlmHandler) -> None:
         while (index := self._take()) is not None:
             error: Exception | None = None
+            began = time.monotonic()
             try:
                 self.results[index] = self._answer(handler, index)
             except EarlyTerminationException:
                 logger.debug("A worker stops: the request was cancelled.")
             except Exception as failure:  # whatever is wrong with this LLM, another may do
                 error = failure
+            self._times.append((index, handler.endpoint_name, time.monotonic() - began, error is not None))
             self._give_back(index, handler, error)
             if error is not None:
                 return
+
+    def log_times(self) -> None:
+        """Say how long each call took, which includes waiting for a place at the gate of the endpoints."""
+        if not self._times:
+            return
+        calls = [f"{index + 1} by '{endpoint}' {'failed after' if failed else 'in'} {seconds:.2f} s"
+                 for index, endpoint, seconds, failed in sorted(self._times)]
+        answered = sum(not failed for *_, failed in self._times)
+        logger.info("Answered %d of %d blocks: %s", answered, len(self._chunks), ", ".join(calls))
 
     def _answer(self, handler: LlmHandler, index: int) -> str:
         return self._prompts.send(handler, {**self._markers, TEXT_CHUNK: self._chunks[index]})

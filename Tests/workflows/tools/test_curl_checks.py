@@ -1,12 +1,13 @@
 """How curl's arguments are read and what filled-in values may not do to them."""
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
 
 from Middleware.workflows.tools.curl_checks import address_problem, has_option, injection_problem
-from Middleware.workflows.tools.curl_options import _WITH_VALUE, URL, read_arguments
+from Middleware.workflows.tools.curl_options import _LETTERS_WITH_VALUE, _WITH_VALUE, URL, read_arguments
 
 
 def urls(*args: str) -> list[str | None]:
@@ -19,7 +20,8 @@ def urls(*args: str) -> list[str | None]:
     (["-sSd", "x", "b"], ["b"]), (["-sS", "b"], ["b"]), (["--url", "a", "--url=b", "c"], ["a", "b", "c"]),
     (["--data", "x", "a"], ["a"]), (["--data=x", "a"], ["a"]), (["--compressed", "a"], ["a"]),
     (["--expand-url", "a"], ["a"]), (["--expand-data", "x", "a"], ["a"]), (["--", "-d", "a"], ["-d", "a"]),
-    (["-o"], []), (["--data"], []), (["-X", "POST", "-H", "A: b", "a"], ["a"]), (["--unknown-thing", "a"], ["a"])])
+    (["-o"], []), (["--ur=a", "b"], ["a", "b"]),
+    (["--data"], []), (["-X", "POST", "-H", "A: b", "a"], ["a"]), (["--unknown-thing", "a"], ["a"])])
 def test_urls(args: list[str], expected: list[str]) -> None:
     assert urls(*args) == expected
 
@@ -29,8 +31,11 @@ def test_the_options_with_values_are_those_of_the_installed_curl() -> None:
     words = [line.replace(",", " ").split() for line in listed.splitlines()]
     named = [(next(word[2:] for word in line if word.startswith("--")), line) for line in words
              if any(word.startswith("--") for word in line)]
-    with_value = {name for name, line in named if line[line.index("--" + name) + 1].startswith("<")}
+    with_value = {name for name, line in named if line[line.index("--" + name) + 1][0] in "<["}
     assert with_value and with_value <= _WITH_VALUE
+    assert {name for name, _ in named} & _WITH_VALUE == with_value  # else a URL would count as the value of a flag
+    letters = {line[0][1] for name, line in named if re.fullmatch("-[^-]", line[0]) and name in with_value}
+    assert letters == _LETTERS_WITH_VALUE
 
 
 @pytest.mark.parametrize(("args", "name", "given"), [
@@ -87,7 +92,9 @@ def test_option_injection(template: str, filled: str, refused: bool) -> None:
 
 @pytest.mark.parametrize("option", [
     "-o/tmp/x", "-O", "-sSo", "-K/tmp/x", "-T/etc/passwd", "--output", "--outp", "--remote-name", "--remote-name-all",
-    "--config", "--upload-file=x", "--proto", "--proto-default", "--expand-output", "-D-", "-c/tmp/x", "--trace"])
+    "--config", "--upload-file=x", "--proto", "--proto-default", "--expand-output", "-D-", "-c/tmp/x", "--trace",
+    "-w", "-w%output{/tmp/x}", "-sw", "--write-out", "--write-out=@/etc/passwd", "--ssl-sessions", "--ssl-sess",
+    "--netrc-file", "--variable", "--unix-socket", "--engine", "-E", "--key", "--etag-compare", "--heade", "--dat"])
 def test_options_that_touch_files_or_protocols(option: str) -> None:
     assert problem("{x}", option, ["http://a"])
     assert problem(option, option, ["http://a"]) is None
@@ -99,6 +106,50 @@ def test_options_that_touch_files_or_protocols(option: str) -> None:
     ("-s{x}", "-so/tmp/x", True), ("--out{x}", "--output", True), ("{x}", "-v", False), ("{x}", "--max-time", False)])
 def test_who_wrote_the_option(template: str, filled: str, refused: bool) -> None:
     assert bool(problem(template, filled, ["http://a"])) is refused
+
+
+def test_other_options_of_the_installed_curl_may_be_filled_in() -> None:
+    listed = subprocess.run(["curl", "--help", "all"], capture_output=True, text=True, check=True).stdout
+    flags = [word for line in listed.splitlines() for word in line.split()[:2] if word.startswith("--")]
+    refused = {flag for flag in flags if problem("{x}", flag, ["http://a"])}
+    assert {"--output", "--config", "--write-out"} <= refused
+    assert not refused & {"--head", "--header", "--ssl", "--netrc", "--cookie", "--data", "--form", "--proxy",
+                          "--cert-type", "--key-type", "--request", "--location", "--url", "--user", "--insecure"}
+
+
+@pytest.mark.parametrize("option", ["-d@/etc/passwd", "--data=@/etc/passwd", "-Fa=@/etc/passwd", "-Fa=<x", "-H@x",
+                                    "-bfile", "--json=@x", "--data-urlencode=a@x", "--url-query=@x", "-sd@x"])
+def test_options_with_data_from_files(option: str) -> None:
+    assert problem("{x}", option, ["http://a"])
+    assert problem(option, option, ["http://a"]) is None
+
+
+@pytest.mark.parametrize("option", ["-dtext", "-Fa=b", "-HA: b", "-ba=b", "--json={}", "--data-urlencode=a=@b", "-b"])
+def test_options_with_data(option: str) -> None:
+    assert problem("{x}", option, ["http://a"]) is None
+
+
+@pytest.mark.parametrize(("raw", "filled", "refused"), [
+    (["{a}", "{b}"], ["-d", "@/etc/passwd"], True), (["{a}", "@mine"], ["-d", "@mine"], False),
+    (["-d", "{b}"], ["-d", "@/etc/passwd"], False), (["-d{b}"], ["-d@x"], False),
+    (["--url", "{b}"], ["--url", "@/tmp/urls"], True), (["--url={b}"], ["--url=@/tmp/urls"], True),
+    (["--url", "@{b}"], ["--url", "@/tmp/urls"], False), (["--url=@{b}"], ["--url=@urls"], False),
+    (["-w", "{b}"], ["-w", "%output{/tmp/x}"], True), (["-w{b}"], ["-w%output{>>/tmp/x}"], True),
+    (["-w", "{b}"], ["-w", "%{http_code}"], False), (["-w%output{{{b}}}"], ["-w%output{x}"], False),
+    (["--proto-default", "{b}"], ["--proto-default", "file"], True),
+    (["--proto-default", "{b}"], ["--proto-default", "HTTPS"], False),
+    (["--proto-default", "file", "{b}"], ["--proto-default", "file", "/etc/hosts"], False)])
+def test_values(raw: list[str], filled: list[str], refused: bool) -> None:
+    found = injection_problem(raw, filled, False, False) or ""
+    assert bool(found) is refused and "/" not in found
+
+
+@pytest.mark.parametrize("before", [[], ["--url"], ["--data-x"]])
+def test_globs_in_urls(before: list[str]) -> None:
+    assert problem("{x}", "{file}:///etc/hosts", before)
+    assert problem("--url={x}", "--url={file}:///etc/hosts")
+    assert problem("{x}", "--url={file}:///etc/hosts")
+    assert problem("{x}", '{"a": "b/c"}', ["-d"]) is None
 
 
 def test_messages_quote_no_values() -> None:

@@ -267,6 +267,15 @@ def test_failing_generator_ends_with_the_text(script: Write, tmp_path: Path, cap
     assert logged in caplog.text
 
 
+@pytest.mark.parametrize(("written", "chunk"), [
+    ("None", {"token": "", "finish_reason": None}), ("5", {"token": "5", "finish_reason": None}),
+    ("['a']", {"token": "['a']", "finish_reason": None}), ("{'token': None}", {"token": ""}),
+    ("{'token': 7, 'finish_reason': 'stop'}", {"token": "7", "finish_reason": "stop"}),
+    ("{'tool_calls': [1]}", {"tool_calls": [1]}), ("{'token': '', 'x': None}", {"token": "", "x": None})])
+def test_whatever_a_generator_yields_becomes_a_chunk(script: Write, written: str, chunk: dict[str, Any]) -> None:
+    assert list(run_dynamic_module(script(f"def Invoke():\n    yield {written}\n"))) == [chunk]
+
+
 def test_closed_generator_closes_the_script(script: Write, tmp_path: Path) -> None:
     chunks = run_dynamic_module(script(GENERATOR), str(tmp_path / "log"))
     assert next(chunks) == A

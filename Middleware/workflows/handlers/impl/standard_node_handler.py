@@ -1,6 +1,7 @@
 """The Standard node: one prompt to one LLM."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -9,6 +10,8 @@ from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
+
+logger = logging.getLogger(__name__)
 
 PROMPT_KEYS: tuple[NodeKey, ...] = (
     NodeKey("systemPrompt", "str", "", "System prompt.", "full"),
@@ -54,8 +57,17 @@ class StandardNodeHandler(BaseHandler):
         if context.llm_handler is None or context.llm_handler.llm is None:
             raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
                                    json_path="endpointName", expected="the name of a file in Endpoints")
+        _warn_of_tools(context)
         accept_images = as_flag(context.config.get("acceptImages"))
         limit = context.config.get("maxImagesToSend") or 0
         return LLMDispatchService.dispatch(
             context, llm_takes_images=accept_images,
             max_images=limit if accept_images and isinstance(limit, int) else 0)
+
+
+def _warn_of_tools(context: ExecutionContext) -> None:
+    """A tool call of a node that does not answer the client becomes the node's output, and nobody carries it out."""
+    answers = context.is_responder and (context.run is None or context.run.non_responder is None)
+    if context.tools and not answers and as_flag(context.config.get("allowTools")):
+        logger.warning("Node '%s' gives its model the tools of the request (allowTools) but does not answer the "
+                       "client, so no tool call of it is carried out.", context.node_name)

@@ -308,12 +308,19 @@ def test_invalid_keys(lab: EngineLab, web: StubBackend, key: str, value: Any) ->
 
 @pytest.mark.parametrize(("said", "keys"), [
     ("file:///etc/hosts", {}), ("-o/tmp/x", {}), ("--config", {}), ("-v", {"blockOptionInjection": True}),
-    ("@/etc/hosts", {"blockOptionInjection": "true"}), ("a\0b", {})])
+    ("@/etc/hosts", {"blockOptionInjection": "true"}), ("a\0b", {}), ("{file}:///etc/hosts", {}),
+    ("{file,http}:///etc/hosts", {}), ("fil[e-e]:///etc/hosts", {}), ("{gopher,http}://a/", {}),
+    ("--url={file}:///etc/hosts", {}), ("-w%output{/tmp/x}", {}), ("-d@/etc/hosts", {})])
 def test_what_values_must_not_bring(lab: EngineLab, web: StubBackend, said: str, keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"CurlCommand node 'Curl': args\[1\]") as caught:
         run(lab, curl("-s", "{chat_user_prompt_last_one}", web.url, onError="return", **keys), said=said)
     assert said not in str(caught.value)
     assert web.connections == 0
+
+
+def test_what_an_output_must_not_bring_behind_an_option(lab: EngineLab, web: StubBackend) -> None:
+    with pytest.raises(ValueError, match=r"args\[2\].*allowSchemeInjection"):
+        run(lab, curl("-s", "--url", "{chat_user_prompt_last_one}"), said="{file}:///etc/hosts")
 
 
 def test_a_scheme_of_the_author(lab: EngineLab, tmp_path: Path) -> None:

@@ -80,4 +80,8 @@ def _override(context: ExecutionContext, overrides: Any, name: str, alias: str) 
 
 
 def _lower_keys(value: Any) -> dict[str, Any]:
-    return {str(key).lower(): entry for key, entry in value.items()} if isinstance(value, Mapping) else {}
+    """The entries by their keys in lower case without spaces around; one written without such spaces wins."""
+    if not isinstance(value, Mapping):
+        return {}
+    lower = {str(key).lower(): entry for key, entry in value.items()}
+    return {**{key.strip(): entry for key, entry in lower.items()}, **lower}
