@@ -1,10 +1,9 @@
-"""What follows an answer: the nodes that remain, the end of the request, and its last line in the log."""
+"""What follows an answer: the nodes that remain and the end of the request."""
 from __future__ import annotations
 
 import contextvars
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from Middleware.api.running_requests import running_requests
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
+from Middleware.workflows.events import Listeners, default_listeners
 
 logger = logging.getLogger(__name__)
 
@@ -97,19 +97,5 @@ def _drain(request: RequestContext, items: Iterator[Any]) -> None:
 
 def _end(request: RequestContext, context: contextvars.Context) -> None:
     running_requests.end(request)
-    context.run(_log_request, request)
-
-
-def _log_request(request: RequestContext) -> None:
-    """One line that says how the request went."""
-    if not logger.isEnabledFor(logging.INFO):
-        return
-    now = time.monotonic()
-    first, answered = request.first_token_at, request.answered_at or now
-    speed = ""
-    if first is not None and answered > first:
-        rate = request.tokens / (answered - first)
-        speed = f", first token after {first - request.started:.2f} s, {rate:.1f} tokens/s"
-    logger.info("Request %s: route %s, endpoint %s%s, answered after %.2f s, done after %.2f s%s", request.request_id,
-                request.route or "-", request.endpoint or "-", speed, answered - request.started,
-                now - request.started, ", cancelled" if request.cancel_scope.cancelled else "")
+    listeners = request.listeners or Listeners(default_listeners())  # none yet: it failed before a workflow began
+    context.run(listeners.tell, "request_finished", request)

@@ -1,6 +1,6 @@
 """What the launcher sets once per process, and thin accessors for request-scoped names.
 
-The names are part of the contract with users' scripts (configuration-and-security, section 8).
+Users' scripts read and set these names: none may change or go.
 """
 from __future__ import annotations
 

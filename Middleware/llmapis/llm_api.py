@@ -4,12 +4,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, FailoverError, GateTimeoutError
 from Middleware.llmapis import api_types, failover
 from Middleware.llmapis.call_gate import CallSlot
+from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     BackendSettings,
@@ -116,9 +117,10 @@ class LlmApiService:
         logger.debug("Request %s calls endpoint '%s'%s", request_id, self.endpoint_name,
                      " (streaming)" if self.streaming else "")
         self._busy, self._backup = True, None
+        watch = CallWatch.of(self.endpoint_name, self.streaming, request_id)
         if not self.streaming:
-            return self._run(call)
-        self._stream = self._run_stream(call)
+            return self._run(call, watch)
+        self._stream = self._run_stream(call, watch)
         return self._stream
 
     def is_busy(self) -> bool:
@@ -148,21 +150,46 @@ class LlmApiService:
             backup._abort()
 
     # -- the call ------------------------------------------------------------------------------------------------
-    def _run(self, call: Prompt) -> str | dict[str, Any]:
+    def _run(self, call: Prompt, watch: CallWatch | None) -> str | dict[str, Any]:
         try:
-            return self._generate(call, call)
+            with self._watched(call, watch):
+                answer = self._generate(call, call)
+                if watch is not None:
+                    watch.answered(answer)
+                return answer
         except EarlyTerminationException:
             return ""
         finally:
             self._busy = False
 
-    def _run_stream(self, call: Prompt) -> Generator[Chunk, None, None]:
+    def _run_stream(self, call: Prompt, watch: CallWatch | None) -> Generator[Chunk, None, None]:
+        chunks = self._generate_stream(call, call)
         try:
-            yield from self._generate_stream(call, call)
+            with self._watched(call, watch):
+                yield from chunks if watch is None else watch.count(chunks)
         except EarlyTerminationException:
             return
         finally:
             self._busy = False
+
+    @contextlib.contextmanager
+    def _watched(self, call: Prompt, watch: CallWatch | None) -> Iterator[None]:
+        """Tell ``watch`` of the beginning of the call, and of its end, whatever way it ends."""
+        if watch is None:
+            yield
+            return
+        error: BaseException | None = None
+        watch.start(call, self.settings)
+        try:
+            yield
+        except BaseException as problem:
+            error = problem
+            raise
+        finally:
+            last = self
+            while last._backup is not None:
+                last = last._backup
+            watch.end(error, last.outcome, last.settings, last._hop.visited, self._scope)
 
     def _generate(self, call: Prompt, sent: Prompt) -> str | dict[str, Any]:
         """``sent`` is ``call`` in the form for this endpoint; its backup makes its own form of ``call``."""

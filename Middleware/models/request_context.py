@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.llm_call import Observer
 
 
 def new_request_id() -> str:
@@ -21,15 +22,18 @@ class RequestContext:
     """The state of one client request, from the socket to the last background node.
 
     Attributes:
-        api_type: the front-end dialect, one of the API type strings of the specification (section 1).
+        api_type: the dialect that the client speaks, as ``ResponseBuilderService`` names them.
         user: the user named by the ``model`` field in multi-user mode, else None.
         workflow_override: name of the shared workflow that the ``model`` field selected.
         redact: no conversation text of this request may reach the log.
+        listeners: who is told what happens to the request; None until the engine sets it.
         config: the user's settings as read once for this request (set by config_utils).
         answer_complete: the terminator or whole body was handed to the server; a disconnect no longer cancels.
         background_pending: nodes remain to be run after the answer.
         usage, finish_reason, reasoning, fingerprint: outcome of the responder's LLM call, if it said.
         route, endpoint: what was chosen, for the log.
+        stamping: the steps of giving messages their times that were taken.
+        hashes: of contents of messages, by content: several nodes look at the whole conversation.
         started, first_token_at, answered_at: monotonic seconds.
         tokens: chunks with text sent to the client.
     """
@@ -42,6 +46,7 @@ class RequestContext:
     api_key: str | None = field(default=None, repr=False)
     redact: bool = False
     cancel_scope: CancelScope = field(default_factory=CancelScope, repr=False)
+    listeners: Observer | None = field(default=None, repr=False)
     config: Any = field(default=None, repr=False)
     started: float = field(default_factory=time.monotonic)
     answer_complete: bool = False
@@ -52,6 +57,8 @@ class RequestContext:
     fingerprint: str = ""
     route: str = ""
     endpoint: str = ""
+    stamping: set[str] = field(default_factory=set, repr=False)
+    hashes: dict[str, str] = field(default_factory=dict, repr=False)
     first_token_at: float | None = None
     answered_at: float | None = None
     tokens: int = 0

@@ -1,10 +1,11 @@
 """Stop requests by their id. Each id stands for the cancel scope that the running request watches."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from Middleware.models.cancel_scope import CancelScope
@@ -21,6 +22,7 @@ if there are more than ``MAX_UNKNOWN``."""
 class _Entry:
     scope: CancelScope = field(default_factory=CancelScope)
     adopted: bool = False  # the scope is that of a request which has arrived
+    watchers: int = 0  # runs without such a request that watch the scope
 
 
 class CancellationService:
@@ -41,6 +43,24 @@ class CancellationService:
             return CancelScope()
         with self._lock:
             return self._entry(request_id).scope
+
+    @contextlib.contextmanager
+    def watched(self, request_id: str) -> Iterator[CancelScope]:
+        """``scope_for`` for the time of a block. Its end forgets the id, unless others are still at work for it."""
+        if not request_id:
+            yield CancelScope()
+            return
+        with self._lock:
+            entry = self._entry(request_id)
+            entry.watchers += 1
+        try:
+            yield entry.scope
+        finally:
+            with self._lock:
+                entry.watchers -= 1
+                is_over = not entry.watchers and not entry.adopted and self._entries.get(request_id) is entry
+            if is_over:
+                self.acknowledge_cancellation(request_id)
 
     def adopt(self, request_id: str, scope: CancelScope) -> None:
         """Make ``scope`` the one of a request. A cancellation and callbacks that came first carry over to it."""

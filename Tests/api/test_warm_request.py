@@ -1,4 +1,4 @@
-"""A warm request opens no file (design D5)."""
+"""A warm request opens no file."""
 from __future__ import annotations
 
 import os
@@ -39,11 +39,11 @@ def test_a_warm_request_opens_no_file_and_lists_no_folder(lab: Lab) -> None:
             {"type": "StringConcatenator", "strings": ["a", "b"]}, {**node, "returnToUser": True}])
         client = create_app().test_client()
         body = {"messages": [{"role": "user", "content": "hi"}]}
-        assert client.post("/v1/chat/completions", json=body).status_code == 200
+        assert client.post("/v1/chat/completions", json=body, buffered=True).status_code == 200
         seen: list[str] = []
         _watching.append(seen)
         try:
-            answer = client.post("/v1/chat/completions", json=body)
+            answer = client.post("/v1/chat/completions", json=body, buffered=True)
         finally:
             _watching.pop()
     assert answer.json["choices"][0]["message"]["content"] == "Hello."

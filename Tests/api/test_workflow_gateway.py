@@ -144,6 +144,16 @@ def test_categorization_may_answer_with_a_tool_call(routed: EngineLab) -> None:
     assert ask(routed) == "chatted"
 
 
+def test_category_variables_reach_children_of_the_categorization_only(routed: EngineLab) -> None:
+    routed.workflow("Categorize", [{"type": "CustomWorkflow", "workflowName": "Level1"}])
+    routed.workflow("Level1", [{"type": "CustomWorkflow", "workflowName": "Level2"}])
+    routed.workflow("Level2", [llm("pick {categoriesSeparatedByOr}")])
+    routed.workflow("Cook", [{"type": "CustomWorkflow", "workflowName": "CookChild"}])
+    routed.workflow("CookChild", [static("cooked {categoriesSeparatedByOr}")])
+    assert ask(routed, user("soup")) == "cooked {categoriesSeparatedByOr}"
+    assert routed.prompts == ["pick RECIPES or OTHER"]
+
+
 def test_category_variables_do_not_reach_the_chosen_workflow(routed: EngineLab) -> None:
     routed.workflow("Cook", [static("{category_list}")])
     assert ask(routed) == "{category_list}"

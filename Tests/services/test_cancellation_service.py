@@ -1,6 +1,7 @@
 """The registry of cancellations."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -212,3 +213,44 @@ def test_concurrent_cancellations_run_a_callback_once(service: CancellationServi
 
 def test_process_wide_service() -> None:
     assert isinstance(cancellation_service, CancellationService)
+
+
+def test_a_watched_id_is_forgotten_after_the_last_watcher(service: CancellationService) -> None:
+    with service.watched("r") as outer:
+        with service.watched("r") as inner:
+            assert inner is outer
+        service.request_cancellation("r", "why")
+        assert outer.cancelled and outer.reason == "why"
+    assert not service.is_cancelled("r") and service.scope_for("r") is not outer
+
+
+def test_a_watched_id_of_a_request_is_kept(service: CancellationService) -> None:
+    scope = CancelScope()
+    service.adopt("r", scope)
+    with service.watched("r") as watched:
+        assert watched is scope
+    service.request_cancellation("r")
+    assert scope.cancelled and service.is_cancelled("r")
+
+
+def test_a_request_that_arrives_while_its_id_is_watched_cancels_both(service: CancellationService) -> None:
+    scope = CancelScope()
+    with service.watched("r") as watched:
+        service.adopt("r", scope)
+        service.request_cancellation("r")
+        assert watched.cancelled and scope.cancelled
+    assert service.is_cancelled("r")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_watched_id_that_was_cancelled_before(service: CancellationService, broken: bool) -> None:
+    service.request_cancellation("r")
+    with contextlib.suppress(ZeroDivisionError), service.watched("r") as scope:
+        assert scope.cancelled
+        assert not broken or 1 / 0
+    assert service.get_all_cancelled_requests() == set()
+
+
+def test_watching_no_id(service: CancellationService) -> None:
+    with service.watched("") as first, service.watched("") as second:
+        assert first is not second

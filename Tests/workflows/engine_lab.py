@@ -115,7 +115,7 @@ class Recorder(EngineListener):
         self.events.append(("node_finished", info.node_index))
         self.infos.append(info)
 
-    def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: Exception) -> None:
+    def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: BaseException) -> None:
         self.events.append(("node_failed", index, type(error).__name__))
 
     def run_finished(self, record: RunRecord) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from Middleware.workflows.events import EngineListener, Listeners, LogSummary, RunRecord
+from Middleware.models.llm_call import LlmCallRecord, current_site
+from Middleware.models.request_context import RequestContext
+from Middleware.workflows.events import EngineListener, Listeners, LogSummary, RunRecord, default_listeners
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Tests.stub_backend import StubBackend, status_reply
-from Tests.workflows.engine_lab import EngineLab, Recorder, llm, start, static, user
+from Tests.workflows.engine_lab import EngineLab, Probe, Recorder, llm, start, static, user
 
 
 @pytest.fixture
@@ -51,6 +54,50 @@ def test_children_report_too(lab: EngineLab) -> None:
 class Broken(EngineListener):
     def node_started(self, record: RunRecord, index: int, node_type: str, name: str) -> None:
         raise RuntimeError("observer broke")
+
+
+class Leaving:
+    def run_started(self, record: RunRecord) -> None:
+        raise SystemExit("observer left")
+
+
+class Crooked:
+    @property
+    def run_started(self) -> None:
+        raise ValueError("observer is crooked")
+
+    run_finished = "no method"
+
+
+class Partial:
+    """Knows two events, and is no EngineListener."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.request_finished = self.heard.append
+
+    def node_finished(self, record: RunRecord, info: Any) -> None:
+        self.heard.append(info.node_index)
+
+
+@pytest.mark.parametrize(("listener", "logged"), [
+    (Leaving(), "observer left"), (Crooked(), "observer is crooked"), (object(), "")],
+    ids=["exits", "no-methods", "nothing"])
+def test_odd_listeners_change_nothing(lab: EngineLab, caplog: pytest.LogCaptureFixture, listener: object,
+                                      logged: str) -> None:
+    recorder = Recorder()
+    lab.workflow("Main", [llm("x")])
+    assert list(WorkflowManager("Main", listeners=[listener, recorder]).start(lab.request, [user("hi")])) == ["<x>"]
+    assert recorder.events[-1] == ("run_finished", "")
+    assert logged in caplog.text and bool(logged) == bool(caplog.records)
+
+
+def test_a_listener_with_some_methods_only(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
+    partial = Partial()
+    lab.workflow("Main", [static("x")])
+    list(WorkflowManager("Main", listeners=[partial]).start(lab.request, [user("hi")]))
+    Listeners([partial]).tell("request_finished", lab.request)
+    assert partial.heard == [1, lab.request] and not caplog.records
 
 
 def test_a_broken_listener_is_logged_and_the_run_goes_on(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
@@ -96,3 +143,185 @@ def test_no_summary_when_no_node_finished(lab: EngineLab, caplog: pytest.LogCapt
         lab.run([])
     assert "Execution Summary" not in caplog.text
     assert caplog.text.count("Execution time:") == 2
+
+
+# -- how runs and nodes end --------------------------------------------------------------------------------------------
+
+class Foreign(BaseException):
+    """What no ``except Exception`` sees."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), Foreign(), OSError()], ids=repr)
+@pytest.mark.parametrize("variables", [{}, {"parallelNodes": True}], ids=["in-turn", "parallel"])
+@pytest.mark.parametrize("index", [0, 1])
+def test_any_failure_is_told_and_passed_on(lab: EngineLab, error: BaseException, variables: dict[str, Any],
+                                           index: int) -> None:
+    def broken(context: Any) -> str:
+        if context.config["content"] == str(index):
+            raise error
+        return "fine"
+
+    recorder = Recorder()
+    lab.workflow("Main", [static("0"), static("1")], **variables)
+    with pytest.raises(type(error)) as caught:
+        list(start(lab, listener=recorder, probes={"StaticResponse": Probe(broken)}))
+    assert caught.value is error
+    name = type(error).__name__
+    assert recorder.events[-2:] == [("node_failed", index + 1, name), ("run_finished", name)]
+    assert current_site() is None
+
+
+@pytest.mark.parametrize("error", [Foreign(), OSError()], ids=repr)
+def test_a_failure_after_the_answer_is_told(lab: EngineLab, error: BaseException) -> None:
+    def broken(context: Any) -> str:
+        raise error
+
+    recorder = Recorder()
+    lab.workflow("Main", [static("x", returnToUser=True), {"type": "PythonModule"}])
+    items = start(lab, listener=recorder, probes={"PythonModule": Probe(broken)})
+    assert next(items) == "x"
+    if isinstance(error, Foreign):
+        with pytest.raises(Foreign):
+            next(items)
+    else:
+        assert list(items) == []
+    name = type(error).__name__
+    assert recorder.events[-2:] == [("node_failed", 2, name), ("run_finished", name)]
+
+
+def test_an_abandoned_run(lab: EngineLab) -> None:
+    recorder = Recorder()
+    lab.workflow("Main", [llm("hello")])
+    items: Any = start(lab, listener=recorder, stream=True)
+    while not next(items)["token"]:
+        pass
+    items.close()
+    assert [event for event in recorder.events if event[0] in ("node_failed", "node_finished")] == []
+    assert recorder.events[-1] == ("run_finished", "GeneratorExit")
+    assert current_site() is None
+
+
+def test_parallel_nodes_that_delivered_before_a_failure_are_told(lab: EngineLab) -> None:
+    recorder = Recorder()
+    lab.backend.responder = lambda request: status_reply(400, header_delay=0.1)
+    lab.workflow("Main", [llm("a"), static("b"), static("c")], parallelNodes=True)
+    with pytest.raises(Exception, match="scripted failure"):
+        list(start(lab, listener=recorder))
+    assert recorder.events[-2:] == [("node_finished", 2), ("run_finished", "BackendStatusError")]
+    assert [info.node_index for info in recorder.finished[0].nodes] == [2]
+
+
+def test_the_end_is_told_even_if_locks_cannot_be_released(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def release(workflow_id: str) -> None:
+        raise OSError("no disk")
+
+    monkeypatch.setattr("Middleware.workflows.processors.workflows_processor.locking_service.release", release)
+    recorder = Recorder()
+    lab.workflow("Main", [static("x")])
+    with pytest.raises(OSError, match="no disk"):
+        list(start(lab, listener=recorder))
+    assert recorder.events[-1][0] == "run_finished"
+
+
+# -- calls of LLMs -----------------------------------------------------------------------------------------------------
+
+class Calls(EngineListener):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, int, str]] = []
+        self.records: list[LlmCallRecord] = []
+
+    def _hear(self, event: str, call: LlmCallRecord) -> None:
+        self.events.append((event, call.workflow_name, call.node_index, call.node_name))
+        self.records.append(call)
+
+    def llm_call_started(self, call: LlmCallRecord) -> None:
+        self._hear("started", call)
+
+    def llm_call_finished(self, call: LlmCallRecord) -> None:
+        self._hear("finished", call)
+
+    def llm_call_failed(self, call: LlmCallRecord, error: BaseException) -> None:
+        self._hear(type(error).__name__, call)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_calls_name_their_node(lab: EngineLab, stream: bool) -> None:
+    calls = Calls()
+    lab.workflow("Child", [static("c"), llm("inner", title="Ask", returnToUser=True), llm("later", title="After")])
+    lab.workflow("Main", [llm("first"), {"type": "CustomWorkflow", "workflowName": "Child", "returnToUser": True},
+                          llm("last", agentName="Last")])
+    list(start(lab, listener=calls, stream=stream))
+    places = [("Main", 1, "N/A"), ("Child", 2, "Ask"), ("Child", 3, "After"), ("Main", 3, "Last")]
+    assert calls.events == [(event, *place) for place in places for event in ("started", "finished")]
+    assert {(call.request_id, call.endpoint) for call in calls.records} == {("r-1", "Main")}
+    assert [call.streamed for call in calls.records[::2]] == [False, stream, False, False]
+    assert current_site() is None
+
+
+def test_parallel_nodes_keep_their_calls_apart(lab: EngineLab) -> None:
+    calls = Calls()
+    lab.workflow("Main", [llm(f"q{index}", title=f"t{index}") for index in range(4)] + [static("x")],
+                 parallelNodes=True)
+    list(start(lab, listener=calls))
+    assert sorted(calls.events) == sorted(
+        (event, "Main", index + 1, f"t{index}") for index in range(4) for event in ("started", "finished"))
+
+
+def test_a_call_that_fails(lab: EngineLab) -> None:
+    calls = Calls()
+    lab.backend.responder = lambda request: status_reply(400)
+    lab.workflow("Main", [llm("x")])
+    with pytest.raises(Exception, match="scripted failure"):
+        list(start(lab, listener=calls))
+    assert [event[0] for event in calls.events] == ["started", "BackendStatusError"]
+
+
+RAG = {"type": "SlowButQualityRAG", "ragType": "CurrentConversation", "ragTarget": "x--ChunkBreak--y",
+       "prompt": "[TextChunk]"}
+
+
+@pytest.mark.parametrize("node", [
+    {**RAG, "endpointName": "Main"}, {**RAG, "multiModelList": [{"endpointName": "Main"}, {"endpointName": "Main"}]},
+    {"type": "ImageProcessor", "endpointName": "Main", "prompt": "describe"}], ids=["chunks", "parallel", "images"])
+def test_calls_that_nodes_make_themselves(lab: EngineLab, node: dict[str, Any]) -> None:
+    calls = Calls()
+    lab.workflow("Main", [static("a"), {**node, "title": "Own"}, static("b")])
+    message = {**user("hi"), "images": ["aGVsbG8=", "d29ybGQ="]}
+    list(start(lab, "Main", message, listener=calls, discussion_id="k1"))
+    assert sorted(calls.events) == [(event, "Main", 2, "Own") for event in ("finished", "started") for _ in range(2)]
+
+
+@pytest.mark.parametrize(("listener", "events", "heard"), [
+    (EngineListener(), ["run_started", "llm_call_started"], False), (object(), ["run_started"], False),
+    (Crooked(), ["run_started", "run_finished"], False), (LogSummary(), ["llm_call_started", "run_finished"], True),
+    (Calls(), ["run_started"], False), (Calls(), ["llm_call_failed"], True), (Partial(), ["request_finished"], True)])
+def test_what_is_heard(listener: object, events: list[str], heard: bool) -> None:
+    assert Listeners([object(), listener]).hears(*events) is heard
+
+
+# -- whose listeners ---------------------------------------------------------------------------------------------------
+
+def test_the_listeners_of_a_run_are_those_of_its_request(lab: EngineLab) -> None:
+    recorder, other = Recorder(), Recorder()
+    lab.workflow("Main", [static("x")])
+    lab.request.listeners = Listeners([recorder])
+    list(start(lab))
+    assert recorder.events[-1] == ("run_finished", "")
+    list(start(lab, listener=other))  # those that a manager is given come before
+    assert len(recorder.finished) == len(other.finished) == 1
+    assert lab.request.listeners.listeners == (recorder,)
+
+
+def test_a_request_without_listeners_gets_them(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, lines = Recorder(), []
+    monkeypatch.setattr(recorder, "request_finished", lines.append)
+    lab.workflow("Main", [static("x")])
+    list(start(lab, listener=recorder))
+    assert lab.request.listeners is not None
+    lab.request.listeners.tell("request_finished", lab.request)
+    assert lines == [lab.request]
+
+
+def test_the_default_set() -> None:
+    assert [type(listener).__name__ for listener in default_listeners()] == ["LogSummary", "RequestLine"]
+    assert RequestContext().listeners is None

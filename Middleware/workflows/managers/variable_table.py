@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from Middleware.services.timestamp_service import TimestampService
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_extraction_utils as extraction
 from Middleware.utilities.datetime_utils import month_name, pretty_date, time_12h, weekday_name
@@ -227,13 +228,19 @@ VARIABLES: dict[str, VariableSpec] = {
     "current_day_of_week": _date(weekday_name, "Tuesday"),
     "current_day_of_month": _date(lambda now: f"{now.day:02d}", "03"),
     "Discussion_Id": VariableSpec(lambda values: values.context.discussion_id or "", "the discussion id, or nothing"),
-    "time_context_summary": VariableSpec(lambda values: "", "when the conversation started and went on"),
+    "time_context_summary": VariableSpec(lambda values: _time_context(values.context),
+                                         "when the conversation started and went on"),
     **_slices(templated=False),
     **_slices(templated=True),
 }
 
 
 # --- helpers ---
+
+def _time_context(context: ExecutionContext) -> str:
+    times = TimestampService(context.api_key_hash, context.encryption_key)
+    return times.get_time_context_summary(context.discussion_id)
+
 
 def _user_wide(name: str) -> Any:
     table = _user_wide_table()
@@ -265,7 +272,7 @@ class _ToolAnswer(dict[str, Any]):
     """A tool-calling answer that reads as its text, or as a summary of its calls."""
 
     def __str__(self) -> str:
-        return str(self.get("content") or "") or extraction.tool_call_summary(self["tool_calls"])
+        return str(self.get("content") or "") or extraction.tool_call_summary(extraction.tool_calls_of(self))
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)

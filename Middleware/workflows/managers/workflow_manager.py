@@ -1,20 +1,26 @@
 """Loads a workflow, owns the registry of node types, and starts runs."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.llm_call import Observer, current_site
 from Middleware.models.request_context import RequestContext, current_request
+from Middleware.services.cancellation_service import cancellation_service
+from Middleware.services.discussion_keys import discussion_keys
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.utilities import config_utils
 from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
-from Middleware.workflows.events import EngineListener, Listeners, LogSummary
+from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.impl.context_compactor_handler import ContextCompactorHandler
 from Middleware.workflows.handlers.impl.curl_command_handler import CurlCommandHandler
 from Middleware.workflows.handlers.impl.mcp_tool_call_handler import MCPToolCallHandler
+from Middleware.workflows.handlers.impl.memory_node_handler import MemoryNodeHandler
 from Middleware.workflows.handlers.impl.specialized_node_handler import SpecializedNodeHandler
 from Middleware.workflows.handlers.impl.standard_node_handler import StandardNodeHandler
 from Middleware.workflows.handlers.impl.sub_workflow_handler import SubWorkflowHandler
@@ -30,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 HANDLER_CLASSES: tuple[type[BaseHandler], ...] = (
     StandardNodeHandler, SubWorkflowHandler, SpecializedNodeHandler, ToolNodeHandler, WebFetchHandler,
-    CurlCommandHandler, MCPToolCallHandler)
+    CurlCommandHandler, MCPToolCallHandler, MemoryNodeHandler, ContextCompactorHandler)
 MAX_NESTING = 25
 BUILT_IN_VARIABLES = frozenset({*VARIABLES, *CATEGORY_VARIABLES, "messages"})
 _load_check = LoadCheck(BUILT_IN_VARIABLES)
@@ -42,20 +48,23 @@ class WorkflowManager:
     Args:
         workflow_config_name: file name under the user's workflow folder, without ``.json``.
         workflow_user_folder_override: another folder under ``Workflows``.
-        calling_folder: folder of the parent's file, where a child is looked for last.
-        listeners: who is told about the run; the log summary by default.
+        calling_folder, calling_name: the parent, in whose folders a child is looked for last.
+        listeners: who is told about the run; None: the listeners of its request.
         category_variables: the six routing variables, for a categorization run.
     """
 
     def __init__(self, workflow_config_name: str, *, workflow_user_folder_override: str | None = None,
-                 calling_folder: str | None = None, listeners: list[EngineListener] | None = None,
+                 calling_folder: str | None = None, calling_name: str | None = None,
+                 listeners: Sequence[object] | None = None,
                  category_variables: Mapping[str, Any] | None = None, parent: WorkflowManager | None = None) -> None:
         self.workflow_config_name = workflow_config_name
         self.folder_override = workflow_user_folder_override
         self.calling_folder = calling_folder
+        self.calling_name = calling_name
         self.category_variables = dict(category_variables or {})
-        self.listeners: Listeners = parent.listeners if parent else Listeners(
-            [LogSummary()] if listeners is None else listeners)
+        self.listeners: Observer | None = None if listeners is None else Listeners(listeners)
+        if parent:
+            self.listeners = parent.listeners
         self.llm_handler_service: LlmHandlerService = parent.llm_handler_service if parent else LlmHandlerService()
         self.variables = WorkflowVariableManager(**self.category_variables)
         self.node_handlers: dict[str, BaseHandler] = parent.node_handlers if parent else build_registry(self.variables)
@@ -83,53 +92,66 @@ class WorkflowManager:
                      api_key: str | None = None, tools: list[dict[str, Any]] | None = None,
                      tool_choice: Any = None) -> Any:
         """Run to the end (streaming: return the iterator). The result is the last item; None if there was none."""
-        items = self.start(
-            _request(request_id), messages, discussion_id=discussionId, stream=stream, non_responder=nonResponder,
-            system_prompt_override=first_node_system_prompt_override, prompt_override=first_node_prompt_override,
-            scoped_inputs=tuple(scoped_inputs or ()), api_key=api_key, tools=tools, tool_choice=tool_choice)
-        if stream:
-            return items
-        results = list(items)
+        with contextlib.ExitStack() as until_the_end:
+            items = self.start(
+                _request(request_id, until_the_end), messages, discussion_id=discussionId, stream=stream,
+                non_responder=nonResponder, system_prompt_override=first_node_system_prompt_override,
+                prompt_override=first_node_prompt_override, scoped_inputs=tuple(scoped_inputs or ()), api_key=api_key,
+                tools=tools, tool_choice=tool_choice)
+            if stream:
+                return _then_close(items, until_the_end.pop_all())
+            results = list(items)
         if len(results) != 1:
             logger.warning("Workflow %s gave %d results instead of one", self.workflow_config_name, len(results))
         return results[-1] if results else None
 
     def start(self, request: RequestContext, messages: list[Message], *, discussion_id: str | None = None,
-              chain: tuple[str, ...] = (), **run_fields: Any) -> Iterator[Any]:
+              chain: tuple[str, ...] | None = None, **run_fields: Any) -> Iterator[Any]:
         """An iterator over the run: the responder's output first, the later nodes as it is iterated further.
 
-        ``run_fields`` are fields of ``RunRequest``. Changes ``messages`` in place: tags and blank messages go.
+        ``run_fields`` are fields of ``RunRequest``; ``chain`` names the workflows around this one, those around the
+        running node if it is not given. Changes ``messages`` in place: tags and blank messages go.
         """
+        if request.listeners is None:
+            request.listeners = self.listeners or Listeners(default_listeners())
         if discussion_id is None:
             discussion_id = extract_discussion_id(messages)
         strip_discussion_tags(messages)
         messages[:] = [message for message in messages if not is_blank(message)]
-        loaded = config_utils.load_workflow(self.workflow_config_name, self.folder_override, self.calling_folder)
+        loaded = config_utils.load_workflow(self.workflow_config_name, self.folder_override, self.calling_folder,
+                                            self.calling_name)
         _load_check.check(loaded, self.node_handlers)
-        chain = (*chain, f"{loaded.folder}/{loaded.name}")
+        chain = (*(_chain_around(request) if chain is None else chain), f"{loaded.folder}/{loaded.name}")
         if len(chain) > MAX_NESTING:
             raise ConfigValueError(f"workflows are nested more than {MAX_NESTING} deep: "
                                    f"{' -> '.join(chain[:3])} -> ... -> {' -> '.join(chain[-2:])}")
+        keys = discussion_keys(run_fields.get("api_key"))
         run = RunRequest(
             request=request, workflow_id=str(uuid.uuid4()), workflow_name=loaded.name, nodes=loaded.nodes,
             variables=loaded.variables, folder=loaded.folder, messages=messages, discussion_id=discussion_id or None,
-            chain=chain, category_variables=self.category_variables, **run_fields)
+            chain=chain, category_variables=self.category_variables, api_key_hash=keys.key_hash,
+            encryption_key=keys.encryption_key, **run_fields)
         return WorkflowProcessor(
             run, node_handlers=self.node_handlers, llm_handler_service=self.llm_handler_service,
-            workflow_variable_service=self.variables, workflow_manager=self, listeners=self.listeners).execute()
+            workflow_variable_service=self.variables, workflow_manager=self,
+            listeners=self.listeners or request.listeners).execute()
 
     def start_child(self, context: ExecutionContext, name: str, *, folder_override: str | None,
                     scoped_inputs: tuple[str, ...], system_prompt_override: str | None,
                     prompt_override: str | None) -> Iterator[Any]:
-        """Start a child workflow of the node in ``context``, in the same request and conversation."""
+        """Start a child workflow of the node in ``context``, in the same request and conversation.
+
+        It gets the messages of the run, without the time stamps that the node may see.
+        """
         run = context.run
         assert run is not None
         manager = WorkflowManager(name, workflow_user_folder_override=folder_override, calling_folder=run.folder,
+                                  calling_name=run.workflow_name, category_variables=run.category_variables,
                                   parent=self)
         responds = context.is_responder and run.non_responder is None
         return manager.start(
-            context.request, context.messages, discussion_id=context.discussion_id or "", chain=run.chain,
-            stream=context.stream, non_responder=None if responds else True,
+            context.request, run.messages, discussion_id=context.discussion_id or "", chain=run.chain,
+            stream=context.stream, non_responder=None if responds else True, partial=run.partial,
             system_prompt_override=system_prompt_override, prompt_override=prompt_override,
             scoped_inputs=scoped_inputs, api_key=context.api_key, tools=context.tools,
             tool_choice=context.tool_choice)
@@ -150,8 +172,26 @@ def is_blank(message: Mapping[str, Any]) -> bool:
                 or message.get("tool_call_id") or message.get("images"))
 
 
-def _request(request_id: str) -> RequestContext:
+def _request(request_id: str, until_the_end: contextlib.ExitStack) -> RequestContext:
+    """The current request; without one, a request that its id cancels until the stack is closed."""
     request = current_request()
-    return request if request is not None else RequestContext(request_id=request_id)
+    if request is not None:
+        return request
+    scope = until_the_end.enter_context(cancellation_service.watched(request_id))
+    return RequestContext(request_id=request_id, cancel_scope=scope)
 
 
+def _then_close(items: Iterator[Any], stack: contextlib.ExitStack) -> Iterator[Any]:
+    with stack:
+        yield from items
+
+
+def _chain_around(request: RequestContext) -> tuple[str, ...]:
+    """The workflows around the node that runs, for code in it that starts a workflow on its own.
+
+    What an abandoned run of an earlier request left on this thread does not count.
+    """
+    site = current_site()
+    if site is None or (current_request() is not None and site.request_id != request.request_id):
+        return ()
+    return site.chain

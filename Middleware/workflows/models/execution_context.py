@@ -21,6 +21,8 @@ class RunRequest:
         scoped_inputs: texts that become ``agent1Input``, ``agent2Input``, ...
         chain: names of the workflows from the outermost to this one, to stop endless nesting.
         category_variables: the six routing variables, in a categorization run only.
+        api_key_hash, encryption_key: where the data of a client with an API key lies, and what encrypts it.
+        partial: ``messages`` are but a part of the conversation.
     """
 
     request: RequestContext
@@ -37,8 +39,11 @@ class RunRequest:
     prompt_override: str | None = None
     scoped_inputs: tuple[str, ...] = ()
     api_key: str | None = field(default=None, repr=False)
+    api_key_hash: str | None = None
+    encryption_key: bytes | None = field(default=None, repr=False)
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
+    partial: bool = False
     chain: tuple[str, ...] = ()
     category_variables: Mapping[str, Any] = field(default_factory=dict)
 

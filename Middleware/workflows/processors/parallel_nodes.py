@@ -87,6 +87,8 @@ def _acts(node: Node) -> bool:
         return False
     if node.get("type") == "WebFetch" and str(node.get("method") or "GET").upper() not in ("GET", "HEAD"):
         return True
+    if str(node.get("searchTarget") or "CurrentConversation") != "CurrentConversation":  # others may be writing them
+        return True
     return node.get("type", "Standard") not in PURE_TYPES
 
 

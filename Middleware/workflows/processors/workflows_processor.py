@@ -11,10 +11,12 @@ from typing import Any, TypeGuard
 from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException, WilmerError
 from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.models.llm_call import NodeSite, Observer, enter_node, leave_node
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.locking_service import locking_service
 from Middleware.utilities import config_utils
+from Middleware.utilities.sensitive_logging_utils import mask_url
 from Middleware.utilities.streaming_utils import (
     lowercase_tool_call_names,
     post_process_llm_output,
@@ -22,10 +24,11 @@ from Middleware.utilities.streaming_utils import (
 )
 from Middleware.utilities.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
 from Middleware.utilities.text_utils import as_flag
-from Middleware.workflows.events import Listeners, RunRecord
+from Middleware.workflows.events import RunRecord
 from Middleware.workflows.handlers.impl.sub_workflow_handler import SUB_WORKFLOW_TYPES, ChildRun
 from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo, RunRequest
 from Middleware.workflows.numeric_fields import coerce_numeric_fields
+from Middleware.workflows.processors.message_times import MessageTimes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
 from Middleware.workflows.streaming.value_stream import value_to_chunks
@@ -33,7 +36,9 @@ from Middleware.workflows.streaming.value_stream import value_to_chunks
 logger = logging.getLogger(__name__)
 
 OVERRIDABLE = ("systemPrompt", "prompt")
-SELF_CLEANING_TYPES = frozenset({"ImageProcessor", "SlowButQualityRAG"})  # they clean each answer as it arrives
+SELF_CLEANING_TYPES = SUB_WORKFLOW_TYPES | {"ImageProcessor", "SlowButQualityRAG", "chatSummarySummarizer",
+                                            "ContextCompactor"}
+"""Nodes whose output is not cleaned by the rules of their endpoint: each answer in it was, on arrival."""
 END: dict[str, Any] = {"token": "", "finish_reason": None, "end": True}
 """Closes the answer of a streaming run: what an iterator yields after it belongs to the nodes behind the responder."""
 
@@ -46,7 +51,7 @@ class WorkflowProcessor:
     """
 
     def __init__(self, run: RunRequest, *, node_handlers: Mapping[str, Any], llm_handler_service: LlmHandlerService,
-                 workflow_variable_service: Any, workflow_manager: Any, listeners: Listeners) -> None:
+                 workflow_variable_service: Any, workflow_manager: Any, listeners: Observer) -> None:
         self.run = run
         self.node_handlers = node_handlers
         self.llm_handler_service = llm_handler_service
@@ -58,39 +63,55 @@ class WorkflowProcessor:
         self.responder_index = self._find_responder()
         self.override_index = self._find_override_target()
         self.record = RunRecord(run)
+        self.times = MessageTimes(run)
 
     # -- the loop ------------------------------------------------------------------------------------------------
     def execute(self) -> Generator[Any, None, None]:
         started = time.perf_counter()
         self.listeners.tell("run_started", self.record)
         try:
+            self.times.begin()
             if as_flag(self.run.variables.get("parallelNodes")):
                 yield from self._run_in_parallel()
             else:
                 for index in range(len(self.run.nodes)):
                     yield from self._step(index)
-        except _RunEnds:
-            pass
-        except Exception as error:
+        except _RunEnds as end:
+            self.record.error = type(end.__cause__).__name__
+        except BaseException as error:
             self.record.error = type(error).__name__
             raise
         finally:
+            self._finish(started)
+
+    def _finish(self, started: float) -> None:
+        try:
             locking_service.release(self.run.workflow_id)
+        finally:
             self.record.seconds = time.perf_counter() - started
             self.listeners.tell("run_finished", self.record)
 
     def _run_in_parallel(self) -> Iterator[Any]:
         """The nodes before the responder together, then the responder, then the nodes behind it together."""
         needed = dependencies(self.run.nodes, self.run.variables)
-        for info in self._together(range(self.responder_index), needed):
-            self._report(info)
+        self._together(range(self.responder_index), needed)
         if self.run.nodes:
             yield from self._step(self.responder_index)
-        for info in self._together(range(self.responder_index + 1, len(self.run.nodes)), needed):
-            self._report(info)
+        self._together(range(self.responder_index + 1, len(self.run.nodes)), needed)
 
-    def _together(self, indexes: range, needed: Sequence[frozenset[int]]) -> list[NodeExecutionInfo]:
-        return run_together(indexes, needed, self._run_quietly) if indexes else []
+    def _together(self, indexes: range, needed: Sequence[frozenset[int]]) -> None:
+        """Run nodes side by side, and report in their order those that delivered."""
+        done: dict[int, NodeExecutionInfo] = {}
+
+        def run(index: int) -> None:
+            done[index] = self._run_quietly(index)
+
+        try:
+            if indexes:
+                run_together(indexes, needed, run)
+        finally:
+            for index in sorted(done):
+                self._report(done[index])
 
     def _run_quietly(self, index: int) -> NodeExecutionInfo:
         """Run one node that does not answer and so yields nothing."""
@@ -114,19 +135,26 @@ class WorkflowProcessor:
         started = time.perf_counter()
         node_type, name = self._node_type(index), _log_name(self.run.nodes[index])
         self.listeners.tell("node_started", self.record, index + 1, node_type, name)
+        site = NodeSite(self.listeners, self.run.request_id, self.run.workflow_name, index + 1, name, self.run.chain)
+        before = enter_node(site)
         try:
             context = self._prepare(index, node_type)
             if context.is_responder:
                 output = yield from self._respond(context, node_type)
             else:
                 output = self._clean(context, node_type, self._call(context, node_type))
-        except Exception as error:
+        except GeneratorExit:  # the run is abandoned, which is nobody's failure
+            raise
+        except BaseException as error:  # foreign code may raise anything
             self.listeners.tell("node_failed", self.record, index + 1, node_type, name, error)
-            self._pass_on(error, index, name)
+            if isinstance(error, Exception):
+                self._pass_on(error, index, name)
+            raise
+        finally:
+            leave_node(site, before)
         self.outputs[f"agent{index + 1}Output"] = output
         return NodeExecutionInfo(index + 1, node_type, _summary_name(context.config, name),
-                                 context.llm_handler.endpoint_name if context.llm_handler else "",
-                                 _url(context.llm_handler), time.perf_counter() - started)
+                                 *_endpoint_and_url(context.llm_handler), time.perf_counter() - started)
 
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
         """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""
@@ -189,12 +217,13 @@ class WorkflowProcessor:
         is_responder = index == self.responder_index
         context = ExecutionContext(
             request_id=run.request_id, workflow_id=run.workflow_id, discussion_id=run.discussion_id, config=config,
-            messages=run.messages, stream=run.stream and is_responder, workflow_config=run.variables,
+            messages=self.times.messages_for(config), stream=run.stream and is_responder, workflow_config=run.variables,
             agent_inputs=self.inputs, agent_outputs={**self.inputs, **self.outputs},
             workflow_variable_service=self.variables, workflow_manager=self.workflow_manager,
-            node_handlers=self.node_handlers, api_key=run.api_key, tools=run.tools, tool_choice=run.tool_choice,
+            node_handlers=self.node_handlers, api_key=run.api_key, api_key_hash=run.api_key_hash,
+            encryption_key=run.encryption_key, tools=run.tools, tool_choice=run.tool_choice,
             is_responder=is_responder, request=run.request, run=run)
-        context.llm_handler = self._llm_handler(context, node_type)
+        context.llm_handler = self._llm_handler(context)
         return context
 
     def _early(self, text: str) -> str:
@@ -202,10 +231,10 @@ class WorkflowProcessor:
             text, self.inputs, self.run.variables, self.outputs, self.run.discussion_id,
             config_utils.get_config_value("userWideWorkflowVariables"))
 
-    def _llm_handler(self, context: ExecutionContext, node_type: str) -> LlmHandler:
+    def _llm_handler(self, context: ExecutionContext) -> LlmHandler:
         config = context.config
         endpoint = config.get("endpointName")
-        if not endpoint or node_type in SUB_WORKFLOW_TYPES:
+        if not endpoint:
             return self.llm_handler_service.without_endpoint()
         preset = config.get("preset", config.get("presetName"))
         return self.llm_handler_service.load_model_from_config(
@@ -236,7 +265,7 @@ class WorkflowProcessor:
         if is_stream(result):
             result = "".join(chunk.get("token", "") for chunk in result)
         endpoint_config = _endpoint_config(context)
-        if endpoint_config is None or node_type in SUB_WORKFLOW_TYPES:
+        if endpoint_config is None:
             return result
         if isinstance(result, str):
             return post_process_llm_output(result, endpoint_config, context.config)
@@ -247,18 +276,19 @@ class WorkflowProcessor:
     # -- the responder -------------------------------------------------------------------------------------------
     def _respond(self, context: ExecutionContext, node_type: str) -> Generator[Any, None, Any]:
         """Deliver the answer; returns it as the node's output."""
+        self.times.before_answer(context.config)
         result = self._call(context, node_type)
         if self.run.stream:
             return (yield from self._respond_streaming(context, result))
         if isinstance(result, ChildRun):
             output = result.item()
-            yield self._announce(output)
+            yield self._announce(context, output)
             result.finish()
             return output
         self._raise_if_cancelled()
         self._note_outcome(context)
         output = self._clean_answer(context, result)
-        yield self._announce(output)
+        yield self._announce(context, output)
         return output
 
     def _clean_answer(self, context: ExecutionContext, result: Any) -> Any:
@@ -295,7 +325,7 @@ class WorkflowProcessor:
 
     def _respond_streaming(self, context: ExecutionContext, result: Any) -> Generator[Any, None, Any]:
         if isinstance(result, ChildRun):
-            return (yield from self._pass_child_on(result))
+            return (yield from self._pass_child_on(context, result))
         chunks = result if is_stream(result) else value_to_chunks(result)
         stream = StreamingResponseHandler(
             lambda: _endpoint_config(context), context.config, generation_prompt=self._speaker(context.config),
@@ -303,11 +333,11 @@ class WorkflowProcessor:
             has_endpoint=_endpoint_config(context) is not None)
         yield from stream.process_stream(chunks)
         self._note_outcome(context)
-        self._note_background()
+        self._announce(context, stream.full_response_text)
         yield END
         return stream.full_response_text
 
-    def _pass_child_on(self, child: ChildRun) -> Generator[Any, None, Any]:
+    def _pass_child_on(self, context: ExecutionContext, child: ChildRun) -> Generator[Any, None, Any]:
         parts: list[str] = []
         ended = False
         for chunk in child:
@@ -315,10 +345,10 @@ class WorkflowProcessor:
                 parts.append(chunk["token"])
             if chunk is END:
                 ended = True
-                self._note_background()
+                self._announce(context, "".join(parts))
             yield chunk
         if not ended:  # a child without nodes
-            self._note_background()
+            self._announce(context, "".join(parts))
             yield END
         return "".join(parts)
 
@@ -326,13 +356,12 @@ class WorkflowProcessor:
         value = config_utils.get_config_value("livenessToolCall") if self.run.non_responder is None else None
         return value if isinstance(value, Mapping) else None
 
-    def _announce(self, output: Any) -> Any:
-        self._note_background()
-        return output
-
-    def _note_background(self) -> None:
+    def _announce(self, context: ExecutionContext, output: Any) -> Any:
+        """The answer is complete: what has to be known before the client hears of it."""
+        self.times.after_answer(context.config, output)
         if self.run.non_responder is None and self.responder_index + 1 < len(self.run.nodes):
             self.run.request.background_pending = True
+        return output
 
     def _note_outcome(self, context: ExecutionContext) -> None:
         if self.run.non_responder is not None:
@@ -379,11 +408,13 @@ def _summary_name(config: Mapping[str, Any], name: str) -> str:
     return name
 
 
-def _url(handler: LlmHandler | None) -> str:
-    url = str(handler.endpoint_config.get("endpoint") or "") if handler else ""
-    scheme, separator, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}" if separator else url
+def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
+    """Name and address of the endpoint that answered, or would have."""
+    if handler is None:
+        return "", ""
+    outcome = getattr(handler.llm, "outcome", None)
+    config = getattr(outcome, "endpoint_config", None) or handler.endpoint_config or {}
+    return getattr(outcome, "endpoint_name", "") or handler.endpoint_name, mask_url(str(config.get("endpoint") or ""))
 
 
 def _nearest_type(node_type: Any) -> str:

@@ -49,7 +49,7 @@ class BlockPrompts:
             return restore_braces(text)
         messages = self.context.messages or []
         if handler.takes_message_collection:
-            messages = _without_later_systems(messages)
+            messages = without_later_systems(messages)
         return replace(self.context, llm_handler=handler, messages=messages).substitute(text)
 
 
@@ -59,7 +59,7 @@ def fill_markers(text: str, markers: Mapping[str, str]) -> str:
     return re.sub(pattern, lambda found: markers[found.group()], text) if pattern else text
 
 
-def _without_later_systems(messages: list[Message]) -> list[Message]:
+def without_later_systems(messages: list[Message]) -> list[Message]:
     """No slice of the conversation then shows a system message: those at the start are left out of slices anyway."""
     start = len(messages) - len(filter_systems(messages))
     return messages[:start] + filter_systems(messages[start:], remove_all_systems_override=True)

@@ -1,71 +1,110 @@
-"""Applies a prompt to every block of a text."""
+"""The memories of a conversation, and prompts applied to every block of a text."""
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from Middleware.llmapis.api_types import is_on
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.direct_calls import raise_if_cancelled, unstreamed
-from Middleware.services.memory_blocks import read_memory_blocks
+from Middleware.services.memory_settings import MemorySettings, load_memory_settings
+from Middleware.services.memory_store import MemoryStore
+from Middleware.services.settings_file import read_settings
+from Middleware.utilities.discussion_files import Pair
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.search_utils import search_conversation, search_memories
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.block_prompts import (
-    CHAT_SUMMARY,
-    FULL_MEMORY_FILE,
-    MEMORY_FILE,
-    TEXT_CHUNK,
-    BlockPrompts,
-)
+from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
+from Middleware.workflows.tools.condensation import Condensation
+from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
+from Middleware.workflows.tools.discussion_memory import DiscussionMemory, load_discussion_memory
+from Middleware.workflows.tools.file_memories import FileMemoryPass, MemoryWriter
+from Middleware.workflows.tools.memory_turn import memory_turn, storage_errors_logged, turn_timeout
+from Middleware.workflows.tools.new_messages import Chunk
 from Middleware.workflows.tools.parallel_llm_processing_tool import ParallelLlmProcessingTool
+from Middleware.workflows.tools.vector_memories import VectorMemoryPass, generate_and_store
 
 logger = logging.getLogger(__name__)
 
 CHUNK_BREAK = "--ChunkBreak--"
-MEMORY_SEPARATOR = "\n--------------\n"
-NO_MEMORIES = "No preceding memories to show"
-NO_SUMMARY = "There is not yet a summary file"
-RECENT_MEMORIES = 3
-
-
-@dataclass(frozen=True)
-class DiscussionMemory:
-    """What is known of a discussion so far: its memories, oldest first, and its summary."""
-
-    memories: tuple[str, ...] = ()
-    summary: str = NO_SUMMARY
-
-    def followed_by(self, memory: str) -> DiscussionMemory:
-        return dataclasses.replace(self, memories=(*self.memories, memory)) if memory.strip() else self
-
-    @property
-    def recent(self) -> str:
-        return _memory_block(self.memories[-RECENT_MEMORIES:])
-
-    @property
-    def full(self) -> str:
-        return _memory_block(self.memories)
-
-    @property
-    def markers(self) -> dict[str, str]:
-        return {MEMORY_FILE: self.recent.strip(), FULL_MEMORY_FILE: self.full.strip(),
-                CHAT_SUMMARY: self.summary.strip()}
-
-
-def load_discussion_memory(context: ExecutionContext) -> DiscussionMemory:
-    """The stored memories of the node's discussion; no summary is stored yet."""
-    if not context.discussion_id:
-        return DiscussionMemory()
-    return DiscussionMemory(tuple(read_memory_blocks(
-        context.discussion_id, encryption_key=context.encryption_key, api_key_hash=context.api_key_hash)))
+FEWEST_MESSAGES = 3
 
 
 class SlowButQualityRAGTool:
-    """Prompts are templates as a node holds them: variables are filled in first, then the markers."""
+    """Prompts are templates as a node or file holds them: variables are filled in first, then the markers."""
 
+    # -- memories --------------------------------------------------------------------------------------------------
+    def handle_discussion_id_flow(self, context: ExecutionContext, force_file_memory: bool = False) -> None:
+        """Make the memories that are due: files, or searchable ones if the user's settings say so.
+
+        What goes wrong is logged, and tried again with the next request. Raises DataKeyError, and
+        EarlyTerminationException if the request is cancelled.
+        """
+        folder = folder_of(context)
+        if folder is None or len(raw_messages(context)) < FEWEST_MESSAGES:
+            return
+        settings = load_memory_settings()
+        if settings is None:
+            return
+        if settings.use_vector and not force_file_memory:
+            VectorMemoryPass(context, settings, folder).run()
+        else:
+            FileMemoryPass(context, settings, folder).run()
+
+    def generate_and_store_vector_memories(self, pairs: Sequence[Pair], settings: MemorySettings | Mapping[str, Any],
+                                           context: ExecutionContext) -> int:
+        """Searchable memories of texts and the hashes of their last messages; returns how many were stored."""
+        return generate_and_store(pairs, _as_settings(settings), context)
+
+    def process_new_memory_chunks(self, chunks: Sequence[str], hash_chunks: Sequence[Pair], rag_system_prompt: str,
+                                  rag_prompt: str, workflow_config: MemorySettings | Mapping[str, Any],
+                                  context: ExecutionContext, chunks_per_memory: int = 3) -> None:
+        """Add a memory for each of ``chunks``, under the hash that its pair in ``hash_chunks`` has.
+
+        ``workflow_config`` are memory settings; their prompts are replaced by those given. ``chunks_per_memory`` has
+        no effect. Nothing happens without a discussion id.
+        """
+        folder = folder_of(context)
+        if folder is None:
+            return
+        settings = dataclasses.replace(_as_settings(workflow_config), system_prompt=rag_system_prompt,
+                                       prompt=rag_prompt)
+        found = [Chunk(text, stored) for text, (_, stored) in zip(chunks, hash_chunks, strict=True)]
+        with storage_errors_logged(folder), memory_turn(context, folder, turn_timeout(settings, context)) as mine:
+            if mine:
+                MemoryWriter(context, settings, folder).write(found)
+
+    def condense_memories(self, discussion_id: str, settings: MemorySettings | Mapping[str, Any],
+                          context: ExecutionContext) -> bool:
+        """Join older memories if enough of them have come together; returns whether that was done.
+
+        Skipped, with a warning, while anybody else works on the memories.
+        """
+        settings = _as_settings(settings)
+        if not (discussion_id and settings.condense):
+            return False
+        folder = DiscussionFolder(discussion_id, context.api_key_hash, context.encryption_key)
+        done = False
+        with storage_errors_logged(folder):
+            if MemoryStore(folder).memories():
+                with memory_turn(context, folder, 0) as mine:
+                    done = mine and Condensation(context, settings, folder).run()
+        return done
+
+    def perform_keyword_search(self, keywords: str, target: str, context: ExecutionContext) -> str:
+        """What ``CurrentConversation`` or ``RecentMemories`` says about the words; "" for other targets."""
+        messages = raw_messages(context)
+        if target == "CurrentConversation":
+            return search_conversation(messages, keywords, _whole_number(context.config.get("lookbackStartTurn")))
+        folder = folder_of(context)
+        if target == "RecentMemories" and folder is not None:
+            return search_memories([text for text, _ in MemoryStore(folder).memories()], messages, keywords)
+        return ""
+
+    # -- blocks of a text ------------------------------------------------------------------------------------------
     def perform_rag_on_conversation_chunk(self, system_prompt: str, prompt: str, text_chunk: str,
                                           context: ExecutionContext) -> str:
         """The answers for all blocks of ``text_chunk``, by the settings in the node; empty without a discussion id."""
@@ -114,19 +153,7 @@ class SlowButQualityRAGTool:
         if not workflow:
             return self.process_single_chunk(block, prompt, system_prompt, context, memory)
         inputs = (block, memory.recent, memory.full, memory.summary)
-        return _run_child(context, str(workflow), inputs)
-
-
-def _run_child(context: ExecutionContext, workflow: str, inputs: tuple[str, ...]) -> str:
-    """The result of a workflow that answers nobody but this node."""
-    inner = dataclasses.replace(context, is_responder=False, stream=False)
-    items = list(context.workflow_manager.start_child(
-        inner, workflow, folder_override=None, scoped_inputs=inputs, system_prompt_override=None,
-        prompt_override=None))
-    result = items[-1] if items else None
-    if isinstance(result, Mapping):
-        result = result.get("content")
-    return "" if result is None else str(result)
+        return run_helper_workflow(context, str(workflow), inputs)
 
 
 def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHandler:
@@ -136,5 +163,14 @@ def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHand
     return dataclasses.replace(unstreamed(handler, context.request.cancel_scope), add_generation_prompt=opens)
 
 
-def _memory_block(memories: Sequence[str]) -> str:
-    return MEMORY_SEPARATOR.join(memories) or NO_MEMORIES
+def _as_settings(settings: MemorySettings | Mapping[str, Any]) -> MemorySettings:
+    if isinstance(settings, MemorySettings):
+        return settings
+    return read_settings(MemorySettings, settings, "memory settings")
+
+
+def _whole_number(value: Any) -> int:
+    try:
+        return int(value or 0)
+    except (TypeError, ValueError):
+        return 0

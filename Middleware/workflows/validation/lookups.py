@@ -46,10 +46,10 @@ class Lookups:
 
         return self._once(("preset", name, endpoint), find)
 
-    def workflow(self, name: str, folder: str | None, calling_folder: str) -> Problem | None:
-        """A child workflow. ``folder`` is the only one looked at if given, ``calling_folder`` the parent's."""
-        return self._once(("workflow", name, folder, calling_folder),
-                          lambda: config_utils.load_workflow(name, folder, calling_folder))
+    def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
+        """A child workflow of ``parent``. ``folder`` is the only one looked at if given."""
+        return self._once(("workflow", name, folder, parent.folder, parent.name),
+                          lambda: config_utils.load_workflow(name, folder, parent.folder, parent.name))
 
     def structured_output(self, name: str) -> Problem | None:
         """A JSON schema in StructuredOutputs."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from Middleware.workflows.handlers.impl.sub_workflow_handler import SUB_WORKFLOW_TYPES
 from Middleware.workflows.validation.findings import Finding, child
 from Middleware.workflows.validation.lookups import Lookups, Problem
 from Middleware.workflows.validation.node_view import NodeView
@@ -17,8 +16,7 @@ CHILD_KEYS = ("workflowName", "fileMemoryWorkflowName")
 
 def check_targets(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Findings about everything that the node names. What holds a placeholder is not looked up."""
-    if view.runs_as not in SUB_WORKFLOW_TYPES:
-        yield from _endpoints(view, lookups)
+    yield from _endpoints(view, lookups)
     yield from _children(view, lookups)
     for key, look_up in _files(lookups):
         name = view.node.get(key)
@@ -86,7 +84,7 @@ def _children(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         return
     for path, name in _child_names(view):
         if "{" not in name:
-            yield from _problem(view, "", lookups.workflow(name, folder or None, view.loaded.folder), path)
+            yield from _problem(view, "", lookups.workflow(name, folder or None, view.loaded), path)
 
 
 def _child_names(view: NodeView) -> Iterator[tuple[str, str]]:
@@ -96,7 +94,7 @@ def _child_names(view: NodeView) -> Iterator[tuple[str, str]]:
             yield child(view.path, key), str(view.node[key])
     table = view.node.get("conditionalWorkflows") if "conditionalWorkflows" in view.keys else None
     for value, name in table.items() if isinstance(table, Mapping) else ():
-        unused = value.lower() == "default" and view.node.get("UseDefaultContentInsteadOfWorkflow") is not None
+        unused = value.strip().lower() == "default" and view.node.get("UseDefaultContentInsteadOfWorkflow") is not None
         if name and not unused:
             yield child(child(view.path, "conditionalWorkflows"), value), str(name)
 

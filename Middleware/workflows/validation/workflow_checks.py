@@ -107,6 +107,15 @@ class _Check:
             yield from self._texts(view)
             yield from check_targets(view, self.lookups)
             yield from _awaited(view, self.loaded.nodes)
+            yield from self._tools(view)
+
+    def _tools(self, view: NodeView) -> Iterator[Finding]:
+        if "allowTools" not in view.keys or not as_flag(view.node.get("allowTools")):
+            return
+        nodes = self.loaded.nodes
+        if view.index != next((index for index, node in enumerate(nodes) if _is_marked(node)), len(nodes) - 1):
+            yield view.finding("warning", "allowTools", "the node gives its model the client's tools, but does not "
+                               "answer the client; no tool call of it is carried out")
 
     def _view(self, index: int, node: Mapping[str, Any]) -> NodeView:
         written = node.get("type", "Standard")

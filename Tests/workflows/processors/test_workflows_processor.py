@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from Middleware.exceptions import BackendStatusError, ConfigNotFoundError
+from Middleware.exceptions import BackendStatusError, ConfigNotFoundError, ConfigValueError
 from Middleware.models.request_context import request_scope
+from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import NodeExecutionInfo
 from Tests.stub_backend import StubBackend, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, Probe, Recorder, assistant, llm, reply_to, start, static, user
@@ -32,6 +33,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
     ([static("A", is_responder=True), static("B")], "A"),
     ([static("A", isResponder=True), static("B")], "B"),
     ([static("A"), static("B", returnToUser=True), static("C", returnToUser=True)], "B"),
+    ([static("A", returnToUser="false"), static("B")], "B"),
+    ([static("A", returnToUser="true"), static("B")], "A"),
+    ([static("A", is_responder="False", returnToUser=True), static("B")], "B"),
 ])
 def test_responder(lab: EngineLab, nodes: list[dict[str, Any]], answer: str) -> None:
     assert lab.run(nodes) == answer
@@ -83,8 +87,11 @@ def test_absent_type_is_standard(lab: EngineLab) -> None:
 
 
 def test_known_type_of_a_later_version(lab: EngineLab) -> None:
-    with pytest.raises(ValueError, match="MCPToolCall"):
-        lab.run([{"type": "MCPToolCall"}])
+    manager = WorkflowManager("Main", listeners=[])
+    del manager.node_handlers["MCPToolCall"]
+    lab.workflow("Main", [{"type": "MCPToolCall"}])
+    with pytest.raises(ValueError, match="'MCPToolCall' is known but not part of this version"):
+        list(manager.start(lab.request, [user("hi")]))
 
 
 # -- preparation -------------------------------------------------------------------------------------------------------
@@ -125,6 +132,9 @@ def test_context_of_a_node(lab: EngineLab) -> None:
     ({}, None, False),
     ({}, True, True),
     ({"blockGenerationPrompt": True}, True, False),
+    ({"blockGenerationPrompt": "true"}, True, False),
+    ({"blockGenerationPrompt": "false"}, True, True),
+    ({"forceGenerationPromptIfEndpointAllows": "false", "addUserTurnTemplate": "False"}, None, False),
     ({"forceGenerationPromptIfEndpointAllows": True}, None, True),
     ({"addUserTurnTemplate": True}, None, True),
     ({"addUserTurnTemplate": True, "blockGenerationPrompt": True}, None, False),
@@ -218,6 +228,14 @@ def test_group_chat_name(lab: EngineLab) -> None:
     assert lab.run(nodes, *messages) == lab.streamed(nodes, *messages) == "Old Tom: hello"
     lab.backend.responder = lambda request: reply_to(request, "Old Tom: hello")
     assert lab.run(nodes, *messages) == lab.streamed(nodes, *messages) == "Old Tom: hello"
+
+
+@pytest.mark.parametrize("flag", ["false", "False", "", 0, None])
+def test_group_chat_name_switched_off(lab: EngineLab, flag: Any) -> None:
+    lab.backend.responder = lambda request: reply_to(request, "hello")
+    nodes = [llm("x", useGroupChatTimestampLogic=flag)]
+    messages = user("hi"), assistant("Old Tom:")
+    assert lab.run(nodes, *messages) == lab.streamed(nodes, *messages) == "hello"
 
 
 # -- values and tool calls ---------------------------------------------------------------------------------------------
@@ -348,6 +366,38 @@ def test_execution_info(lab: EngineLab) -> None:
         "Node 3: CustomWorkflow || 'Sub -> Child' || N/A || N/A",
         "Node 4: ConditionalCustomWorkflow || 'Fork -> [Child, B, C]' || N/A || N/A",
         "Node 5: ConditionalCustomWorkflow || 'Fork -> [Child, B, +2 more]' || N/A || N/A"]
+
+
+def test_summary_names_the_endpoint_that_answered(lab: EngineLab) -> None:
+    lab.endpoint("Main", {"backupEndpointName": "Second"})
+    lab.endpoint("Second", {}, lab.backend.url)
+    recorder = Recorder()
+    lab.workflow("Main", [llm("x"), llm("y", returnToUser=True)])
+    list(start(lab, listener=recorder))
+    assert [(info.endpoint_name, info.endpoint_url) for info in recorder.infos] == [("Second", lab.backend.url)] * 2
+
+
+@pytest.mark.parametrize(("url", "shown"), [
+    ("http://user:pass@127.0.0.1:1/v1", "http://127.0.0.1:1/v1"),
+    ("http://127.0.0.1:1/v1?api_key=hunter2&mode=x", "http://127.0.0.1:1/v1?api_key=***REDACTED***&mode=x"),
+    ("http://127.0.0.1:1?KEY=hunter2", "http://127.0.0.1:1?KEY=***REDACTED***"),
+    ("http://127.0.0.1:1/a@b", "http://127.0.0.1:1/a@b")])
+def test_summary_shows_no_secrets(lab: EngineLab, url: str, shown: str) -> None:
+    lab.endpoint("Main", {}, url)
+    recorder = Recorder()
+    lab.workflow("Main", [llm("x")])
+    list(start(lab, listener=recorder, probes={"Standard": Probe()}))
+    assert str(recorder.infos[0]).startswith(f"Node 1: Standard || 'N/A' || Main || {shown} || ")
+
+
+@pytest.mark.parametrize("url", ["user:hunter2@127.0.0.1:1/v1", "127.0.0.1:1/v1?token=hunter2"])
+def test_an_address_without_scheme_is_refused_unseen(lab: EngineLab, caplog: pytest.LogCaptureFixture,
+                                                     url: str) -> None:
+    caplog.set_level(logging.DEBUG)
+    lab.endpoint("Main", {}, url)
+    with pytest.raises(ConfigValueError, match="no usable URL") as caught:
+        lab.run([llm("x")])
+    assert "hunter2" not in str(caught.value) + caplog.text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [

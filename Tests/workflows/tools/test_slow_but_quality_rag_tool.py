@@ -10,12 +10,14 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import request_scope
 from Middleware.services.llm_service import LlmHandlerService
+from Middleware.services.memory_settings import load_memory_settings
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools import slow_but_quality_rag_tool
 from Middleware.workflows.tools.slow_but_quality_rag_tool import DiscussionMemory, SlowButQualityRAGTool
 from Tests.stub_backend import StubBackend, chat_reply
 from Tests.workflows.engine_lab import EngineLab, user
+from Tests.workflows.tools.memory_lab import MemoryLab, chat, said
 
 NONE = "No preceding memories to show"
 LINE = "\n--------------\n"
@@ -112,3 +114,105 @@ def test_cancelled_before_a_block(lab: EngineLab) -> None:
     with pytest.raises(EarlyTerminationException):
         conversation_chunk(lab, "[TextChunk]", "x")
     assert lab.backend.requests == []
+
+
+# -- stored memories ---------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def memory_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryLab]:
+    with StubBackend() as backend:
+        yield MemoryLab(tmp_path, monkeypatch, backend)
+
+
+def node_context(lab: MemoryLab, messages: list[dict[str, Any]] | None = None, **fields: Any) -> ExecutionContext:
+    handler = LlmHandlerService().load_model_from_config("Main")
+    return lab.context(messages or said("hi"), llm_handler=handler, **fields)
+
+
+def test_files_are_what_a_block_is_told(memory_lab: MemoryLab) -> None:
+    memory_lab.put("1", "2", "3", "4", texts=["1", "2", "3", "4"])
+    memory_lab.store.save_summary("sum", "h")
+    with request_scope(memory_lab.request):
+        SlowButQualityRAGTool().perform_rag_on_conversation_chunk(
+            "", "[Memory_file]#[Full_Memory_file]#[Chat_Summary]", "x", node_context(memory_lab))
+    assert memory_lab.prompts == [f"2{LINE}3{LINE}4#1{LINE}2{LINE}3{LINE}4#sum"]
+
+
+def test_reading_makes_no_files(memory_lab: MemoryLab) -> None:
+    with request_scope(memory_lab.request):
+        SlowButQualityRAGTool().perform_rag_on_conversation_chunk("", "[Chat_Summary]", "x", node_context(memory_lab))
+    assert not (memory_lab.root / "discussions").exists()
+
+
+def test_new_chunks_become_memories(memory_lab: MemoryLab) -> None:
+    memory_lab.put("a", texts=["first"])
+    with request_scope(memory_lab.request):
+        SlowButQualityRAGTool().process_new_memory_chunks(
+            ["x{y}--ChunkBreak--", "z"], [("x", "h1"), ("z", "h2")], "", "[Memory_file]:[TextChunk]",
+            {"endpointName": "Main", "prompt": "no"}, node_context(memory_lab), 7)
+    one = "<first:x{y}--ChunkBreak-->"
+    assert memory_lab.stored()[1:] == [(one, "h1"), (f"<first{LINE}{one}:z>", "h2")]
+
+
+def test_new_chunks_without_discussion(memory_lab: MemoryLab) -> None:
+    SlowButQualityRAGTool().process_new_memory_chunks(
+        ["x"], [("x", "h1")], "", "p", {"endpointName": "Main"}, node_context(memory_lab, discussion_id=None))
+    assert memory_lab.prompts == []
+
+
+def test_vector_pass_by_setting(memory_lab: MemoryLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[tuple[Any, ...]] = []
+
+    class Pass:
+        def __init__(self, *arguments: Any) -> None:
+            passes.append(arguments)
+
+        def run(self) -> None:
+            passes.append(("run",))
+
+    monkeypatch.setattr(slow_but_quality_rag_tool, "VectorMemoryPass", Pass)
+    memory_lab.settings(useVectorForQualityMemory=True)
+    memory_lab.remember(chat(8))
+    assert passes[0][1:] == (load_memory_settings(), memory_lab.folder) and passes[1] == ("run",)
+    assert not memory_lab.path.exists()
+    memory_lab.remember(chat(8), force=True)
+    assert len(passes) == 2 and memory_lab.path.exists()
+
+
+def test_vector_memories_of_chunks(memory_lab: MemoryLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(slow_but_quality_rag_tool, "generate_and_store", lambda *given: calls.append(given) or 3)
+    context = node_context(memory_lab)
+    raw = {"endpointName": "Main", "vectorMemoryMaxResponseSizeInTokens": "7"}
+    assert SlowButQualityRAGTool().generate_and_store_vector_memories([("t", "h")], raw, context) == 3
+    assert calls[0][0] == [("t", "h")] and calls[0][2] is context
+    assert calls[0][1].vector_max_response_tokens == 7
+
+
+# -- keyword search ----------------------------------------------------------------------------------------------------
+
+def search(lab: MemoryLab, keywords: str, target: str, *texts: str, **fields: Any) -> str:
+    return SlowButQualityRAGTool().perform_keyword_search(keywords, target, lab.context(said(*texts), **fields))
+
+
+@pytest.mark.parametrize("lookback", [2, "2"])
+def test_conversation(memory_lab: MemoryLab, lookback: Any) -> None:
+    assert search(memory_lab, "cat", "CurrentConversation", "a cat", "dog", "cat?") == "a cat\ndog"
+    config = {"lookbackStartTurn": lookback}
+    assert search(memory_lab, "cat", "CurrentConversation", "a cat", "dog", "cat?", config=config) == "dog\ncat?"
+    assert search(memory_lab, "cat", "CurrentConversation", "cat", "x", config=config).startswith("There are no mem")
+
+
+def test_conversation_needs_no_discussion(memory_lab: MemoryLab) -> None:
+    assert search(memory_lab, "cat", "CurrentConversation", "a cat", "x", discussion_id=None) == "a cat"
+
+
+def test_recent_memories(memory_lab: MemoryLab) -> None:
+    memory_lab.put("1", "2", "3", "4", "5", texts=["a cat", "dog AND cat", "cat", "cat", "cat"])
+    assert search(memory_lab, "cat AND bird", "RecentMemories", "hi") == "a cat\n\ndog AND cat"
+    assert search(memory_lab, "cat", "RecentMemories", "hi", discussion_id=None) == ""
+
+
+@pytest.mark.parametrize("target", ["", "Other"])
+def test_other_targets(memory_lab: MemoryLab, target: str) -> None:
+    assert search(memory_lab, "cat", target, "a cat", "x") == ""

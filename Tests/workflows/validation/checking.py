@@ -32,8 +32,8 @@ class FakeLookups(Lookups):
     def preset(self, name: str | None, endpoint: str) -> Problem | None:
         return self._find("preset", name, endpoint)
 
-    def workflow(self, name: str, folder: str | None, calling_folder: str) -> Problem | None:
-        return self._find("workflow", name, folder, calling_folder)
+    def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
+        return self._find("workflow", name, folder, parent.folder)
 
     def structured_output(self, name: str) -> Problem | None:
         return self._find("schema", name)

@@ -20,7 +20,10 @@ def test_a_node_that_needs_an_endpoint(type_name: str) -> None:
     assert "names no endpoint" in found.message
 
 
-@pytest.mark.parametrize("node", [llm(endpointName="missing"), static(endpointName="missing")])
+@pytest.mark.parametrize("node", [
+    llm(endpointName="missing"), static(endpointName="missing"), {**CHILD, "endpointName": "missing"},
+    {"type": "ConditionalCustomWorkflow", "conditionalKey": "x", "conditionalWorkflows": {"x": "C"},
+     "endpointName": "missing"}])
 def test_missing_endpoint(node: dict[str, Any]) -> None:
     found = only(check({**node, "preset": "P"}))
     assert (found.severity, found.json_path, found.suggestion) == ("error", "nodes[0].endpointName", "near")
@@ -71,7 +74,8 @@ def test_missing_child() -> None:
                                               [("workflow", "C", "_common", "home")]),
     ({"workflowUserFolderOverride": ""}, [("workflow", "C", None, "home")]),
     ({"workflowUserFolderOverride": "{f}"}, []), ({"workflowName": "{f}"}, []),
-    ({"endpointName": "missing", "preset": "missing"}, [("workflow", "C", None, "home")])])
+    ({"endpointName": "Main", "preset": "P"}, [("endpoint", "Main"), ("preset", "P", "Main"),
+                                               ("workflow", "C", None, "home")])])
 def test_where_children_are_looked_for(keys: dict[str, Any], asked: list[tuple[Any, ...]]) -> None:
     lookups = FakeLookups()
     check({**CHILD, **keys}, lookups=lookups)
@@ -101,6 +105,19 @@ def test_files(node: dict[str, Any], path: str | None) -> None:
 
 
 # -- nodes among each other --------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("nodes", "places"), [
+    ([llm("x", allowTools=True)], []), ([static(), llm("x", allowTools="true")], []),
+    ([llm("x", allowTools=True), static()], ["nodes[0].allowTools"]),
+    ([llm("x", allowTools=True, returnToUser=True), static()], []),
+    ([static(returnToUser="true"), llm("x", allowTools="True")], ["nodes[1].allowTools"]),
+    ([llm("x", allowTools=False), llm("x", allowTools="false"), llm("x", allowTools=None), static()], []),
+    ([llm("x", allowTools=True, is_responder=False), static(is_responder=False)], ["nodes[0].allowTools"])])
+def test_tools_on_a_node_that_does_not_answer(nodes: list[dict[str, Any]], places: list[str]) -> None:
+    found = check(*nodes)
+    assert brief(found) == [("warning", place) for place in places]
+    assert all("tool" in finding.message for finding in found)
+
 
 def test_several_responders() -> None:
     nodes = [static(), static(returnToUser=True), static(is_responder=True), static(returnToUser="true"),

@@ -613,3 +613,16 @@ def test_lock_after_the_answer_leaves_it(lab: ApiLab, front: Front, stream: bool
     assert (front.finishes(answer.data) if stream else [front.finish(answer.json)]) == ["stop"]
     assert settled() and lab.prompts == ["hi"]
     assert "Traceback" not in caplog.text
+
+
+# -- odd requests ------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("front", CHATS, ids=str)
+@pytest.mark.parametrize("calls", [["x"], {"a": 1}, "x", [None], 5])
+def test_tool_calls_that_are_none(lab: ApiLab, front: Front, calls: Any, stream: bool) -> None:
+    lab.default([static("{chat_user_prompt_last_two}", includeToolCallsInConversation=True)])
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": calls},
+                {"role": "user", "content": "c"}]
+    answer = lab.post({**front.body("x"), "messages": messages, "stream": stream}, front.path)
+    assert answer.status == 200
+    assert (front.streamed(answer.data) if stream else front.text(answer.json)) == "b\nc"

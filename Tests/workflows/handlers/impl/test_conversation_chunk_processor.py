@@ -131,6 +131,23 @@ def test_the_child_sees_its_block_only(lab: EngineLab, folder: Path) -> None:
     assert not any(request.json["stream"] for request in lab.backend.requests)
 
 
+def test_notes_on_images_are_no_messages(lab: EngineLab, folder: Path) -> None:
+    describe = {"type": "ImageProcessor", "endpointName": "Main", "prompt": "What?", "addAsUserMessage": True,
+                "message": "[note]"}
+    messages = [{**user("m0"), "images": ["aGk="]}, *talk(5)[1:]]
+    lab.workflow("Main", [describe, node(folder, lookbackMessages=0, chunkSize=1), static("{agent2Output}")])
+    for count in (5, 0):  # later requests find the last message, and nothing new
+        with request_scope(lab.request):
+            assert list(start(lab, "Main", *messages, discussion_id="d1"))[-1] == processed(count)
+    assert cursor(folder) == [*(sha(f"m{number}" if number else "m0") for number in range(5)), ""]
+
+
+def test_a_child_from_another_folder(lab: EngineLab, folder: Path) -> None:
+    lab.workflow("Each", [llm("common <{agent1Input}>")], folder="_common")
+    run(lab, node(folder, workflowUserFolderOverride="_common"), 5)
+    assert lab.prompts == ["common <m0\nm1\nm2>"]
+
+
 def test_the_child_gets_copies_and_no_tools(lab: EngineLab, folder: Path) -> None:
     def spoil(context: ExecutionContext) -> str:
         for message in context.messages:

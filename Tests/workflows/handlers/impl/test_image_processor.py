@@ -365,7 +365,7 @@ def test_a_stamped_copy_does_not_keep_notes_from_the_others(lab: EngineLab, node
         return ImageProcessorHandler().handle(context)
 
     messages = [shown(TAG + "u1", RED), user("u2")]
-    node = {**node, "addAsUserMessage": True, "message": NOTE, "addDiscussionIdTimestampsForLLM": True, "prompt": ""}
+    node = {**node, "addAsUserMessage": True, "message": NOTE, "prompt": ""}
     run_on(lab, [node], messages, probes={"ImageProcessor": Probe(stamped)})
     expected = [shown("u1", RED), user("[Picture notes: red]"), user("u2")]
     assert messages == expected
@@ -458,8 +458,11 @@ def test_files_of_api_keys_are_apart(lab: EngineLab) -> None:
 
 def test_nothing_is_written_in_clear_for_those_who_encrypt(lab: EngineLab) -> None:
     lab.user(encryptUsingApiKey=True)
-    assert run(lab, saving(), shown(TAG + "u1", RED), api_key="secretkey") == "red"
-    assert not Path(str(instance.DISCUSSION_DIRECTORY)).exists()
+    for _ in range(2):
+        assert run(lab, saving(), shown(TAG + "u1", RED), api_key="secretkey") == "red"
+        next_request(lab)
+    path = Path(str(instance.DISCUSSION_DIRECTORY)) / "ad165b11320bc915" / "k1" / "vision_responses.json"
+    assert path.read_bytes().startswith(b"gAAAA") and described(lab) == ["red"]
 
 
 # -- kept in memory ----------------------------------------------------------------------------------------------------

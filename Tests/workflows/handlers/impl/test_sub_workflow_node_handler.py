@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import request_scope
+from Middleware.workflows.handlers.impl.standard_node_handler import StandardNodeHandler
+from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, Probe, assistant, llm, reply_to, start, static, user
 
@@ -109,6 +112,8 @@ def test_cleaning_happens_once(lab: EngineLab) -> None:
     lab.workflow("Child", [llm("x")])
     node = child(endpointName="Main", removeCustomTextFromResponseStart=True, responseStartTextToRemove="<t>")
     assert lab.run([node]) == lab.streamed([node]) == lab.run([node, static("{agent1Output}")]) == "<t>b</t>c"
+    node = fork("a", {"a": "Child"}, endpointName="Main")
+    assert lab.run([node]) == lab.streamed([node]) == lab.run([node, static("{agent1Output}")]) == "<t>b</t>c"
 
 
 def test_tool_call_passes_through_parents(lab: EngineLab) -> None:
@@ -129,6 +134,94 @@ def test_responder_chain_is_the_same_in_both_modes(lab: EngineLab, stream: bool)
         list(start(lab, probes={"StaticResponse": probe}, stream=stream))
     assert [context.run.non_responder for context in probe.contexts] == [True, None]  # type: ignore[union-attr]
     assert [context.stream for context in probe.contexts] == [False, stream]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_everything_below_another_child_is_none_of_the_answer(lab: EngineLab, stream: bool) -> None:
+    probe = Probe()
+    lab.workflow("Grandchild", [static("x")])
+    lab.workflow("Child", [child("Grandchild", returnToUser=True), child("Grandchild")])
+    lab.workflow("Main", [child(), child("Grandchild", returnToUser=True), child()])
+    with request_scope(lab.request):
+        list(start(lab, probes={"StaticResponse": probe}, stream=stream))
+    assert [context.run.non_responder for context in probe.contexts  # type: ignore[union-attr]
+            ] == [True, True, None, True, True]
+    assert [context.stream for context in probe.contexts] == [False, False, stream, False, False]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("responder", [False, True])
+def test_key_and_tools_reach_all_levels(lab: EngineLab, responder: bool, stream: bool) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    lab.workflow("Grandchild", [llm("", allowTools=True)])
+    lab.workflow("Child", [child("Grandchild")])
+    lab.workflow("Main", [child(returnToUser=responder), static("x")])
+    probe = Probe(lambda context: lab_handler.handle(context))
+    lab_handler = StandardNodeHandler(None, WorkflowVariableManager())
+    with request_scope(lab.request):
+        list(start(lab, probes={"Standard": probe}, stream=stream, api_key="k-secret", tools=tools,
+                   tool_choice="required"))
+    context, = probe.contexts
+    assert (context.api_key, context.tools, context.tool_choice) == ("k-secret", tools, "required")
+    body = lab.backend.requests[0].json
+    assert (body["tools"], body["tool_choice"], body["stream"]) == (tools, "required", stream and responder)
+
+
+# -- an endpoint for the node's own texts ------------------------------------------------------------------------------
+
+SEEN = "{templated_user_prompt_last_two}|{chat_user_prompt_last_two}|{chat_system_prompt}"
+COMPLETION_TALK = {"role": "system", "content": "S"}, user("hi"), {"role": "system", "content": "mid"}, user("bye")
+
+
+@pytest.fixture
+def text_endpoint(lab: EngineLab) -> str:
+    """What a node with the endpoint ``Text`` makes of ``SEEN``: it goes by a template of its own."""
+    lab.write("ApiTypes/Text", {"type": "openAIV1Completion", "presetType": "OpenAiCompatibleApis"})
+    lab.write("PromptTemplates/own", {"promptTemplateUserPrefix": "<U>", "promptTemplateUserSuffix": "</U>"})
+    lab.endpoint("Text", {"apiTypeConfigFileName": "Text", "promptTemplate": "own"}, lab.backend.url)
+    seen = lab.run([static(SEEN, endpointName="Text")], *COMPLETION_TALK)
+    assert seen.startswith("<U>hi</U><U>bye</U>|hi\nbye|") and "S mid" in seen
+    assert lab.run([static(SEEN)], *COMPLETION_TALK) == "hibye|mid\nbye|S"
+    return str(seen)
+
+
+def test_scoped_variables_follow_the_endpoint(lab: EngineLab, text_endpoint: str) -> None:
+    lab.workflow("Child", [static("{agent1Input}")])
+    nodes = [child(scoped_variables=[SEEN]), child(scoped_variables=[SEEN], endpointName="{e}"),
+             fork("a", {"a": "Child"}, scoped_variables=[SEEN], endpointName="Text"),
+             static("{agent1Output}\n--\n{agent2Output}\n--\n{agent3Output}")]
+    lab.workflow("Main", nodes, e="Text")
+    plain, *with_endpoint = lab.run_named("Main", *COMPLETION_TALK).split("\n--\n")
+    assert plain == "hibye|mid\nbye|S"
+    assert with_endpoint == [text_endpoint] * 2
+
+
+@pytest.mark.parametrize(("more", "answer"), [({"endpointName": "Text"}, "yes"), ({}, "no")])
+def test_conditional_key_follows_the_endpoint(lab: EngineLab, text_endpoint: str, more: dict[str, Any],
+                                              answer: str) -> None:
+    lab.workflow("Yes", [static("yes")])
+    lab.workflow("No", [static("no")])
+    node = fork("{templated_user_prompt_last_one}", {"<u>bye</u>": "Yes", "Default": "No"}, **more)
+    assert lab.run([node], *COMPLETION_TALK) == lab.streamed([node], *COMPLETION_TALK) == answer
+
+
+@pytest.mark.parametrize(("more", "text"), [({"endpointName": "Text"}, "<U>bye</U>"), ({}, "bye")])
+def test_prompt_overrides_follow_the_endpoint(lab: EngineLab, text_endpoint: str, more: dict[str, Any],
+                                              text: str) -> None:
+    lab.workflow("Child", [llm("old", systemPrompt="old")])
+    keys = {"systemPromptOverride": "S {templated_user_prompt_last_one}",
+            "promptOverride": "P {templated_user_prompt_last_one}"}
+    lab.run([child(**keys, **more), fork("a", {"a": "Child"}, routeOverrides={"a": keys}, **more)], *COMPLETION_TALK)
+    assert [request.json["messages"] for request in lab.backend.requests] == [
+        [{"role": "system", "content": f"S {text}"}, user(f"P {text}")]] * 2
+
+
+@pytest.mark.parametrize("node", [child(), fork("a", {"a": "Child"})])
+def test_an_endpoint_that_does_not_exist(lab: EngineLab, node: dict[str, Any]) -> None:
+    lab.workflow("Child", [llm("never")])
+    with pytest.raises(ConfigurationError, match="endpoint 'Mian'.*Did you mean 'Main'"):
+        lab.run([{**node, "endpointName": "Mian"}])
+    assert lab.backend.requests == []
 
 
 # -- prompt overrides --------------------------------------------------------------------------------------------------
@@ -180,6 +273,20 @@ def targets(lab: EngineLab) -> dict[str, str]:
 def test_routes(lab: EngineLab, targets: dict[str, str], key: str, answer: str) -> None:
     assert lab.run([fork(key, targets)], scoped_inputs=["Python"]) == answer
     assert lab.streamed([fork(key.replace("{agent1Input}", "python"), targets)]) == answer
+
+
+@pytest.mark.parametrize(("keys", "answer"), [
+    ({" A ": "Snake"}, "Snake"), ({"a": "Snake", " A\n": "Other"}, "Snake"), ({" A": "Other", "a": "Snake"}, "Snake"),
+    ({"b": "Other", "\tdefault ": "Snake"}, "Snake")])
+def test_spaces_around_keys_do_not_count(lab: EngineLab, targets: dict[str, str], keys: dict[str, str],
+                                         answer: str) -> None:
+    assert lab.run([fork("a", keys)]) == answer
+
+
+def test_spaces_around_keys_of_overrides_do_not_count(lab: EngineLab) -> None:
+    lab.workflow("Child", [llm("p")])
+    lab.run([fork("yes", {"yes": "Child"}, routeOverrides={" Yes ": {"promptOverride": "other"}})])
+    assert lab.prompts == ["other"]
 
 
 @pytest.mark.parametrize("content", ["", "fixed {agent1Output}", 7, False])

@@ -10,9 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.models.request_context import request_scope
-from Middleware.workflows.handlers.impl.tools.keyword_search import NO_KEYWORDS, KeywordSearchHandler
+from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.workflows.handlers.impl.tools.keyword_search import NO_KEYWORDS
 from Tests.stub_backend import Reply, StubBackend, json_reply
 from Tests.workflows.engine_lab import EngineLab, assistant, start, static, user
 
@@ -191,18 +194,13 @@ def test_conversation_search_restores_braces(lab: EngineLab) -> None:
 
 
 @pytest.mark.parametrize("node_type", SEARCH_TYPES)
-def test_memory_search(lab: EngineLab, monkeypatch: pytest.MonkeyPatch, node_type: str) -> None:
-    asked: list[str] = []
-
-    def blocks(discussion_id: str, **_: Any) -> list[str]:
-        asked.append(discussion_id)
-        return ["owl {1}", "cat", "owl 2", "owl 3", "owl 4", "owl 5"]
-
-    monkeypatch.setattr(KeywordSearchHandler, "memory_blocks", staticmethod(blocks))
+def test_memory_search(lab: EngineLab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, node_type: str) -> None:
+    monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
+    texts = ["owl {1}", "cat", "owl 2", "owl 3", "owl 4", "owl 5"]
+    MemoryStore(DiscussionFolder("d1")).replace_memories([(text, "h") for text in texts])
     node = {"type": node_type, "keywords": "Owls OR owl", "searchTarget": "RecentMemories"}
     assert run(lab, [node], discussion_id="d1") == "owl {1}\n\nowl 2"
     assert run(lab, [node]) == ""
-    assert asked == ["d1"]
 
 
 def test_memory_search_without_memories(lab: EngineLab) -> None:

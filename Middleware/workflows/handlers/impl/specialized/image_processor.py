@@ -1,19 +1,18 @@
 """ImageProcessor: lets a vision model put images into words."""
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.vision_cache import VisionResponses
-from Middleware.utilities import config_utils
 from Middleware.utilities.hashing_utils import hash_message_with_images
 from Middleware.utilities.path_utils import is_flat_name
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.tools.discussion_context import folder_of
 from Middleware.workflows.tools.image_describer import ImageDescriber, VisionNote, images_of, join_descriptions
 
 NO_IMAGES = "There were no images attached to the message"
@@ -113,9 +112,6 @@ def _newest(indexes: Sequence[int], count: int) -> Sequence[int]:
 
 
 def _store(context: ExecutionContext) -> VisionResponses | None:
-    """Where the discussion's descriptions lie; None where they would have to be encrypted, which is not possible."""
-    key = context.api_key
-    if key and config_utils.user_flag("encryptUsingApiKey"):
-        return None
-    key_hash = context.api_key_hash or (hashlib.sha256(key.encode()).hexdigest()[:16] if key else None)
-    return VisionResponses(context.discussion_id or "", key_hash)
+    """Where the discussion's descriptions lie."""
+    folder = folder_of(context)
+    return VisionResponses(folder) if folder is not None else None

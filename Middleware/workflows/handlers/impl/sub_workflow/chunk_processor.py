@@ -16,17 +16,24 @@ from Middleware.utilities.message_chunks import messages_to_text_block
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
-from Middleware.workflows.handlers.impl.sub_workflow.children import SCOPED_VARIABLES, ChildRun, scoped_inputs
+from Middleware.workflows.handlers.impl.sub_workflow.children import (
+    FOLDER_OVERRIDE,
+    SCOPED_VARIABLES,
+    ChildRun,
+    scoped_inputs,
+)
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.tools.discussion_context import raw_messages
 
 _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True)
 class _Settings:
-    """The node's keys, checked. ``inputs`` are the child's ``agent2Input`` and following."""
+    """The node's keys, checked. ``folder`` is the child's, ``inputs`` are its ``agent2Input`` and following."""
 
     workflow: str
+    folder: str | None
     chunk_size: int
     lookback: int
     cursor_path: str
@@ -45,6 +52,7 @@ class ConversationChunkProcessorHandler(BaseHandler):
             NodeKey("cursorDirectory", "str", None, "Folder of the files that hold the progress.", "full",
                     required=True),
             NodeKey("returnFile", "str", None, "File whose content becomes the output.", "full"),
+            FOLDER_OVERRIDE,
             replace(SCOPED_VARIABLES, meaning="The child's agent2Input, agent3Input, ..."))}
 
     def handle(self, context: ExecutionContext) -> Any:
@@ -68,8 +76,9 @@ class ConversationChunkProcessorHandler(BaseHandler):
         if not directory.strip():
             _refuse(context, "cursorDirectory", "the path of a folder")
         path = os.path.join(resolve_file_path(directory), f"chunk_cursor_{name}_{context.discussion_id}.txt")
-        return _Settings(workflow, self._number(context, "chunkSize", 1), self._number(context, "lookbackMessages", 0),
-                         path, scoped_inputs(context))
+        folder = context.config.get(FOLDER_OVERRIDE.name) or None
+        return _Settings(workflow, folder, self._number(context, "chunkSize", 1),
+                         self._number(context, "lookbackMessages", 0), path, scoped_inputs(context))
 
     def _number(self, context: ExecutionContext, key: str, least: int) -> int:
         number = resolved_count(context, self.value(context, key))
@@ -80,9 +89,8 @@ class ConversationChunkProcessorHandler(BaseHandler):
     # -- blocks --------------------------------------------------------------------------------------------------
     def _process(self, context: ExecutionContext, settings: _Settings) -> int:
         """Run the child for every complete block of new messages, oldest first; returns how many there were."""
-        messages = context.run.messages if context.run else context.messages  # those without time stamps
         cursor = ChunkCursor(settings.cursor_path)
-        blocks = _new_blocks(messages, cursor.hashes, settings)
+        blocks = _new_blocks(raw_messages(context), cursor.hashes, settings)
         for block in blocks:
             if context.request.cancel_scope.cancelled:
                 raise EarlyTerminationException(f"Request {context.request_id} was cancelled")
@@ -95,10 +103,12 @@ class ConversationChunkProcessorHandler(BaseHandler):
     def _run_child(context: ExecutionContext, settings: _Settings, block: list[Message]) -> None:
         """Run the child to its end, as if these messages were the conversation and nobody waited for an answer."""
         text = restore_braces(messages_to_text_block(block))
-        alone = replace(context, messages=[dict(message) for message in block], stream=False, is_responder=False,
-                        tools=None, tool_choice=None)
+        messages = [dict(message) for message in block]
+        run = replace(context.run, messages=messages, partial=True) if context.run is not None else None
+        alone = replace(context, run=run, messages=messages, stream=False, is_responder=False, tools=None,
+                        tool_choice=None)
         ChildRun(context.workflow_manager.start_child(
-            alone, settings.workflow, folder_override=None, scoped_inputs=(text, *settings.inputs),
+            alone, settings.workflow, folder_override=settings.folder, scoped_inputs=(text, *settings.inputs),
             system_prompt_override=None, prompt_override=None)).finish()
 
 

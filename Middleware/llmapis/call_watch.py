@@ -1,0 +1,106 @@
+"""Tells an observer how one LLM call goes."""
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Chunk, LlmOutcome, Prompt
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.llm_call import LlmCallRecord, Observer, current_site
+from Middleware.models.request_context import current_request
+
+Answer = str | dict[str, Any]
+EVENTS = ("llm_call_started", "llm_call_finished", "llm_call_failed")
+
+
+class CallWatch:
+    """Keeps the record of one call and tells ``observer`` when it starts and how it ends."""
+
+    def __init__(self, observer: Observer, record: LlmCallRecord) -> None:
+        self._observer = observer
+        self._record = record
+        self._started = 0.0
+
+    @staticmethod
+    def of(endpoint: str, streamed: bool, request_id: str | None) -> CallWatch | None:
+        """The watch over a call of the current node, else of the current request; None if nobody listens."""
+        site, request = current_site(), current_request()
+        observer = site.observer if site is not None else request.listeners if request is not None else None
+        if observer is None or not observer.hears(*EVENTS):
+            return None  # a stream costs least if nobody counts its tokens
+        record = LlmCallRecord(request.request_id if request is not None else request_id or "", endpoint, streamed)
+        if site is not None:
+            record.request_id, record.workflow_name = site.request_id, site.workflow_name
+            record.node_index, record.node_name = site.node_index, site.node_name
+        return CallWatch(observer, record)
+
+    def start(self, prompt: Prompt, settings: BackendSettings) -> None:
+        record = self._record
+        record.model = settings.model or ""
+        record.messages = len(prompt.conversation or ())
+        record.prompt_characters = _characters(prompt)
+        self._started = time.perf_counter()
+        self._observer.tell("llm_call_started", record)
+
+    def count(self, chunks: Generator[Chunk, None, None]) -> Iterator[Chunk]:
+        """Pass the chunks of a stream on."""
+        first: float | None = None
+        texts = characters = 0
+        try:
+            for chunk in chunks:
+                token = chunk.get("token")
+                if token:
+                    texts += 1
+                    characters += len(token)
+                if first is None and (token or chunk.get("reasoning") or chunk.get("tool_calls")):
+                    first = time.perf_counter() - self._started
+                yield chunk
+        finally:
+            record = self._record
+            record.seconds_to_first_token, record.chunks, record.answer_characters = first, texts, characters
+            chunks.close()
+
+    def answered(self, answer: Answer) -> None:
+        """A call that does not stream has its answer."""
+        text = answer if isinstance(answer, str) else answer.get("content")
+        self._record.answer_characters = len(text or "")
+
+    def end(self, error: BaseException | None, outcome: LlmOutcome, settings: BackendSettings,
+            failed: Sequence[str], scope: CancelScope | None) -> None:
+        """The call is over.
+
+        Args:
+            error: what ended it, None for a complete answer. An abandoned or cancelled call has not failed.
+            outcome, settings: of the endpoint that was asked last.
+            failed: the endpoints before that one.
+        """
+        record = self._record
+        record.seconds = time.perf_counter() - self._started
+        record.endpoint, record.model = settings.endpoint_name, settings.model or ""
+        record.failed_endpoints, record.finish_reason = tuple(failed), outcome.finish_reason
+        usage = outcome.usage or {}
+        record.prompt_tokens = _number(usage.get("prompt_tokens"))
+        record.completion_tokens = _number(usage.get("completion_tokens"))
+        if record.completion_tokens is None and record.streamed:
+            record.completion_tokens = record.chunks
+        given_up = isinstance(error, (GeneratorExit, EarlyTerminationException))
+        record.stopped = not outcome.finish_reason and (given_up or scope is not None and scope.cancelled)
+        if error is None or given_up:
+            self._observer.tell("llm_call_finished", record)
+        else:
+            self._observer.tell("llm_call_failed", record, error)
+
+
+def _characters(prompt: Prompt) -> int:
+    total = len(prompt.system_prompt or "") + len(prompt.prompt or "")
+    for message in prompt.conversation or ():
+        content = message.get("content")
+        total += len(content if isinstance(content, str) else text_of(content))
+    return total
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int else None  # a bool is no count

@@ -1,0 +1,100 @@
+"""The settings file of a user's context compactor."""
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from Middleware.exceptions import ConfigurationError
+from Middleware.services.settings_file import INT, LEVEL, NAME, TEXT, read_settings, setting
+from Middleware.utilities import config_utils
+from Middleware.utilities.text_utils import estimation_level_multiplier
+
+logger = logging.getLogger(__name__)
+
+USER_KEY = "contextCompactorSettingsFile"
+
+MESSAGES = "[MESSAGES_TO_SUMMARIZE]"
+RECENT = "[RECENT_MESSAGES]"
+EXISTING = "[EXISTING_SUMMARY]"
+NEW = "[NEW_CONTENT]"
+
+MESSAGES_PROMPT = MESSAGES
+OLDEST_PROMPT = f"{EXISTING}\n\n{NEW}"
+OLD_SYSTEM = (
+    "You condense an earlier part of a conversation for somebody who goes on with it and cannot look it up. Keep "
+    "names, facts, decisions, promises and open questions, above all what the latest messages build on. Leave out "
+    "greetings and repetitions. Answer with the summary only.")
+NEUTRAL_SYSTEM = (
+    "You write an even-handed record of part of a conversation: who said or did what, in the order it happened, "
+    "without judging and without adding anything. Answer with the record only.")
+OLDEST_SYSTEM = (
+    "You keep the running summary of the oldest part of a conversation. Work the new content into the existing "
+    "summary, keep what still matters, shorten what matters less, and contradict neither. If there is no summary yet, "
+    "write one. Answer with the complete updated summary only.")
+
+
+@dataclass(frozen=True)
+class CompactorSettings:
+    """The settings, with defaults for what the file leaves out. Prompts hold no variables.
+
+    Attributes:
+        raw: the whole file; for LLM calls it plays the part of a node.
+        file: how messages name the file.
+    """
+
+    raw: Mapping[str, Any] = field(default_factory=dict)
+    file: str = ""
+    endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes the summaries.")
+    preset_key: str = setting("preset", NAME, "", "Its sampler settings.")
+    preset_name_key: str = setting("presetName", NAME, "", "Other name of preset.")
+    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 750, "Longest summary.")
+    recent_tokens: int = setting("recentContextTokens", INT, 20000, "Size of the newest section, never summarised.")
+    old_tokens: int = setting("oldContextTokens", INT, 20000, "Size of the section before it, summarised afresh.")
+    lookback: int = setting("lookbackStartTurn", INT, 5, "Newest messages that belong to no section.")
+    level: Any = setting("wilmerContextEstimationLevel", LEVEL, None, "How far token estimates are trusted.")
+    old_system_prompt: str = setting("oldSectionSystemPrompt", TEXT, OLD_SYSTEM, "Role for the old section.")
+    old_prompt: str = setting("oldSectionPrompt", TEXT, MESSAGES_PROMPT, f"Prompt for it; {MESSAGES}, {RECENT}.")
+    neutral_system_prompt: str = setting("neutralSummarySystemPrompt", TEXT, NEUTRAL_SYSTEM,
+                                         "Role for what leaves the old section.")
+    neutral_prompt: str = setting("neutralSummaryPrompt", TEXT, MESSAGES_PROMPT, f"Prompt for it; {MESSAGES}.")
+    oldest_system_prompt: str = setting("oldestUpdateSystemPrompt", TEXT, OLDEST_SYSTEM,
+                                        "Role for the summary of all before.")
+    oldest_prompt: str = setting("oldestUpdatePrompt", TEXT, OLDEST_PROMPT, f"Prompt for it; {EXISTING}, {NEW}.")
+
+    def __post_init__(self) -> None:
+        """A blank prompt would show the model nothing to summarise."""
+        for name, default in (("old_prompt", MESSAGES_PROMPT), ("neutral_prompt", MESSAGES_PROMPT),
+                              ("oldest_prompt", OLDEST_PROMPT)):
+            if not getattr(self, name).strip():
+                object.__setattr__(self, name, default)
+
+    @property
+    def preset(self) -> str:
+        return self.preset_key or self.preset_name_key
+
+    @property
+    def recent_budget(self) -> int:
+        """Estimated tokens."""
+        return int(self.recent_tokens * estimation_level_multiplier(self.level))
+
+    @property
+    def old_budget(self) -> int:
+        """Estimated tokens."""
+        return int(self.old_tokens * estimation_level_multiplier(self.level))
+
+
+def load_compactor_settings() -> CompactorSettings | None:
+    """The current user's; None, with a warning in the log, if there are none: nothing is compacted then."""
+    try:
+        name = config_utils.user_name_setting(USER_KEY)
+        if not name:
+            logger.warning("The conversation is not compacted: the user's file names no settings file ('%s')", USER_KEY)
+            return None
+        content, display = config_utils.load_settings_file(name)
+    except ConfigurationError as error:
+        logger.warning("The conversation is not compacted: %s", error)
+        return None
+    return dataclasses.replace(read_settings(CompactorSettings, content, display), file=display)

@@ -1,0 +1,210 @@
+"""The full search in a conversation's memories: by words, by meaning, or both, and along the names that are found."""
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.exceptions import BackendError, ConfigurationError
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import current_request
+from Middleware.services.cancellation_service import cancellation_service
+from Middleware.services.embedding_service import EmbeddingService
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
+from Middleware.utilities.vector_memory import VectorMemories
+from Middleware.utilities.vector_memory.keyword_query import split_query
+
+logger = logging.getLogger(__name__)
+
+Row = dict[str, Any]
+
+KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
+NOTHING_FOUND = "No relevant memories found in the vector database for the given keywords."
+SEPARATOR = "\n\n---\n\n"
+NAMING_ROWS = 10
+MOST_NAMES = 60
+ALL = 1_000_000
+
+
+@dataclass(frozen=True)
+class VectorSearch:
+    """What to look for.
+
+    Attributes:
+        keywords: words or phrases, ``;`` between them.
+        limit: the most memories to give.
+        bm25_weights: how much title, summary, entities, key phrases and text count; None: alike.
+        use_recency: newer memories come sooner.
+        include_dates: each text starts with its date.
+        mode: ``keyword``, ``semantic`` or ``hybrid``; anything else counts as the first.
+        semantic_query: what is looked for by meaning; "": the keywords.
+        embedding_endpoint: whose vectors are compared.
+        use_entity_expansion: also look for the entities of what was found, and reserve a third of the result for it.
+        request_id: whose cancellation ends the search, if it is not that of the current request.
+    """
+
+    keywords: str
+    limit: int = 5
+    bm25_weights: Sequence[float] | None = None
+    use_recency: bool = False
+    include_dates: bool = False
+    mode: str = KEYWORD
+    semantic_query: str = ""
+    embedding_endpoint: str = ""
+    use_entity_expansion: bool = False
+    request_id: str | None = None
+
+
+class _Notices:
+    """Discussions about which something was said already; the oldest are forgotten."""
+
+    def __init__(self, size: int = 1000) -> None:
+        self._size, self._lock = size, threading.Lock()
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    def first(self, name: str) -> bool:
+        with self._lock:
+            if name in self._known:
+                return False
+            self._known[name] = None
+            while len(self._known) > self._size:
+                self._known.popitem(last=False)
+            return True
+
+    def clear(self) -> None:
+        with self._lock:
+            self._known.clear()
+
+
+fallback_notices = _Notices()
+
+
+def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str:
+    """The texts of the memories that fit best, or one that says that there are none. Creates nothing.
+
+    Raises DataKeyError for data of another API key, and EarlyTerminationException for a cancelled request.
+    """
+    scope = _scope(search.request_id)
+    rows: list[Row] = []
+    try:
+        with VectorMemories.of(folder, scope=scope) as memories:
+            if search.limit > 0:
+                rows = _Search(search, memories, scope, folder.discussion_id).rows()
+    except sqlite3.Error as error:
+        logger.error("Discussion %s: its memories cannot be searched: %s", folder.discussion_id, type(error).__name__)
+    return SEPARATOR.join(_text(row, search.include_dates) for row in rows) or NOTHING_FOUND
+
+
+class _Search:
+    """One search on an open database."""
+
+    def __init__(self, search: VectorSearch, memories: VectorMemories, scope: CancelScope | None, name: str) -> None:
+        self._search, self._memories, self._scope, self._name = search, memories, scope, name
+
+    def rows(self) -> list[Row]:
+        rows = self._base()
+        return self._expanded(rows) if self._search.use_entity_expansion else rows
+
+    def _base(self) -> list[Row]:
+        mode = self._mode()
+        found = [] if mode == SEMANTIC else self._by_keywords(self._search.keywords, self._search.limit)
+        near = [] if mode == KEYWORD else self._nearest()
+        if mode == SEMANTIC and not near:
+            return self._by_keywords(self._search.keywords, self._search.limit)
+        if not near:
+            return found
+        ranked = reciprocal_rank_fusion([[row["id"] for row in found], near])
+        return self._memories.by_ids(ranked[:self._search.limit])
+
+    def _mode(self) -> str:
+        mode = self._search.mode.strip().lower()
+        if mode not in (KEYWORD, SEMANTIC, HYBRID):
+            logger.warning("A memory search has the unknown mode '%s'; it looks for keywords. Known: %s", mode,
+                           ", ".join((KEYWORD, SEMANTIC, HYBRID)))
+            return KEYWORD
+        if mode != KEYWORD and not self._search.embedding_endpoint.strip():
+            logger.error("A memory search is to be %s, but names no endpoint for embeddings; it looks for keywords",
+                         mode)
+            return KEYWORD
+        return mode
+
+    def _by_keywords(self, keywords: str, limit: int) -> list[Row]:
+        return self._memories.keyword_search(keywords, limit, self._search.bm25_weights, self._search.use_recency)
+
+    # -- by meaning ------------------------------------------------------------------------------------------------
+    def _nearest(self) -> list[int]:
+        """Ids of the memories nearest in meaning; none, with a word in the log, if that cannot be told."""
+        text = self._search.semantic_query.strip() or self._search.keywords.replace(";", " ").strip()
+        if not text:
+            return []
+        try:
+            service = EmbeddingService(self._search.embedding_endpoint, scope=self._scope)
+            vectors = service.embed([text])
+        except (BackendError, ConfigurationError) as error:
+            logger.error("A memory search looks for keywords only, as the text has no embedding: %s", error)
+            return []
+        if not vectors:  # cancelled
+            return []
+        near = self._memories.nearest(vectors[0], service.model_name, self._search.limit)
+        if not near:
+            self._tell_of_missing_vectors(service.model_name)
+        return near
+
+    def _tell_of_missing_vectors(self, model: str) -> None:
+        missing = len(self._memories.without_embeddings(model, ALL))
+        if missing and fallback_notices.first(self._name):
+            logger.warning("Discussion %s: %d memories have no vector of model '%s' and are found by keywords only",
+                           self._name, missing, model)
+
+    # -- along names -----------------------------------------------------------------------------------------------
+    def _expanded(self, base: list[Row]) -> list[Row]:
+        limit = self._search.limit
+        names = _new_names(base[:NAMING_ROWS], self._search.keywords)
+        if not names:
+            return base
+        known = {row["id"] for row in base}
+        found = self._by_keywords(";".join(names), limit + len(base))  # those known already must not crowd out others
+        novel = [row for row in found if row["id"] not in known]
+        reserved = min(max(1, limit // 3), len(novel), max(0, limit - 1))
+        return [*base[:limit - reserved], *novel][:limit]
+
+
+def _new_names(rows: Iterable[Row], keywords: str) -> list[str]:
+    """The entities of the rows that are no terms of the query, each once, as they come."""
+    taken = {term.casefold() for term in split_query(keywords)}
+    names: list[str] = []
+    for name in _entities(rows):
+        if name.casefold() not in taken and len(names) < MOST_NAMES:
+            taken.add(name.casefold())
+            names.append(name)
+    return names
+
+
+def _entities(rows: Iterable[Row]) -> Iterator[str]:
+    for row in rows:
+        try:
+            metadata = json.loads(row["metadata_json"] or "{}")
+        except (TypeError, ValueError, RecursionError):  # anybody may have written it
+            continue
+        entities = metadata.get("entities") if isinstance(metadata, dict) else None
+        for entity in entities if isinstance(entities, list) else []:
+            if isinstance(entity, str) and (name := entity.replace(";", " ").strip()):
+                yield name
+
+
+def _text(row: Row, with_date: bool) -> str:
+    text = str(row["memory_text"])
+    return f"[{str(row['date_added'])[:10]}] {text}" if with_date else text
+
+
+def _scope(request_id: str | None) -> CancelScope | None:
+    request = current_request()
+    if request is not None:
+        return request.cancel_scope
+    return cancellation_service.scope_for(request_id) if request_id else None

@@ -1,0 +1,139 @@
+"""What is remembered of a conversation, as texts for prompts.
+
+With a discussion id the texts come from the conversation's files, without one from the messages at hand. Nothing is
+created. Files of another API key raise DataKeyError.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from Middleware.services.memory_search import VectorSearch, search_memories_fully
+from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.discussion_files import Pair
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.message_chunks import clear_out_user_assistant_from_chunks, get_message_chunks
+from Middleware.utilities.text_utils import restore_braces
+
+Message = dict[str, Any]
+
+CHUNK_BREAK = "--ChunkBreak--"
+SUMMARY_SEPARATOR = "\n------------\n"
+NOTHING_GENERATED = "No memories have been generated yet"
+NOTHING_TO_GRAB = "There are no memories to grab yet"
+NO_MEMORIES = "There are not yet any memories"
+NO_SUMMARY = "There is not yet a summary file"
+NO_STATE_DOCUMENT = "No state document has been created yet"
+NO_SEARCH_WITHOUT_ID = "Cannot search vector memories without a discussionId."
+RECENT_MEMORIES = 3
+BLOCK_TOKENS = 400
+
+
+class MemoryService:
+    """Reads the memories, the summary and the state document. ``api_key_hash`` and ``encryption_key`` are those of the
+    client's API key; both None without one."""
+
+    # -- memories --------------------------------------------------------------------------------------------------
+    def get_recent_memories(self, messages: Sequence[Message], discussion_id: str | None, max_turns_to_search: int = 0,
+                            max_summary_chunks_from_file: int = 0, lookback_start: int = 0, *,
+                            encryption_key: bytes | None = None, api_key_hash: str | None = None) -> str:
+        """The newest memories, joined by ``--ChunkBreak--``.
+
+        With an id those are ``max_summary_chunks_from_file`` memories (0: three, negative: all); without one, blocks
+        of the ``max_turns_to_search`` messages that end ``lookback_start`` before the newest.
+        """
+        if not discussion_id:
+            return CHUNK_BREAK.join(recent_message_blocks(messages, max_turns_to_search, lookback_start))
+        texts = _texts(_store(discussion_id, encryption_key, api_key_hash).memories())
+        if max_summary_chunks_from_file >= 0:
+            texts = texts[-(max_summary_chunks_from_file or RECENT_MEMORIES):]
+        return CHUNK_BREAK.join(texts) if texts else NOTHING_GENERATED
+
+    def get_chat_summary_memories(self, messages: Sequence[Message], discussion_id: str | None,
+                                  max_turns_to_search: int = 0, *, encryption_key: bytes | None = None,
+                                  api_key_hash: str | None = None) -> str:
+        """The memories that are not yet in the summary, oldest first; without an id, blocks of the newest messages."""
+        if not discussion_id:
+            return SUMMARY_SEPARATOR.join(recent_message_blocks(messages, max_turns_to_search))
+        return SUMMARY_SEPARATOR.join(_texts(self.get_latest_memory_chunks_with_hashes_since_last_summary(
+            discussion_id, encryption_key=encryption_key, api_key_hash=api_key_hash)))
+
+    def get_current_memories(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
+                             api_key_hash: str | None = None) -> list[str]:
+        """All memories, oldest first; if there are none, a text that says so."""
+        if not discussion_id:
+            return [NO_MEMORIES]
+        return _texts(_store(discussion_id, encryption_key, api_key_hash).memories()) or [NO_MEMORIES]
+
+    # -- summary ---------------------------------------------------------------------------------------------------
+    def get_current_summary(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
+                            api_key_hash: str | None = None) -> str:
+        summary = _store(discussion_id, encryption_key, api_key_hash).summary() if discussion_id else None
+        return summary[0] if summary is not None else NO_SUMMARY
+
+    @staticmethod
+    def find_how_many_new_memories_since_last_summary(summary_pairs: Sequence[Pair],
+                                                      memory_pairs: Sequence[Pair]) -> int:
+        """How many memories are newer than the summary; -1 if there are none at all, or it refers to none of them."""
+        if not memory_pairs:
+            return -1
+        if not summary_pairs:
+            return len(memory_pairs)
+        hashes = [stored for _, stored in reversed(memory_pairs)]
+        last = summary_pairs[-1][1]
+        return hashes.index(last) if last in hashes else -1
+
+    def get_latest_memory_chunks_with_hashes_since_last_summary(
+            self, discussion_id: str | None, *, encryption_key: bytes | None = None,
+            api_key_hash: str | None = None) -> list[Pair]:
+        """The memories that are not in the summary; all of them if it refers to none of them."""
+        return unsummarized(_store(discussion_id, encryption_key, api_key_hash)) if discussion_id else []
+
+    # -- other -----------------------------------------------------------------------------------------------------
+    def get_current_state_document(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
+                                   api_key_hash: str | None = None) -> str:
+        text = _store(discussion_id, encryption_key, api_key_hash).state_document() if discussion_id else ""
+        return text if text.strip() else NO_STATE_DOCUMENT
+
+    def search_vector_memories(self, discussion_id: str | None, keywords: str, limit: int = 5,
+                               api_key_hash: str | None = None, bm25_weights: Sequence[float] | None = None,
+                               use_recency: bool = False, include_dates: bool = False, search_mode: str = "keyword",
+                               semantic_query: str = "", embedding_endpoint_name: str | None = None,
+                               use_entity_expansion: bool = False, request_id: str | None = None, *,
+                               encryption_key: bytes | None = None) -> str:
+        """The memories in the database that fit best; see ``VectorSearch`` for what the arguments mean."""
+        if not discussion_id:
+            return NO_SEARCH_WITHOUT_ID
+        return search_memories_fully(DiscussionFolder(discussion_id, api_key_hash, encryption_key), VectorSearch(
+            keywords=keywords, limit=limit, bm25_weights=bm25_weights, use_recency=use_recency,
+            include_dates=include_dates, mode=search_mode, semantic_query=semantic_query or "",
+            embedding_endpoint=embedding_endpoint_name or "", use_entity_expansion=use_entity_expansion,
+            request_id=request_id))
+
+
+def recent_message_blocks(messages: Sequence[Message], max_turns: int, lookback: int = 0) -> list[str]:
+    """Blocks of text of the ``max_turns`` messages that end ``lookback`` before the newest; the last one is left out.
+
+    A text that says so if there are no such messages.
+    """
+    end = max(0, len(messages) - max(0, lookback))
+    chosen = messages[max(0, end - max_turns):end] if max_turns > 0 else []
+    if len(messages) <= 1 or not chosen:
+        return [NOTHING_TO_GRAB]
+    blocks = [block for block in get_message_chunks(chosen, 0, BLOCK_TOKENS) if block]
+    return [restore_braces(block) for block in clear_out_user_assistant_from_chunks(blocks)]
+
+
+def unsummarized(store: MemoryStore) -> list[Pair]:
+    """The memories that are not in the summary, oldest first; all of them if it refers to none of them."""
+    memories, summary = store.memories(), store.summary()
+    count = MemoryService.find_how_many_new_memories_since_last_summary([summary] if summary else [], memories)
+    return memories if count < 0 else memories[len(memories) - count:]
+
+
+def _store(discussion_id: str, encryption_key: bytes | None, api_key_hash: str | None) -> MemoryStore:
+    return MemoryStore(DiscussionFolder(discussion_id, api_key_hash, encryption_key))
+
+
+def _texts(pairs: Sequence[Pair]) -> list[str]:
+    return [text for text, _ in pairs]

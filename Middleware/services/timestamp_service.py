@@ -1,0 +1,180 @@
+"""When the messages of a conversation were sent, by the hash of their content.
+
+Clients send no times: a message gets one when it is first seen. The time of an answer is noted when it is asked for,
+under a placeholder, and given to the answer once its text is known: at once, or when the client sends it back.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from Middleware.exceptions import UnreadableDataError
+from Middleware.utilities.datetime_utils import (
+    add_seconds_to_timestamp,
+    format_datetime_to_ts,
+    format_relative_time_ago,
+    format_relative_time_string,
+    parse_timestamp_string,
+)
+from Middleware.utilities.discussion_files import if_readable, read_json, texts_in, write_json
+from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.hashing_utils import hash_content, hash_messages, hash_single_message
+from Middleware.utilities.text_cleaner import find_generation_prompt
+from Middleware.utilities.text_utils import escape_braces
+
+logger = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+Times = dict[str, Any]
+
+FILE_NAME = "timestamps.json"
+PLACEHOLDER = "PLACEHOLDER_TIMESTAMP_HASH_0000"
+SYSTEM_ROLES = frozenset({"system", "systemmes"})
+
+
+class TimestampService:
+    """Reads and writes ``timestamps.json``; does nothing without a discussion id. Messages are in escaped form.
+
+    A file that cannot be read is logged and left as it is: nothing is known then, and nothing kept. So is a full disk.
+    Raises DataKeyError for a file of another API key.
+    """
+
+    def __init__(self, key_hash: str | None = None, encryption_key: bytes | None = None,
+                 now: Callable[[], datetime] = datetime.now) -> None:
+        self._key_hash, self._encryption_key, self._now = key_hash, encryption_key, now
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+    def resolve_and_track_history(self, messages: Sequence[Message], discussion_id: str | None) -> None:
+        """Give every message a time that has none yet: the newest now, each older one a second before the next."""
+        def change(times: Times) -> None:
+            _resolve_placeholder(messages, times)
+            newer, seconds = [format_datetime_to_ts(self._now())], 0
+            for key in hash_messages(_newest_first(messages)):
+                known = times.get(key)
+                if known is None:
+                    times[key] = known = add_seconds_to_timestamp(_newest_time(newer), seconds)
+                newer.append(known)
+                seconds = -1
+
+        self._change(discussion_id, change)
+
+    def save_placeholder_timestamp(self, discussion_id: str | None) -> None:
+        """Note the present time for the answer that is about to be made."""
+        def change(times: Times) -> None:
+            times[PLACEHOLDER] = format_datetime_to_ts(self._now())
+
+        self._change(discussion_id, change)
+
+    def commit_assistant_response(self, discussion_id: str | None, content: str) -> None:
+        """Give the noted time, else the present, to an answer as the client will send it back."""
+        def change(times: Times) -> None:
+            noted = times.pop(PLACEHOLDER, None)
+            if not content:
+                return
+            if noted is None:
+                logger.warning("Discussion %s: no time was noted for an answer; it gets the present one", discussion_id)
+            times[hash_content(escape_braces(content))] = noted or format_datetime_to_ts(self._now())
+
+        self._change(discussion_id, change)
+
+    def save_specific_timestamp(self, discussion_id: str | None, content: str, stamp: str) -> None:
+        """Set the time of a message, whatever was known of it."""
+        def change(times: Times) -> None:
+            times[hash_content(escape_braces(content))] = stamp
+
+        self._change(discussion_id, change)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+    def format_messages_with_timestamps(self, messages: Sequence[Message], discussion_id: str | None,
+                                        use_relative_time: bool = False) -> list[Message]:
+        """Copies of the messages, led by their times where those are known."""
+        copies = [dict(message) for message in messages]
+        times = self._load(discussion_id) if discussion_id else {}
+        if times:
+            now = self._now()
+            stamped = list(_newest_first(copies))
+            for message, key in zip(stamped, hash_messages(stamped), strict=True):
+                stamp = times.get(key)
+                text = _shown(stamp, now, use_relative_time) if isinstance(stamp, str) else ""
+                if text and not message["content"].startswith(text):
+                    message["content"] = f"{text} {message['content']}"
+        return copies
+
+    def get_time_context_summary(self, discussion_id: str | None) -> str:
+        """When the conversation began and last went on, as a sentence; empty if no time is known."""
+        times = self._load(discussion_id) if discussion_id else {}
+        stamps = (stamp for key, stamp in times.items() if key != PLACEHOLDER)
+        moments = {moment for stamp in stamps if (moment := parse_timestamp_string(stamp))}
+        if not moments:
+            return ""
+        now = self._now()
+        began = format_relative_time_string(min(moments), now)
+        if len(moments) == 1:
+            return f"[Time Context: The conversation started {began} ago.]"
+        latest = format_relative_time_string(max(moments), now)
+        return (f"[Time Context: This conversation started {began} ago. "
+                f"The most recent message was sent {latest} ago.]")
+
+    # -- the file --------------------------------------------------------------------------------------------------
+    def _change(self, discussion_id: str | None, change: Callable[[Times], None]) -> None:
+        """Let ``change`` work on the known times, and save them if it did."""
+        if not discussion_id:
+            return
+        folder = self._folder(discussion_id)
+        try:
+            with folder.lock(SHORT):
+                before = self._read(folder)
+                times = dict(before)
+                change(times)
+                if times != before:
+                    write_json(folder.file(FILE_NAME), times, folder.cipher, folder.file_mode)
+        except UnreadableDataError as error:
+            logger.error("%s", error)
+        except OSError as error:
+            logger.error("The times of messages in discussion %s were not saved: %s", discussion_id,
+                         error.strerror or type(error).__name__)
+
+    def _load(self, discussion_id: str) -> Times:
+        folder = self._folder(discussion_id)
+        return if_readable(lambda: self._read(folder), {})
+
+    @staticmethod
+    def _read(folder: DiscussionFolder) -> Times:
+        display = folder.display(FILE_NAME)
+        content = read_json(folder.file(FILE_NAME), folder.cipher, display)
+        return {} if content is None else texts_in(content, display)
+
+    def _folder(self, discussion_id: str) -> DiscussionFolder:
+        return DiscussionFolder(discussion_id, self._key_hash, self._encryption_key)
+
+
+def _newest_first(messages: Sequence[Message]) -> Iterator[Message]:
+    """The messages that have times: no system messages, and no open speaker line at the end."""
+    newest = len(messages) - 1
+    for index in range(newest, -1, -1):
+        message = messages[index]
+        if str(message.get("role")).lower() in SYSTEM_ROLES:
+            continue
+        if index < newest or not find_generation_prompt(message.get("content")):
+            yield message
+
+
+def _newest_time(stamps: list[Any]) -> str:
+    """The last of ``stamps`` that is a time; the first one always is. Those after it go."""
+    while len(stamps) > 1 and not parse_timestamp_string(stamps[-1]):
+        stamps.pop()
+    return str(stamps[-1])
+
+
+def _resolve_placeholder(messages: Sequence[Message], times: Times) -> None:
+    """Give the noted time to the newest answer if that has none yet; it belongs to no other one in any case."""
+    noted = times.pop(PLACEHOLDER, None)
+    answer = next((message for message in _newest_first(messages) if message.get("role") == "assistant"), None)
+    if noted is not None and answer is not None:
+        times.setdefault(hash_single_message(answer), noted)
+
+
+def _shown(stamp: str, now: datetime, relative: bool) -> str:
+    return format_relative_time_ago(stamp, now) if relative else stamp

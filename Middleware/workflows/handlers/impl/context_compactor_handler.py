@@ -1,0 +1,24 @@
+"""ContextCompactor: summaries of the older parts of a conversation."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.services.compactor_settings import load_compactor_settings
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.context_compaction import ContextCompaction
+from Middleware.workflows.tools.discussion_context import folder_of
+
+
+class ContextCompactorHandler(BaseHandler):
+    """The summaries in tags; all settings are in the file that the user's ``contextCompactorSettingsFile`` names."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ContextCompactor": ()}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        folder = folder_of(context)
+        if folder is None:
+            return ""
+        settings = load_compactor_settings()
+        return "" if settings is None else ContextCompaction(context, settings, folder).run()

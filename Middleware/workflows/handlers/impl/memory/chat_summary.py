@@ -1,0 +1,105 @@
+"""Nodes around the rolling summary of a conversation."""
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.services.memory_service import NO_SUMMARY, MemoryService
+from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.memory.node_values import helper_result, keys_of, whole_number
+from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.chat_summary import ChatSummarizer, save_summary, take_turn
+from Middleware.workflows.tools.discussion_context import folder_of
+from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+
+logger = logging.getLogger(__name__)
+
+NOT_FOUND = "No summary found"
+SUMMARY_WORKFLOW = "chatSummaryToolWorkflow"
+
+
+class FullChatSummaryHandler(BaseHandler):
+    """The summary, brought up to date by the user's workflow if more than one memory is missing in it."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"FullChatSummary": (
+        NodeKey("isManualConfig", "bool", False, "Just the summary as it is."),)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        folder = folder_of(context)
+        if folder is None:
+            return ""
+        store = MemoryStore(folder)
+        if self.value(context, "isManualConfig"):
+            return _text(store)
+        SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=True)
+        if _is_current(store):
+            return _text(store)
+        result = helper_result(context, SUMMARY_WORKFLOW)
+        if result is not None:
+            return result
+        return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))
+
+
+class ChatSummarySummarizerHandler(BaseHandler):
+    """Folds the memories that are not yet in the summary into it, with the node's LLM."""
+
+    CLEANS_ITSELF: ClassVar[bool] = True  # each answer on arrival: the result must not be cleaned again
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"chatSummarySummarizer": (
+        *PROMPT_KEYS,
+        NodeKey("minMemoriesPerSummary", "int", 3, "As many new memories make a call worth while.", "early"),
+        NodeKey("loopIfMemoriesExceed", "int", 3, "More new memories are folded in this many at a time.", "early"))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        folder = folder_of(context)
+        if folder is None:
+            return NO_SUMMARY
+        least, most = (whole_number(self.value(context, name), 3) for name in (
+            "minMemoriesPerSummary", "loopIfMemoriesExceed"))
+        return ChatSummarizer(context, folder, least, most).update()
+
+
+class WriteCurrentSummaryHandler(BaseHandler):
+    """Makes a text the summary of all memories so far."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"WriteCurrentSummaryToFileAndReturnIt": (
+        NodeKey("input", "str", None, "The text.", "full", required=True),)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        if self.value(context, "input") is None:
+            raise ConfigValueError(f"node '{context.node_name}' names no text to store as the summary",
+                                   json_path="input", expected="a text")
+        text, folder = self.text(context, "input"), folder_of(context)
+        if folder is not None:
+            self._write(text, folder, context)
+        return text
+
+    def _write(self, text: str, folder: DiscussionFolder, context: ExecutionContext) -> None:
+        if not text.strip():
+            logger.warning("Discussion %s: node '%s' gives no text; the summary stays as it is", folder.discussion_id,
+                           context.node_name)
+            return
+        store = MemoryStore(folder)
+        with contextlib.ExitStack() as turn:
+            take_turn(turn, context, folder)  # without it too: a text that was handed over must not be lost
+            memories = store.memories()
+            if not memories:
+                logger.warning("Discussion %s has no memories; its summary is stored without reference to one",
+                               folder.discussion_id)
+            save_summary(store, text, memories[-1][1] if memories else "")
+
+
+def _is_current(store: MemoryStore) -> bool:
+    summary = store.summary()
+    count = MemoryService.find_how_many_new_memories_since_last_summary([summary] if summary else [], store.memories())
+    return count in (0, 1)
+
+
+def _text(store: MemoryStore) -> str:
+    summary = store.summary()
+    return summary[0] if summary is not None else NOT_FOUND

@@ -1,0 +1,57 @@
+"""QualityMemory, RecentMemory and ConversationMemory: memories are written, and what a workflow makes of them."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.services.memory_service import CHUNK_BREAK, NO_MEMORIES, MemoryService
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.memory.node_values import helper_result, keys_of
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.discussion_context import raw_messages
+from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+
+NOT_GENERATED = "No discussionId on this request; memories were not generated."
+RECENT_WORKFLOW = "recentMemoryToolWorkflow"
+CONVERSATION_WORKFLOW = "conversationMemoryToolWorkflow"
+
+
+class QualityMemoryHandler(BaseHandler):
+    """Writes the memories that are due; its output is empty."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"QualityMemory": ()}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        if context.discussion_id:
+            SlowButQualityRAGTool().handle_discussion_id_flow(context)
+            return ""
+        result = helper_result(context, RECENT_WORKFLOW)
+        return NOT_GENERATED if result is None else result
+
+
+class RecentMemoryHandler(BaseHandler):
+    """Writes the memory files that are due, and gives what the user's workflow makes of them."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"RecentMemory": ()}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        if context.discussion_id:
+            SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=True)
+        result = helper_result(context, RECENT_WORKFLOW)
+        if result is not None:
+            return result
+        return MemoryService().get_recent_memories(raw_messages(context), context.discussion_id, **keys_of(context))
+
+
+class ConversationMemoryHandler(BaseHandler):
+    """What the user's workflow makes of the memories; all of them if there is no such workflow."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ConversationMemory": ()}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        if not context.discussion_id:
+            return NO_MEMORIES
+        result = helper_result(context, CONVERSATION_WORKFLOW)
+        if result is not None:
+            return result
+        return CHUNK_BREAK.join(MemoryService().get_current_memories(context.discussion_id, **keys_of(context)))

@@ -1,0 +1,72 @@
+"""Nodes that give what is stored of a conversation, or what its newest messages say."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.services.memory_service import CHUNK_BREAK, MemoryService
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.memory.node_values import keys_of, whole_number
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.discussion_context import raw_messages
+
+TURNS = NodeKey("maxTurnsToPull", "int", 0, "Messages to take if there is no discussion id.", "early", required=True)
+
+
+class RecentMemorySummarizerHandler(BaseHandler):
+    """The newest memories; without a discussion id, blocks of the newest messages."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"RecentMemorySummarizerTool": (
+        TURNS,
+        NodeKey("maxSummaryChunksFromFile", "int", 0, "How many memories; 0: three, negative: all.", "early",
+                required=True),
+        NodeKey("lookbackStart", "int", 0, "Newest messages to leave out if there is no discussion id.", "early"),
+        NodeKey("customDelimiter", "str", None, "What stands between them, instead of --ChunkBreak--."))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        turns, chunks, lookback = (whole_number(self.value(context, name)) for name in (
+            "maxTurnsToPull", "maxSummaryChunksFromFile", "lookbackStart"))
+        text = MemoryService().get_recent_memories(raw_messages(context), context.discussion_id, turns, chunks,
+                                                   lookback, **keys_of(context))
+        delimiter = self.value(context, "customDelimiter")
+        return text if delimiter is None else text.replace(CHUNK_BREAK, str(delimiter))
+
+
+class ChatSummaryMemoryGatheringHandler(BaseHandler):
+    """The memories that are not yet in the summary; without a discussion id, blocks of the newest messages."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ChatSummaryMemoryGatheringTool": (TURNS,)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return MemoryService().get_chat_summary_memories(
+            raw_messages(context), context.discussion_id, whole_number(self.value(context, "maxTurnsToPull")),
+            **keys_of(context))
+
+
+class CurrentMemoryHandler(BaseHandler):
+    """All memories."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentMemoryFromFile": (
+        NodeKey("customDelimiter", "str", CHUNK_BREAK, "What stands between them."),)}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        memories = MemoryService().get_current_memories(context.discussion_id, **keys_of(context))
+        return str(self.value(context, "customDelimiter")).join(memories)
+
+
+class CurrentSummaryHandler(BaseHandler):
+    """The summary."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentSummaryFromFile": ()}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))
+
+
+class CurrentStateDocumentHandler(BaseHandler):
+    """The document of the present state."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentStateDocument": ()}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        return MemoryService().get_current_state_document(context.discussion_id, **keys_of(context))

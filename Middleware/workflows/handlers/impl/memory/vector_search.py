@@ -1,0 +1,53 @@
+"""VectorMemorySearch: what the database of a conversation's memories says about some words."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.services.memory_service import MemoryService
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.memory.node_values import keys_of, whole_number
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+logger = logging.getLogger(__name__)
+
+NO_DISCUSSION = "Cannot perform VectorMemorySearch without a discussionId."
+DEFAULT_LIMIT = 5
+
+
+class VectorMemorySearchHandler(BaseHandler):
+    """The memories that fit best, best first."""
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"VectorMemorySearch": (
+        NodeKey("input", "str", "", "Words or phrases to look for, ; between them.", "full"),
+        NodeKey("limit", "int", DEFAULT_LIMIT, "Most memories to give.", "early"),
+        NodeKey("bm25Weights", "list", None, "Five numbers: how much title, summary, entities, key phrases and text "
+                "of a memory count."),
+        NodeKey("useRecencyScoring", "bool", False, "Newer memories come sooner."),
+        NodeKey("includeDates", "bool", False, "Each memory starts with its date."),
+        NodeKey("searchMode", "str", "keyword", "keyword, semantic or hybrid."),
+        NodeKey("semanticQuery", "str", "", "What to look for by meaning, if not the words of input.", "full"),
+        NodeKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared."),
+        NodeKey("useEntityExpansion", "bool", False, "Also look for who and what the found memories name."))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        if not context.discussion_id:
+            return NO_DISCUSSION
+        return MemoryService().search_vector_memories(
+            context.discussion_id, self.text(context, "input"),
+            max(0, whole_number(self.value(context, "limit"), DEFAULT_LIMIT)),
+            bm25_weights=self._weights(context), use_recency=self.value(context, "useRecencyScoring"),
+            include_dates=self.value(context, "includeDates"), search_mode=str(self.value(context, "searchMode")),
+            semantic_query=self.text(context, "semanticQuery"),
+            embedding_endpoint_name=str(self.value(context, "embeddingEndpointName")),
+            use_entity_expansion=self.value(context, "useEntityExpansion"), request_id=context.request_id,
+            **keys_of(context))
+
+    def _weights(self, context: ExecutionContext) -> list[Any] | None:
+        weights = self.value(context, "bm25Weights")
+        if isinstance(weights, (list, tuple)):
+            return list(weights)
+        if weights is not None:
+            logger.warning("Node '%s': 'bm25Weights' is no list of five numbers and is not used", context.node_name)
+        return None

@@ -1,0 +1,68 @@
+"""When a run stamps messages with their times, and when it notes the time of its answer."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
+from Middleware.services.timestamp_service import TimestampService
+from Middleware.utilities import config_utils
+from Middleware.utilities.text_utils import as_flag
+from Middleware.workflows.models.execution_context import Message, RunRequest
+
+STAMPED = "addDiscussionIdTimestampsForLLM"
+RELATIVE = "useRelativeTimestamps"
+AT_ONCE = "useGroupChatTimestampLogic"
+ANSWER_PREFIX = "Assistant: "
+_RESOLVED, _NOTED, _COMMITTED = "resolved", "noted", "committed"
+
+
+class MessageTimes:
+    """The time stamps of one run. History is resolved, and an answer noted and committed, once in a request."""
+
+    def __init__(self, run: RunRequest) -> None:
+        self._run = run
+        self._wanted = bool(run.discussion_id) and any(as_flag(node.get(STAMPED)) for node in run.nodes)
+        self._service = TimestampService(run.api_key_hash, run.encryption_key)
+
+    def begin(self) -> None:
+        """Give times to the messages that are new. A part of a conversation does not tell what is newest."""
+        if self._wanted and not self._run.partial and self._first(_RESOLVED):
+            self._service.resolve_and_track_history(self._run.messages, self._run.discussion_id)
+
+    def messages_for(self, node: Mapping[str, Any]) -> list[Message]:
+        """The conversation as ``node`` sees it: copies with times if it wants them, else the run's own list."""
+        if not self._applies(node):
+            return self._run.messages
+        return self._service.format_messages_with_timestamps(
+            self._run.messages, self._run.discussion_id, as_flag(node.get(RELATIVE)))
+
+    def before_answer(self, node: Mapping[str, Any]) -> None:
+        """Note the time at which the responder starts."""
+        if self._applies(node) and self._first(_NOTED):
+            self._service.save_placeholder_timestamp(self._run.discussion_id)
+
+    def after_answer(self, node: Mapping[str, Any], output: Any) -> None:
+        """Give that time to the answer, where the node does not wait for the client to send it back."""
+        if not self._applies(node) or not as_flag(node.get(AT_ONCE)) or not self._first(_COMMITTED):
+            return
+        content = output.get("content") if isinstance(output, Mapping) else output
+        text = content if isinstance(content, str) else ""
+        prefix = ANSWER_PREFIX if text and self._prefixed() else ""
+        self._service.commit_assistant_response(self._run.discussion_id, prefix + text)
+
+    def _applies(self, node: Mapping[str, Any]) -> bool:
+        return self._wanted and self._run.non_responder is None and as_flag(node.get(STAMPED))
+
+    def _prefixed(self) -> bool:
+        """Whether the answer will come back with the name of its role before it."""
+        plain = self._run.request.api_type in (OPENAI_COMPLETION, OLLAMA_GENERATE)
+        return not plain and config_utils.user_flag("chatCompleteAddUserAssistant")
+
+    def _first(self, step: str) -> bool:
+        """Whether this request takes the step for the first time."""
+        done = self._run.request.stamping
+        if step in done:
+            return False
+        done.add(step)
+        return True

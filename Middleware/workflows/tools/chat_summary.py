@@ -1,0 +1,152 @@
+"""Keeps the rolling summary of a conversation up to date with its memories."""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
+from Middleware.services.direct_calls import answer_text, raise_if_cancelled, unstreamed
+from Middleware.services.llm_dispatch_service import LLMDispatchService
+from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, unsummarized
+from Middleware.services.memory_settings import USER_KEY, MemorySettings
+from Middleware.services.memory_store import MemoryStore
+from Middleware.services.settings_file import read_settings
+from Middleware.utilities import config_utils
+from Middleware.utilities.discussion_files import Pair
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.text_utils import as_flag
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.block_prompts import fill_markers
+from Middleware.workflows.tools.memory_turn import memory_turn, turn_timeout
+
+logger = logging.getLogger(__name__)
+
+CURRENT_SUMMARY = "[CHAT_SUMMARY]"
+LATEST_MEMORIES = "[LATEST_MEMORIES]"
+PROMPTS = ("systemPrompt", "prompt")
+
+
+class ChatSummarizer:
+    """Folds new memories into the summary, some at a time, with the LLM of the node in ``context``.
+
+    Args:
+        least: as many memories make a call worth while.
+        most: more memories than that are folded in by several calls.
+    """
+
+    def __init__(self, context: ExecutionContext, folder: DiscussionFolder, least: int = 3, most: int = 3) -> None:
+        if context.clock is None:
+            context.clock = datetime.now()  # all calls of the node tell the same time
+        self._context, self._folder = context, folder
+        self._store = MemoryStore(folder)
+        self._least, self._most = least, max(1, most)
+
+    def update(self) -> str:
+        """The summary afterwards. Raises ConfigurationError, BackendError, DataKeyError, and
+        EarlyTerminationException if the request is cancelled; what was folded in before stays.
+        """
+        if not unsummarized(self._store):
+            return self._current()
+        with contextlib.ExitStack() as turn:
+            if not take_turn(turn, self._context, self._folder):
+                return self._current()
+            return self._update(unsummarized(self._store))
+
+    def _update(self, new: list[Pair]) -> str:
+        if not new:
+            return self._current()
+        if not self._has_markers():
+            return self._fold(new, {}) or self._current()
+        while len(new) > self._most:
+            if not self._fold_memories(new[:self._most]):
+                return self._current()
+            new = new[self._most:]
+        if len(new) < self._least:
+            return self._current()
+        return self._fold_memories(new) or self._current()
+
+    def _fold_memories(self, batch: Sequence[Pair]) -> str:
+        memories = SUMMARY_SEPARATOR.join(text for text, _ in batch)
+        return self._fold(batch, {CURRENT_SUMMARY: self._current(), LATEST_MEMORIES: memories})
+
+    def _fold(self, batch: Sequence[Pair], markers: Mapping[str, str]) -> str:
+        """The new summary; empty if there is none, or it cannot be stored."""
+        text = self._ask(markers)
+        if not text.strip():
+            logger.error("Discussion %s: the LLM wrote no summary; the present one stays", self._folder.discussion_id)
+            return ""
+        return text if save_summary(self._store, text, batch[-1][1]) else ""
+
+    def _ask(self, markers: Mapping[str, str]) -> str:
+        context = self._context
+        raise_if_cancelled(context.request.cancel_scope)
+        if context.llm_handler is None or context.llm_handler.llm is None:
+            raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
+                                   json_path="endpointName", expected="the name of a file in Endpoints")
+        handler = unstreamed(context.llm_handler, context.request.cancel_scope)
+        node = dict(context.config)
+        images, most = as_flag(node.get("acceptImages")), node.get("maxImagesToSend")
+        result = LLMDispatchService.dispatch(dataclasses.replace(
+            context, config=node, llm_handler=handler, stream=False,
+            workflow_variable_service=_WithMarkers(context.workflow_variable_service, markers)),
+            llm_takes_images=images, max_images=most if images and isinstance(most, int) else 0)
+        raise_if_cancelled(context.request.cancel_scope)
+        return answer_text(result, handler, context.config) if isinstance(result, str) else ""
+
+    def _has_markers(self) -> bool:
+        texts = [self._context.substitute(self._context.config.get(key) or "") for key in PROMPTS]
+        return any(marker in text for marker in (CURRENT_SUMMARY, LATEST_MEMORIES) for text in texts)
+
+    def _current(self) -> str:
+        summary = self._store.summary()
+        return summary[0] if summary is not None else NO_SUMMARY
+
+
+class _WithMarkers:
+    """Fills in variables and then the markers of a node's texts, so that what is inserted is never filled in again."""
+
+    def __init__(self, variables: Any, markers: Mapping[str, str]) -> None:
+        self._variables, self._markers = variables, markers
+
+    def apply_variables(self, text: str, context: ExecutionContext) -> str:
+        return fill_markers(self._variables.apply_variables(text, context), self._markers)
+
+
+def save_summary(store: MemoryStore, text: str, stored_hash: str) -> bool:
+    """Whether the summary could be stored; if not, the log says why and nothing has changed.
+
+    Raises DataKeyError for a file of another API key.
+    """
+    try:
+        store.save_summary(text, stored_hash)
+    except (UnreadableDataError, OSError) as error:
+        logger.error("Discussion %s: its summary cannot be stored: %s", store.folder.discussion_id, error)
+        return False
+    return True
+
+
+def take_turn(turn: contextlib.ExitStack, context: ExecutionContext, folder: DiscussionFolder) -> bool:
+    """Be the only one at work on the discussion's memories until ``turn`` ends; False, with a warning, if others are.
+
+    Raises EarlyTerminationException if the request is cancelled meanwhile.
+    """
+    try:
+        return turn.enter_context(memory_turn(context, folder, turn_timeout(_settings(), context)))
+    except OSError as error:
+        logger.warning("Discussion %s: its summary cannot be updated: %s", folder.discussion_id,
+                       error.strerror or error)
+        return False
+
+
+def _settings() -> MemorySettings:
+    """The user's memory settings, if there are any: summaries work without them."""
+    try:
+        name = config_utils.user_name_setting(USER_KEY)
+        content, display = config_utils.load_settings_file(name) if name else ({}, "")
+    except ConfigurationError:
+        return MemorySettings()
+    return read_settings(MemorySettings, content, display)

@@ -1,0 +1,117 @@
+"""Joins older memories of a conversation into one."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from Middleware.exceptions import DataKeyError
+from Middleware.services.direct_calls import raise_if_cancelled
+from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.discussion_files import Pair
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
+from Middleware.workflows.tools.discussion_memory import MEMORY_SEPARATOR, RECENT_MEMORIES, joined_memories
+from Middleware.workflows.tools.memory_call import MemoryCall
+from Middleware.workflows.tools.memory_errors import reason
+
+logger = logging.getLogger(__name__)
+
+BATCH = "[MemoriesToCondense]"
+PRECEDING = "[Memories_Before_Memories_to_Condense]"
+_BATCH_AS_WRITTEN = "[MemoriesToCondense as written]"  # the system prompt shows no memories to join
+
+SYSTEM_PROMPT = (
+    "You keep the long-term notes of a conversation short. You are given several consecutive notes and write one note "
+    "that stands in for all of them. Keep every name, place, number, decision, promise, open question and change of "
+    "mood or relationship that may matter later, in the order in which things happened. Leave out repetition and "
+    "wording. Add nothing that is not in the notes.")
+PROMPT = (
+    "These notes come directly before and are only here so that you understand the others:\n"
+    f"<earlier_notes>\n{PRECEDING}\n</earlier_notes>\n\n"
+    f"Join these notes into one:\n<notes>\n{BATCH}\n</notes>\n\n"
+    "Answer with the text of the one note and nothing else.")
+
+
+class Condensation:
+    """One step for the discussion in ``folder``, whose memories the caller has the turn of."""
+
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
+        self._context, self._settings, self._discussion = context, settings, folder.discussion_id
+        self._store = MemoryStore(folder)
+
+    def run(self) -> bool:
+        """Join the oldest memories that were not looked at yet, if there are enough; returns whether that was done.
+
+        Without a usable answer everything stays as it is, with an error in the log. Raises UnreadableDataError,
+        DataKeyError, OSError, and EarlyTerminationException if the request is cancelled.
+        """
+        if not self._settings.condense:
+            return False
+        count = self._settings.condense_count
+        if count < 1:
+            logger.error("Discussion %s: memories are not condensed, since the settings have no "
+                         "'memoriesBeforeCondensation' of 1 or more", self._discussion)
+            return False
+        pairs = self._store.memories()
+        start = self._first_new(pairs)
+        if not pairs or len(pairs) - start < count + max(0, self._settings.condense_buffer):
+            return False
+        text = self._joined(pairs, start, start + count)
+        if not text.strip():
+            return False
+        self._replace(pairs, start, start + count, text)
+        return True
+
+    def _first_new(self, pairs: Sequence[Pair]) -> int:
+        done = self._store.condensation_hash()
+        for index, (_, stored_hash) in enumerate(pairs):
+            if stored_hash == done:
+                return index + 1
+        if done and pairs:
+            logger.warning("Discussion %s: the memory up to which was condensed is gone; all count as new",
+                           self._discussion)
+        return 0
+
+    def _joined(self, pairs: Sequence[Pair], start: int, end: int) -> str:
+        try:
+            text = self._ask([text for text, _ in pairs[start:end]],
+                             [text for text, _ in pairs[max(0, start - RECENT_MEMORIES):start]])
+        except DataKeyError:
+            raise
+        except Exception as error:  # whatever keeps the LLM from answering must not end the chat
+            raise_if_cancelled(self._context.request.cancel_scope)
+            logger.error("Discussion %s: memories stay uncondensed: %s", self._discussion, reason(error))
+            return ""
+        if not text.strip():
+            logger.error("Discussion %s: memories stay uncondensed: the answer was blank", self._discussion)
+        return text
+
+    def _ask(self, batch: Sequence[str], preceding: Sequence[str]) -> str:
+        settings = self._settings
+        call = MemoryCall(self._context, settings.raw, settings.condense_endpoint, settings.condense_preset,
+                          settings.condense_max_response_tokens)
+        text = MEMORY_SEPARATOR.join(batch)
+        markers = {BATCH: text, TEXT_CHUNK: text, PRECEDING: joined_memories(preceding), _BATCH_AS_WRITTEN: BATCH}
+        system_prompt = (settings.condense_system_prompt or SYSTEM_PROMPT).replace(BATCH, _BATCH_AS_WRITTEN)
+        return call.ask(system_prompt, settings.condense_prompt or PROMPT, markers)
+
+    def _replace(self, pairs: list[Pair], start: int, end: int, text: str) -> None:
+        """Write the three files so that a crash in between neither loses nor repeats a memory.
+
+        With the tracker alone ahead the originals simply stay. With the summary's pointer ahead as well, the summary
+        takes them in once more, as it does with the memory that replaces them. The other way round a summary would
+        point nowhere and take in everything again, and the new memory would be condensed again.
+        """
+        stored_hash = pairs[end - 1][1]
+        after = [*pairs[:start], (text, stored_hash), *pairs[end:]]
+        self._store.save_condensation_hash(stored_hash)
+        self._move_summary({known for _, known in pairs} - {known for _, known in after},
+                           pairs[start - 1][1] if start else "")
+        self._store.replace_memories(after)
+
+    def _move_summary(self, removed: set[str], before: str) -> None:
+        summary = self._store.summary()
+        if summary is not None and summary[1] in removed and summary[0].strip():
+            self._store.save_summary(summary[0], before)

@@ -1,0 +1,236 @@
+"""Keeps summaries of the parts of a conversation that a model no longer gets to see.
+
+The conversation is cut in three: Recent, the newest messages, stays as it is; Old, the messages before, has a summary
+that is written afresh whenever the section moves; Oldest, all before that, has one into which the messages that leave
+Old are folded.
+"""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from Middleware.exceptions import BackendError, ConfigurationError, ConfigValueError, UnreadableDataError
+from Middleware.models.llm_handler import LlmHandler
+from Middleware.services.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
+from Middleware.services.compactor_store import Boundary, CompactorState, CompactorStore
+from Middleware.services.direct_calls import answer_text, call_with_texts, raise_if_cancelled
+from Middleware.services.llm_service import LlmHandlerService
+from Middleware.utilities.discussion_folder import COMPACTOR, DiscussionFolder
+from Middleware.utilities.hashing_utils import hash_content
+from Middleware.utilities.prompt_extraction_utils import estimate_message, message_text
+from Middleware.utilities.text_utils import restore_braces
+from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.tools.block_prompts import fill_markers
+from Middleware.workflows.tools.discussion_context import raw_messages
+
+logger = logging.getLogger(__name__)
+
+OLD_TAG, OLDEST_TAG = "context_compactor_old", "context_compactor_oldest"
+_TAGS = re.compile(rf"<(/?(?:{OLD_TAG}|{OLDEST_TAG}))>")
+FEWEST_MESSAGES = 2
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Sections:
+    """Indexes of messages: Oldest is ``[0:old]``, Old ``[old:recent]``, Recent ``[recent:end]``."""
+
+    old: int
+    recent: int
+    end: int
+
+
+def cut_sections(messages: Sequence[Message], lookback: int, recent_budget: int, old_budget: int) -> Sections:
+    """Cut a conversation; budgets are estimated tokens, ``lookback`` the newest messages to leave out.
+
+    Old is never empty while there are messages before Recent: a message larger than its budget is a section of its own.
+    """
+    end = len(messages) - lookback if 0 < lookback < len(messages) else len(messages)
+    recent = _start_within(messages, end, recent_budget)
+    old = _start_within(messages, recent, old_budget)
+    return Sections(max(0, recent - 1) if old == recent else old, recent, end)
+
+
+def _start_within(messages: Sequence[Message], end: int, budget: int) -> int:
+    """The smallest index from which all messages before ``end`` fit ``budget``."""
+    used = 0
+    for index in range(end - 1, -1, -1):
+        used += estimate_message(messages[index])
+        if used > budget:
+            return index + 1
+    return 0
+
+
+def is_run_needed(messages: Sequence[Message], sections: Sections, state: CompactorState) -> bool:
+    """Whether the stored summary is none of just these messages."""
+    if sections.end < FEWEST_MESSAGES or sections.old >= sections.recent:
+        return False
+    if state.old is None or state.boundary is None:
+        return True
+    return (state.boundary.stored_hash != _hash(messages[sections.old])
+            or state.old[1] != _hash(messages[sections.recent - 1]))
+
+
+def folded_up_to(messages: Sequence[Message], boundary: Boundary | None) -> int:
+    """The number of messages that Oldest tells of already; 0 if the boundary is gone."""
+    if boundary is None:
+        return 0
+    index = boundary.index
+    if index is not None and index < len(messages) and _hash(messages[index]) == boundary.stored_hash:
+        return index
+    return next((number for number, message in enumerate(messages) if _hash(message) == boundary.stored_hash), 0)
+
+
+def _hash(message: Message) -> str:
+    return hash_content(message_text(message))
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+def message_lines(messages: Sequence[Message]) -> str:
+    """The messages as a model reads them, each with its role."""
+    return "\n".join(f"{message.get('role') or ''}: {restore_braces(message_text(message))}" for message in messages)
+
+
+def tagged_summaries(old: str, oldest: str) -> str:
+    """The summaries in tags; blank ones are left out.
+
+    The same tags inside a summary get square brackets, so that who looks for a section finds all of it.
+    """
+    sections = ((OLD_TAG, old), (OLDEST_TAG, oldest))
+    return "\n".join(f"<{tag}>{_without_tags(text)}</{tag}>" for tag, text in sections if text.strip())
+
+
+def _without_tags(text: str) -> str:
+    return _TAGS.sub(r"[\1]", text)
+
+
+def _shown(state: CompactorState) -> str:
+    return tagged_summaries(state.old[0] if state.old else "", state.oldest[0] if state.oldest else "")
+
+
+# -- a run -------------------------------------------------------------------------------------------------------------
+
+class ContextCompaction:
+    """One look at a conversation: brings its summaries up to date if they are not, and tells them.
+
+    Summaries are a help, so that most failures are logged and cost no more than a new attempt next time: the stored
+    summaries are told then.
+    """
+
+    def __init__(self, context: ExecutionContext, settings: CompactorSettings, folder: DiscussionFolder) -> None:
+        self._messages = raw_messages(context)
+        self._settings, self._folder = settings, folder
+        self._scope = context.request.cancel_scope
+        self._store = CompactorStore(folder)
+        self._summarizer = _Summarizer(context, settings)
+        self._sections = cut_sections(self._messages, settings.lookback, settings.recent_budget, settings.old_budget)
+
+    def run(self) -> str:
+        """The summaries in tags; "" if there are none.
+
+        Raises EarlyTerminationException if the request is cancelled, DataKeyError for files of another API key, and
+        GateTimeoutError.
+        """
+        state = self._store.read()
+        if self._is_needed(state):
+            with contextlib.ExitStack() as stack:
+                if self._takes_turn(stack):
+                    state = self._store.read()  # another request may have just done it
+                    if self._is_needed(state):
+                        state = self._renewed(state)
+        return _shown(state)
+
+    def _is_needed(self, state: CompactorState) -> bool:
+        return state.readable and is_run_needed(self._messages, self._sections, state)
+
+    def _takes_turn(self, stack: contextlib.ExitStack) -> bool:
+        try:
+            stack.enter_context(self._folder.lock(COMPACTOR, self._scope, timeout=0))
+            return True
+        except TimeoutError:
+            logger.debug("Another request compacts discussion %s", self._folder.discussion_id)
+        except OSError as error:
+            logger.error("Discussion %s cannot be compacted: %s", self._folder.discussion_id,
+                         error.strerror or type(error).__name__)
+        return False
+
+    def _renewed(self, state: CompactorState) -> CompactorState:
+        """The summaries of the present sections, saved if they tell of every message."""
+        try:
+            old = self._old_summary()
+            shifted = self._messages[folded_up_to(self._messages, state.boundary):self._sections.old]
+            oldest = self._oldest_summary(state.oldest[0] if state.oldest else "", shifted) if shifted else None
+        except (BackendError, ConfigurationError) as error:
+            logger.error("%s: discussion %s was not compacted: %s", self._settings.file, self._folder.discussion_id,
+                         error)
+            return state
+        start, last = self._messages[self._sections.old], self._messages[self._sections.recent - 1]
+        renewed = CompactorState((old, _hash(last)), Boundary(_hash(start), self._sections.old), state.oldest)
+        if oldest is None:
+            return self._saved(renewed)
+        if not oldest:
+            logger.error("Discussion %s: the model gave no summary of the oldest messages; nothing is saved",
+                         self._folder.discussion_id)
+            return renewed
+        return self._saved(dataclasses.replace(renewed, oldest=(oldest, _hash(self._messages[0]))), new_oldest=True)
+
+    def _saved(self, state: CompactorState, new_oldest: bool = False) -> CompactorState:
+        assert state.old is not None and state.boundary is not None
+        try:
+            self._store.save(state.old, state.boundary, state.oldest if new_oldest else None)
+        except UnreadableDataError as error:
+            logger.error("%s", error)
+        except OSError as error:
+            logger.error("The summaries of discussion %s were not saved: %s", self._folder.discussion_id,
+                         error.strerror or type(error).__name__)
+        return state
+
+    # -- what the model is asked -----------------------------------------------------------------------------------
+    def _old_summary(self) -> str:
+        sections, settings = self._sections, self._settings
+        lines = message_lines(self._messages[sections.old:sections.recent])
+        recent = message_lines(self._messages[sections.recent:sections.end])
+        return self._summarizer.ask(
+            settings.old_system_prompt, settings.old_prompt, {MESSAGES: lines, RECENT: recent}) or lines
+
+    def _oldest_summary(self, existing: str, shifted: Sequence[Message]) -> str:
+        """The existing summary with messages folded in; "" if the model said nothing."""
+        settings, lines = self._settings, message_lines(shifted)
+        new = self._summarizer.ask(
+            settings.neutral_system_prompt, settings.neutral_prompt, {MESSAGES: lines}) or lines
+        return self._summarizer.ask(
+            settings.oldest_system_prompt, settings.oldest_prompt, {EXISTING: existing, NEW: new})
+
+
+class _Summarizer:
+    """The LLM of the settings, made when it is first asked."""
+
+    def __init__(self, context: ExecutionContext, settings: CompactorSettings) -> None:
+        self._request_id, self._scope = context.request_id, context.request.cancel_scope
+        self._settings = settings
+
+    @cached_property
+    def _handler(self) -> LlmHandler:
+        settings = self._settings
+        if not settings.endpoint:
+            raise ConfigValueError("no endpoint is named that could write summaries", json_path="endpointName")
+        return LlmHandlerService().load_model_from_config(
+            settings.endpoint, settings.preset or None, max_tokens=settings.max_response_tokens, scope=self._scope)
+
+    def ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
+        """The cleaned answer, "" if it is blank. Both texts go as they are, but for the prompt's markers.
+
+        Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
+        """
+        raise_if_cancelled(self._scope)
+        result = call_with_texts(self._handler, system_prompt, fill_markers(prompt, markers), self._request_id)
+        raise_if_cancelled(self._scope)
+        answer = answer_text(result, self._handler, self._settings.raw)
+        return answer if answer.strip() else ""

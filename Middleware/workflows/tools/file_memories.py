@@ -1,0 +1,153 @@
+"""Writes the memory file of a conversation: older messages, some at a time, as texts that an LLM made of them."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+
+from Middleware.exceptions import ConfigValueError, DataKeyError
+from Middleware.services.direct_calls import raise_if_cancelled
+from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.discussion_files import Pair
+from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.hashing_utils import hash_messages
+from Middleware.utilities.prompt_extraction_utils import join_contents
+from Middleware.utilities.text_utils import restore_braces, rough_estimate_token_length
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
+from Middleware.workflows.tools.condensation import Condensation
+from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
+from Middleware.workflows.tools.discussion_memory import DiscussionMemory, stored_memory
+from Middleware.workflows.tools.memory_anchors import MemoryAnchors
+from Middleware.workflows.tools.memory_call import MemoryCall
+from Middleware.workflows.tools.memory_errors import reason
+from Middleware.workflows.tools.memory_turn import memory_turn, storage_errors_logged, turn_timeout
+from Middleware.workflows.tools.new_messages import Chunk, chunks_of, first_new
+
+logger = logging.getLogger(__name__)
+
+
+class MemoryWriter:
+    """Turns chunks into memories, each stored as soon as it is there. The caller has the turn of the memories."""
+
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
+        self._context, self._settings, self._discussion = context, settings, folder.discussion_id
+        self._store, self._anchors = MemoryStore(folder), MemoryAnchors(folder)
+
+    def write(self, chunks: Sequence[Chunk], as_condensed: bool = False) -> bool:
+        """Returns False, with an error in the log, at the first chunk that gives no memory: later ones would hide it.
+
+        ``as_condensed``: condensation leaves these memories alone. Raises UnreadableDataError, DataKeyError, OSError,
+        and EarlyTerminationException if the request is cancelled; what was written stays.
+        """
+        known = stored_memory(self._store)
+        for number, chunk in enumerate(chunks, 1):
+            memory = self._memory(chunk, known)
+            if not memory:
+                logger.error("Discussion %s: %d of %d memories written, the rest is tried again next time",
+                             self._discussion, number - 1, len(chunks))
+                return False
+            self._store.append_memory(memory, chunk.hash)
+            self._note(chunk)
+            if as_condensed:
+                self._store.save_condensation_hash(chunk.hash)
+            known = known.followed_by(memory)
+        return True
+
+    def _note(self, chunk: Chunk) -> None:
+        if chunk.before is not None:
+            self._anchors.note(chunk.hash, chunk.before, {stored for _, stored in self._store.memories()})
+
+    def _memory(self, chunk: Chunk, known: DiscussionMemory) -> str:
+        """The text for one chunk; "" if there is none."""
+        try:
+            text = self._ask(restore_braces(chunk.text), known)
+        except DataKeyError:
+            raise
+        except Exception as error:  # an LLM or a workflow of the user, which may do anything
+            raise_if_cancelled(self._context.request.cancel_scope)
+            logger.error("Discussion %s: no memory: %s", self._discussion, reason(error))
+            return ""
+        raise_if_cancelled(self._context.request.cancel_scope)
+        if not text.strip():
+            logger.error("Discussion %s: no memory: the answer was blank", self._discussion)
+            return ""
+        return restore_braces(text)
+
+    def _ask(self, text: str, known: DiscussionMemory) -> str:
+        settings = self._settings
+        if settings.file_workflow:
+            inputs = (text, known.recent, known.full, known.summary)
+            return run_helper_workflow(self._context, settings.file_workflow, inputs)
+        if not (settings.system_prompt.strip() or settings.prompt.strip()):
+            raise ConfigValueError("the memory settings hold no prompt", json_path="prompt",
+                                   expected="'prompt', 'systemPrompt' or 'fileMemoryWorkflowName'")
+        return self._call.ask(settings.system_prompt, settings.prompt, {**known.markers, TEXT_CHUNK: text})
+
+    @cached_property
+    def _call(self) -> MemoryCall:
+        settings = self._settings
+        return MemoryCall(self._context, settings.raw, settings.endpoint, settings.preset,
+                          settings.max_response_tokens)
+
+
+class FileMemoryPass:
+    """Brings the memory file of one discussion up to date with the conversation of one request."""
+
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
+        self._context, self._settings, self._folder = context, settings, folder
+        self._store = MemoryStore(folder)
+        self._messages = [message for message in raw_messages(context) if message.get("role") != "system"]
+        self._end = max(0, len(self._messages) - max(0, settings.lookback))
+
+    def run(self) -> None:
+        """Write what is due. What cannot be made or stored is logged and tried again with the next request.
+
+        Raises DataKeyError, and EarlyTerminationException if the request is cancelled.
+        """
+        with storage_errors_logged(self._folder):
+            pairs, existed = self._open()
+            if not self._due(self._start(pairs), existed):
+                return
+            with memory_turn(self._context, self._folder, turn_timeout(self._settings, self._context)) as mine:
+                if mine:
+                    self._write(existed)
+
+    def _open(self) -> tuple[list[Pair], bool]:
+        """Not while somebody else opens them: a file that both found missing would be emptied again."""
+        with self._folder.lock(SHORT, self._context.request.cancel_scope):
+            return self._store.open_memories()
+
+    def _start(self, pairs: Sequence[Pair]) -> int:
+        """The index of the first message without a memory."""
+        if not pairs or not self._end:
+            return 0
+        before = MemoryAnchors(self._folder).read()
+        return first_new(self._hashes, [stored for _, stored in pairs], self._end, before)
+
+    @cached_property
+    def _hashes(self) -> list[str]:
+        return hash_messages(self._messages)
+
+    def _due(self, start: int, existed: bool) -> bool:
+        """Whether there is enough new text; for a discussion that had a memory file, enough messages also do."""
+        new = self._messages[start:self._end]
+        if not new:
+            return False
+        tokens = rough_estimate_token_length(restore_braces(join_contents(new)))
+        return tokens >= self._settings.file_chunk_size or (existed and len(new) >= self._settings.chunk_messages)
+
+    def _write(self, existed: bool) -> None:
+        """Look again, since others may have written meanwhile; then make the memories and condense older ones.
+
+        The memories of a long history that is new here do not wait to be condensed.
+        """
+        pairs, _ = self._open()
+        start = self._start(pairs)
+        if not self._due(start, existed):
+            return
+        chunks = chunks_of(self._messages, self._hashes, start, self._end, self._settings.file_chunk_size)
+        writer = MemoryWriter(self._context, self._settings, self._folder)
+        if writer.write(chunks, as_condensed=self._settings.condense and not existed):
+            Condensation(self._context, self._settings, self._folder).run()

@@ -1,0 +1,49 @@
+"""LLM calls with prompts from a settings file, whose answers become part of a conversation's stored data."""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.models.llm_handler import LlmHandler
+from Middleware.services.direct_calls import raise_if_cancelled
+from Middleware.services.llm_service import LlmHandlerService
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.block_prompts import BlockPrompts, without_later_systems
+from Middleware.workflows.tools.discussion_context import raw_messages
+
+
+class MemoryCall:
+    """Calls of one endpoint, named literally in the settings.
+
+    Args:
+        settings: the settings file; it plays the part of a node, whose keys say how variables see the conversation.
+        max_tokens: the longest answer.
+    """
+
+    def __init__(self, context: ExecutionContext, settings: Mapping[str, Any], endpoint: str, preset: str,
+                 max_tokens: int) -> None:
+        messages = without_later_systems(raw_messages(context))
+        self._context = dataclasses.replace(context, config=dict(settings), messages=messages)
+        self._settings = settings
+        self._endpoint, self._preset, self._max_tokens = endpoint, preset, max_tokens
+
+    @cached_property
+    def _handler(self) -> LlmHandler:
+        if not self._endpoint:
+            raise ConfigValueError("the settings name no endpoint that could answer", json_path="endpointName")
+        return LlmHandlerService().load_model_from_config(
+            self._endpoint, self._preset or None, max_tokens=self._max_tokens,
+            scope=self._context.request.cancel_scope)
+
+    def ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
+        """The cleaned answer to two templates: their variables are filled in first, then the markers.
+
+        Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
+        """
+        raise_if_cancelled(self._context.request.cancel_scope)
+        answer = BlockPrompts(system_prompt, prompt, self._settings, self._context).send(self._handler, markers)
+        raise_if_cancelled(self._context.request.cancel_scope)
+        return answer

@@ -1,0 +1,70 @@
+"""Taking turns with the stored memories of a conversation."""
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+from Middleware.exceptions import UnreadableDataError
+from Middleware.services.memory_settings import MemorySettings
+from Middleware.utilities.discussion_folder import MEMORIES, DiscussionFolder
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_KEY = "condensationLockTimeoutSeconds"
+LONGEST_WAIT_BEFORE_ANSWER = 30.0
+
+_held: ContextVar[frozenset[str]] = ContextVar("wilmer_memory_turns", default=frozenset())
+
+
+def turn_timeout(settings: MemorySettings, context: ExecutionContext) -> float | None:
+    """How long to wait for a turn, in seconds; None: for ever. Unless the file says how long, nobody waits long for an
+    answer because of another request's memories: they are made next time.
+    """
+    if context.request.answer_complete or settings.raw.get(TIMEOUT_KEY) is not None:
+        return settings.lock_timeout
+    return LONGEST_WAIT_BEFORE_ANSWER
+
+
+@contextlib.contextmanager
+def memory_turn(context: ExecutionContext, folder: DiscussionFolder, timeout: float | None) -> Iterator[bool]:
+    """The turn of one thread of one process; says whether it came within ``timeout`` seconds, with a warning if not.
+
+    A workflow that runs inside a turn, because it writes the memories, never gets one itself: it would wait for its
+    own end. Raises OSError, and EarlyTerminationException if the request is cancelled meanwhile.
+    """
+    place = folder.folder
+    if place in _held.get():
+        logger.warning("Discussion %s: a workflow that takes part in making memories asks for more of them; "
+                       "that is left out", folder.discussion_id)
+        yield False
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(folder.lock(MEMORIES, context.request.cancel_scope, timeout))
+        except TimeoutError:
+            logger.warning("Discussion %s: somebody else is at work on the memories; they are left alone this time",
+                           folder.discussion_id)
+            yield False
+            return
+        token = _held.set(_held.get() | {place})
+        try:
+            yield True
+        finally:
+            _held.reset(token)
+
+
+@contextlib.contextmanager
+def storage_errors_logged(folder: DiscussionFolder) -> Iterator[None]:
+    """The chat goes on when files cannot be read or written: what was written stays, the rest is done next time.
+
+    DataKeyError passes: with a wrong API key nothing of the discussion may be used.
+    """
+    try:
+        yield
+    except UnreadableDataError as error:
+        logger.error("Discussion %s: no memories are written: %s", folder.discussion_id, error)
+    except OSError as error:
+        logger.error("Discussion %s: memories cannot be stored: %s", folder.discussion_id, error.strerror or error)

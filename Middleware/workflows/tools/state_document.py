@@ -1,0 +1,66 @@
+"""The document that says how things stand in a conversation, rewritten when new facts are known."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from Middleware.exceptions import EarlyTerminationException, WilmerError
+from Middleware.llmapis.backend_errors import log_text
+from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory_store import STATE_FILE, MemoryStore
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.discussion_context import run_helper_workflow
+
+logger = logging.getLogger(__name__)
+
+SHORT_DOCUMENT = 500
+"""Characters up to which a document may be replaced by one of any length."""
+
+
+def update_state_document(context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder,
+                          facts: Sequence[str]) -> None:
+    """Let the user's workflow rewrite the document with new facts, if the settings want one.
+
+    Whatever goes wrong is logged and leaves the document as it was. Raises EarlyTerminationException alone.
+    """
+    if not settings.use_state_document or not facts:
+        return
+    if not settings.state_workflow:
+        logger.error("useStateDocument is on, but stateDocumentWorkflowName names no workflow")
+        return
+    try:
+        _rewrite(context, settings, MemoryStore(folder), facts)
+    except EarlyTerminationException:
+        raise
+    except Exception as error:  # workflows run foreign code, and a document is never worth a chat
+        logger.error("%s is not updated: %s", folder.display(STATE_FILE), cause_of(error))
+
+
+def cause_of(error: Exception) -> str:
+    """What the log may say of a failure; the words of foreign code may be those of the conversation."""
+    return log_text(error) if isinstance(error, WilmerError) else type(error).__name__
+
+
+def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryStore, facts: Sequence[str]) -> None:
+    current = store.state_document()
+    answer = run_helper_workflow(context, settings.state_workflow, (_as_list(facts), current)).strip()
+    name = store.folder.display(STATE_FILE)
+    if not answer:
+        logger.warning("%s is not updated: workflow '%s' gave an empty text", name, settings.state_workflow)
+    elif loses_too_much(current, answer, settings.state_retention):
+        logger.error("%s is not updated: the new text has %d characters, less than %g of the present %d "
+                     "(stateDocumentMinRetentionRatio)", name, len(answer), settings.state_retention, len(current))
+    elif store.state_document() != current:
+        logger.warning("%s is not updated: somebody else changed it meanwhile", name)
+    elif answer != current:
+        store.save_state_document(answer)
+
+
+def loses_too_much(current: str, new: str, ratio: float) -> bool:
+    """Whether a new document is suspiciously short; a ratio of 0 allows everything."""
+    return bool(ratio) and len(current) > SHORT_DOCUMENT and len(new) < ratio * len(current)
+
+
+def _as_list(facts: Sequence[str]) -> str:
+    return "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)

@@ -1,0 +1,185 @@
+"""Making the searchable memories of chunks of a conversation, and storing them."""
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+
+from Middleware.exceptions import (
+    BackendConnectionError,
+    BackendStatusError,
+    ConfigurationError,
+    DataKeyError,
+    EarlyTerminationException,
+    FailoverError,
+    GateTimeoutError,
+    StoredDataError,
+)
+from Middleware.services.embedding_service import embed_new_rows
+from Middleware.services.memory_settings import MemorySettings
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.sensitive_logging_utils import log_prompt_content
+from Middleware.utilities.vector_memory import VectorMemories
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools import vector_prompts
+from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
+from Middleware.workflows.tools.discussion_context import run_helper_workflow
+from Middleware.workflows.tools.memory_call import MemoryCall
+from Middleware.workflows.tools.state_document import cause_of, update_state_document
+from Middleware.workflows.tools.vector_answers import Item, parse_memories
+
+logger = logging.getLogger(__name__)
+
+Pair = tuple[str, str]
+
+MOST_FAILURES = 3  # in a row, of one chunk
+_PASSING_STATUSES = (401, 403, 404, 408, 429, 502, 503, 504)  # these say nothing about the text that was sent
+
+
+class FailureCounts:
+    """How often in a row work failed at a place of a conversation, for the places that failed last; thread-safe."""
+
+    def __init__(self, size: int = 1000) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._counts: OrderedDict[Pair, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, place: Pair) -> int:
+        """Count one more failure at ``place`` (folder, name); returns how many there are now."""
+        with self._lock:
+            count = self._counts.pop(place, 0) + 1
+            self._counts[place] = count
+            while len(self._counts) > self._size:
+                self._counts.popitem(last=False)
+            return count
+
+    def forget(self, place: Pair) -> None:
+        with self._lock:
+            self._counts.pop(place, None)
+
+
+_failures = FailureCounts()
+
+
+class ChunkWriter:
+    """Makes and stores memories. Whoever uses it has the turn with the conversation's memories.
+
+    Attributes:
+        stored: memories stored so far.
+    """
+
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder,
+                 memories: VectorMemories) -> None:
+        self._context, self._settings, self._folder, self._memories = context, settings, folder, memories
+        self.stored = 0
+        self._done = 0
+        self._after: str | None = None
+
+    def write(self, pairs: Sequence[Pair], after: str | None = None) -> None:
+        """Work on the chunks ``(text, hash of the last message)`` in order, up to the first that fails.
+
+        Args:
+            after: hash of the message before the first chunk, "" for none. A chunk that fails may end elsewhere next
+                time, when there are more messages, but it begins at the same place, so it is there that failures are
+                counted. None: they are counted by the chunk's own hash.
+        """
+        self._after = after
+        chunks = [(text, message_hash) for text, message_hash in pairs if text.strip()]
+        started = time.monotonic()
+        try:
+            for text, message_hash in chunks:
+                items = self._items_of(text, message_hash)
+                if items is None:
+                    return
+                self._store(items, message_hash)
+        finally:
+            if chunks:
+                logger.info("Discussion %s: %d of %d chunks searched for memories, %d stored, in %.1f s",
+                            self._folder.discussion_id, self._done, len(chunks), self.stored,
+                            time.monotonic() - started)
+
+    def _items_of(self, text: str, message_hash: str) -> list[Item] | None:
+        """The memories in a chunk; None, with a warning, if nobody could say."""
+        try:
+            answer = self._ask(text)
+        except (EarlyTerminationException, DataKeyError):
+            raise
+        except Exception as error:  # workflows run foreign code
+            self._note_failure(message_hash, cause_of(error), _blames_text(error))
+            return None
+        items = parse_memories(answer)
+        if items is None:
+            log_prompt_content(logger, "Answer without memories", answer)
+            self._note_failure(message_hash, f"an answer of {len(answer)} characters holds no memories as JSON", True)
+        return items
+
+    def _ask(self, text: str) -> str:
+        if self._settings.vector_workflow:
+            return run_helper_workflow(self._context, self._settings.vector_workflow, (text,))
+        return self._call.ask(self._settings.vector_system_prompt or vector_prompts.SYSTEM_PROMPT,
+                              self._settings.vector_prompt or vector_prompts.PROMPT, {TEXT_CHUNK: text})
+
+    @cached_property
+    def _call(self) -> MemoryCall:
+        settings = self._settings
+        return MemoryCall(self._context, settings.raw, settings.vector_endpoint, settings.vector_preset,
+                          settings.vector_max_response_tokens)
+
+    def _store(self, items: Sequence[Item], message_hash: str) -> None:
+        """Memories and hash first, together; what comes after them may fail."""
+        texts = [(item["summary"], json.dumps(item, ensure_ascii=False)) for item in items]
+        rows = self._memories.store_chunk(texts, message_hash, self._settings.index_topics)
+        _failures.forget(self._place(message_hash))
+        self.stored += len(rows)
+        self._done += 1
+        if self._after is not None:
+            self._after = message_hash
+        if rows:
+            self._embed(rows)
+            update_state_document(self._context, self._settings, self._folder, [text for text, _ in texts])
+
+    def _embed(self, rows: Sequence[int]) -> None:
+        settings = self._settings
+        if not settings.embedding_endpoint:
+            return
+        try:
+            embed_new_rows(self._memories, rows, settings.embedding_endpoint, settings.backfill,
+                           self._context.request.cancel_scope)
+        except EarlyTerminationException:
+            raise
+        except Exception as error:  # a memory without a vector is still found by its words
+            logger.error("Discussion %s: new memories got no vectors: %s", self._folder.discussion_id, cause_of(error))
+
+    def _note_failure(self, message_hash: str, cause: str, counts: bool) -> None:
+        count = _failures.add(self._place(message_hash)) if counts else 0
+        if count < MOST_FAILURES:
+            logger.warning("Discussion %s: no memories were made of %s; it is tried again: %s",
+                           self._folder.discussion_id, _short(message_hash), cause)
+            return
+        self._memories.log_hash(message_hash)
+        _failures.forget(self._place(message_hash))
+        logger.error("Discussion %s: %s failed %d times and is left without memories: %s",
+                     self._folder.discussion_id, _short(message_hash), count, cause)
+
+    def _place(self, message_hash: str) -> Pair:
+        return self._folder.folder, message_hash if self._after is None else f"after {self._after}"
+
+
+def _short(message_hash: str) -> str:
+    return f"chunk {message_hash[:8]}"
+
+
+def _blames_text(error: Exception) -> bool:
+    """Whether a failure may be due to the chunk, and not to a server that is away or a mistake in the settings."""
+    if isinstance(error, FailoverError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    if isinstance(error, BackendStatusError):
+        return error.status not in _PASSING_STATUSES
+    return not isinstance(error, (BackendConnectionError, GateTimeoutError, ConfigurationError, StoredDataError))

@@ -1,0 +1,129 @@
+"""Searchable memories, made by an LLM or a workflow from the messages of a conversation that are new."""
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from Middleware.services.memory_settings import MemorySettings
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.hashing_utils import chunk_messages_with_hashes, hash_messages
+from Middleware.utilities.message_chunks import messages_to_text_block
+from Middleware.utilities.text_utils import restore_braces, rough_estimate_token_length
+from Middleware.utilities.vector_memory import VectorMemories
+from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
+from Middleware.workflows.tools.memory_turn import memory_turn, turn_timeout
+from Middleware.workflows.tools.vector_chunk_writer import ChunkWriter, Pair
+
+logger = logging.getLogger(__name__)
+
+KNOWN_HASHES = 10  # logged hashes that are looked for among the messages
+
+
+class VectorMemoryPass:
+    """One look at a conversation: are there enough new messages, and which memories are in them?"""
+
+    def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
+        self._context, self._settings, self._folder = context, settings, folder
+        self._messages = [message for message in raw_messages(context) if message.get("role") != "system"]
+
+    def run(self) -> None:
+        """Store the memories of new messages, chunk by chunk; what is not stored is tried again next time.
+
+        Problems with the LLM, a workflow or the database are logged. Raises EarlyTerminationException, and DataKeyError
+        if the stored memories are of another API key; what is stored by then stays.
+        """
+        with _database_problems_logged(self._folder), _opened(self._context, self._folder) as memories:
+            if not self._due(memories):
+                return
+            with memory_turn(self._context, self._folder, turn_timeout(self._settings, self._context)) as ours:
+                if ours:
+                    self._work(memories)
+
+    def _work(self, memories: VectorMemories) -> None:
+        new = self._due(memories, warn=True)  # another request may have been here meanwhile
+        if new:
+            pairs = chunk_messages_with_hashes(self._of(new), self._settings.vector_chunk_size)
+            after = self._hashes[new.start - 1] if new.start else ""
+            ChunkWriter(self._context, self._settings, self._folder, memories).write(pairs, after)
+
+    def _due(self, memories: VectorMemories, warn: bool = False) -> range:
+        """The positions of the new messages; none if they are not enough yet."""
+        if len(self._messages) <= self._settings.lookback:
+            return range(0)
+        logged = memories.log_hashes(KNOWN_HASHES)
+        new = new_messages(self._hashes, logged, self._settings.lookback)
+        if warn and logged and new.start == 0:
+            logger.warning("Discussion %s: none of the messages with memories is known any more, so all are new",
+                           self._folder.discussion_id)
+        return new if self._are_enough(self._of(new)) else range(0)
+
+    def _are_enough(self, messages: Sequence[Message]) -> bool:
+        if not messages:
+            return False
+        tokens = rough_estimate_token_length(restore_braces(messages_to_text_block(messages)))
+        return len(messages) >= self._settings.vector_chunk_messages or tokens >= self._settings.vector_chunk_size
+
+    def _of(self, positions: range) -> list[Message]:
+        return self._messages[positions.start:positions.stop]
+
+    @cached_property
+    def _hashes(self) -> list[str]:
+        return hash_messages(self._messages)
+
+
+def new_messages(hashes: Sequence[str], logged: Sequence[str], lookback: int) -> range:
+    """The positions of the messages that follow the newest processed one, without the newest ``lookback``.
+
+    Args:
+        hashes: of all messages, oldest first.
+        logged: hashes of messages that ended processed chunks, newest first.
+
+    All are new if none of the logged ones is there; none is if the newest logged one has moved among the newest
+    ``lookback``, as happens when messages before it are deleted.
+    """
+    end = max(0, len(hashes) - max(0, lookback))
+    last = {message_hash: position for position, message_hash in enumerate(hashes[:end])}
+    if logged and logged[0] not in last and logged[0] in hashes[end:]:
+        return range(end, end)
+    known = next((last[message_hash] for message_hash in logged if message_hash in last), -1)
+    return range(known + 1, end)
+
+
+def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context: ExecutionContext) -> int:
+    """Store the memories in chunks ``(text, hash of the last message)``; returns how many.
+
+    Raises what ``VectorMemoryPass.run`` raises. 0 for a conversation without a name.
+    """
+    folder = folder_of(context)
+    if folder is None:
+        return 0
+    stored = 0
+    timeout = turn_timeout(settings, context)
+    with _database_problems_logged(folder), memory_turn(context, folder, timeout) as ours:
+        if ours:
+            with _opened(context, folder) as memories:
+                writer = ChunkWriter(context, settings, folder, memories)
+                try:
+                    writer.write(pairs)
+                finally:
+                    stored = writer.stored
+    return stored
+
+
+# -- around the work ---------------------------------------------------------------------------------------------------
+
+def _opened(context: ExecutionContext, folder: DiscussionFolder) -> VectorMemories:
+    return VectorMemories.of(folder, write=True, scope=context.request.cancel_scope)
+
+
+@contextlib.contextmanager
+def _database_problems_logged(folder: DiscussionFolder) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        logger.error("Discussion %s: the searchable memories could not be stored: %s", folder.discussion_id, reason)

@@ -1,0 +1,110 @@
+"""Who is told that a request is over, and what the log says of it."""
+from __future__ import annotations
+
+import contextvars
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from Middleware.api.run_end import finish_run
+from Middleware.api.running_requests import running_requests
+from Middleware.models.request_context import RequestContext
+from Middleware.workflows.events import Listeners, RequestLine
+
+
+class Ear:
+    """Knows one event only."""
+
+    def __init__(self) -> None:
+        self.requests: list[RequestContext] = []
+
+    def request_finished(self, request: RequestContext) -> None:
+        assert not running_requests.knows(request.request_id)
+        self.requests.append(request)
+
+
+class Broken:
+    def request_finished(self, request: RequestContext) -> None:
+        raise ValueError("observer broke")
+
+
+def finish(request: RequestContext, items: Iterator[Any] | None = None) -> None:
+    running_requests.begin(request, None)
+    finish_run(request, contextvars.copy_context(), items)
+    end = time.monotonic() + 3
+    while running_requests.knows(request.request_id) and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def chunks() -> Iterator[str]:
+    yield "x"
+
+
+@pytest.mark.parametrize("items", [lambda: None, chunks], ids=["no-run", "run"])
+@pytest.mark.parametrize("complete", [False, True])
+def test_listeners_are_told_once(items: Callable[[], Any], complete: bool) -> None:
+    ear = Ear()
+    request = RequestContext(listeners=Listeners([Broken(), ear]), answer_complete=complete)
+    finish(request, items())
+    assert ear.requests == [request]
+
+
+def test_after_the_background_nodes(caplog: pytest.LogCaptureFixture) -> None:
+    def nodes() -> Iterator[str]:
+        assert not ear.requests
+        yield "x"
+
+    ear = Ear()
+    request = RequestContext(listeners=Listeners([ear]), answer_complete=True, background_pending=True)
+    finish(request, nodes())
+    end = time.monotonic() + 3
+    while not ear.requests and time.monotonic() < end:
+        time.sleep(0.005)
+    assert ear.requests == [request]
+    assert "Error" not in caplog.text
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "done after" in record.getMessage()]
+
+
+@pytest.mark.parametrize(("changes", "cancelled", "line"), [
+    ({}, False, "Request r-1: route -, endpoint -, answered after 2.00 s, done after 2.00 s"),
+    ({"route": "CODING -> Code", "endpoint": "Desk", "answered_at": 1.5}, False,
+     "Request r-1: route CODING -> Code, endpoint Desk, answered after 1.50 s, done after 2.00 s"),
+    ({"first_token_at": 0.5, "tokens": 30, "answered_at": 1.5}, True,
+     "Request r-1: route -, endpoint -, first token after 0.50 s, 30.0 tokens/s, answered after 1.50 s, "
+     "done after 2.00 s, cancelled"),
+    ({"first_token_at": 1.5, "tokens": 1, "answered_at": 1.5}, False,
+     "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s"),
+])
+def test_the_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],
+                  cancelled: bool, line: str) -> None:
+    caplog.set_level(logging.INFO)
+    request = RequestContext(request_id="r-1", started=0.0, **changes)
+    if cancelled:
+        request.cancel_scope.cancel()
+    monkeypatch.setattr("Middleware.workflows.events.time.monotonic", lambda: 2.0)
+    RequestLine().request_finished(request)
+    assert lines(caplog) == [line]
+
+
+def test_a_request_that_never_reached_the_engine_has_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    finish(RequestContext(request_id="r-1"))
+    assert [line.split(",")[0] for line in lines(caplog)] == ["Request r-1: route -"]
+
+
+def test_other_listeners_replace_the_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    finish(RequestContext(listeners=Listeners([Ear()])))
+    assert lines(caplog) == []
+
+
+def test_no_line_above_the_level_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    finish(RequestContext())
+    assert lines(caplog) == []

@@ -1,0 +1,77 @@
+"""A lock that another server holds, as the clients of this one see it."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.common import instance_global_variables as instance
+from Middleware.services.locking_service import LockingService
+from Tests.api.api_lab import ApiLab, settled
+from Tests.stub_backend import StubBackend
+from Tests.workflows.engine_lab import llm, static
+
+LOCK = {"type": "WorkflowLock", "workflowLockId": "gate"}
+CHILD = {"type": "CustomWorkflow", "workflowName": "Child"}
+ANSWER = static("answer", returnToUser=True)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
+    monkeypatch.setattr(instance, "USER_LEVEL_SQLITE_DIRECTORY", str(tmp_path / "locks"))
+    monkeypatch.chdir(tmp_path)
+    with StubBackend() as backend:
+        yield ApiLab(tmp_path / "config", monkeypatch, backend)
+    assert settled()
+
+
+@pytest.fixture
+def other(lab: ApiLab) -> Iterator[LockingService]:
+    """Another server of the same user that holds the lock."""
+    service = LockingService("other-session")
+    assert service.acquire("gate", "its run")
+    yield service
+    service.release("its run")
+
+
+def ask(lab: ApiLab, stream: bool) -> tuple[int, str]:
+    """Status and text of the answer, the nodes behind it done."""
+    answer = lab.chat(stream=stream)
+    assert settled()
+    if not stream:
+        return answer.status, answer.text
+    assert answer.events[-1] == "[DONE]" or not answer.events
+    return answer.status, answer.streamed_text
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(("nodes", "inner", "text"), [
+    ([LOCK, llm("never")], [], ""),
+    ([ANSWER, LOCK, llm("never")], [], "answer"),
+    ([CHILD, llm("never")], [LOCK, llm("never")], ""),
+    ([CHILD], [ANSWER, LOCK, llm("never")], "answer"),
+    ([ANSWER, CHILD, llm("never")], [LOCK, llm("never")], "answer"),
+])
+def test_a_lock_held_elsewhere(lab: ApiLab, other: LockingService, nodes: list[dict[str, Any]],
+                               inner: list[dict[str, Any]], text: str, stream: bool,
+                               caplog: pytest.LogCaptureFixture) -> None:
+    lab.workflow("Child", inner)
+    lab.default(nodes)
+    assert ask(lab, stream) == (200, text)
+    assert lab.prompts == []
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]  # a held lock is no failure
+    other.release("its run")
+    lab.backend.requests.clear()
+    ask(lab, stream)
+    assert lab.prompts  # the same workflow runs on once the lock is free
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_lock_behind_a_childs_answer_does_not_stop_its_parent(lab: ApiLab, other: LockingService,
+                                                                stream: bool) -> None:
+    lab.workflow("Child", [ANSWER, LOCK, llm("never")])
+    lab.default([CHILD, static("<{agent1Output}>")])
+    assert ask(lab, stream) == (200, "<answer>")
+    assert lab.prompts == []

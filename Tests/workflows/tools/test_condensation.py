@@ -1,0 +1,253 @@
+"""Joining older memories into one."""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.request_context import request_scope
+from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory_store import MemoryStore
+from Middleware.services.settings_file import read_settings
+from Middleware.utilities.discussion_folder import MEMORIES
+from Middleware.utilities.hashing_utils import hash_content
+from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+from Tests.stub_backend import Reply, StubBackend, chat_reply, status_reply
+from Tests.workflows.engine_lab import last_text
+from Tests.workflows.tools.memory_lab import MemoryLab, chat
+
+LINE = "\n--------------\n"
+NONE = "No preceding memories to show"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryLab]:
+    with StubBackend() as backend:
+        yield MemoryLab(tmp_path, monkeypatch, backend)
+
+
+def settings_of(**changes: Any) -> MemorySettings:
+    found = {"endpointName": "Main", "condenseMemories": True, "memoriesBeforeCondensation": 3,
+             "condenseMemoriesPrompt": "[MemoriesToCondense]", **changes}
+    return read_settings(MemorySettings, {key: value for key, value in found.items() if value is not ...}, "test")
+
+
+def condense(lab: MemoryLab, discussion_id: str = "d1", **changes: Any) -> bool:
+    with request_scope(lab.request):
+        return SlowButQualityRAGTool().condense_memories(discussion_id, settings_of(**changes), lab.context(chat(3)))
+
+
+def fill(lab: MemoryLab, count: int, tracker: str | None = None) -> None:
+    """Memories ``k1`` ... with hashes ``h1`` ..."""
+    lab.folder.create()
+    lab.store.replace_memories([(f"k{number}", f"h{number}") for number in range(1, count + 1)])
+    if tracker:
+        lab.store.save_condensation_hash(tracker)
+
+
+def kept(*numbers: int) -> list[tuple[str, str]]:
+    return [(f"k{number}", f"h{number}") for number in numbers]
+
+
+def summary_hash(lab: MemoryLab) -> str:
+    summary = lab.store.summary()
+    assert summary is not None and summary[0] == "the summary"
+    return summary[1]
+
+
+def test_waits_for_count_and_buffer(lab: MemoryLab) -> None:
+    fill(lab, 6)
+    assert not condense(lab, memoriesBeforeCondensation=4, memoryCondensationBuffer=3)
+    assert lab.stored() == kept(1, 2, 3, 4, 5, 6) and lab.prompts == []
+    fill(lab, 7)
+    assert condense(lab, memoriesBeforeCondensation="4", memoryCondensationBuffer="3")
+    assert lab.stored() == [(f"<{LINE.join(('k1', 'k2', 'k3', 'k4'))}>", "h4"), *kept(5, 6, 7)]
+    assert lab.store.condensation_hash() == "h4"
+
+
+def test_only_what_is_new_and_what_came_before(lab: MemoryLab) -> None:
+    fill(lab, 8, "h4")
+    before = "[Memories_Before_Memories_to_Condense]"
+    assert condense(lab, condenseMemoriesSystemPrompt=f"S {before} [MemoriesToCondense] [TextChunk]",
+                    condenseMemoriesPrompt=f"{before}#[MemoriesToCondense]#[TextChunk]")
+    batch, preceding = LINE.join(("k5", "k6", "k7")), LINE.join(("k2", "k3", "k4"))
+    assert [message["content"] for message in lab.backend.requests[0].json["messages"]] == [
+        f"S {preceding} [MemoriesToCondense] {batch}", f"{preceding}#{batch}#{batch}"]
+    assert [stored for _, stored in lab.stored()] == ["h1", "h2", "h3", "h4", "h7", "h8"]
+    assert lab.store.condensation_hash() == "h7"
+
+
+def test_unknown_tracker(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    fill(lab, 8, "gone")
+    assert condense(lab)
+    assert [stored for _, stored in lab.stored()] == ["h3", "h4", "h5", "h6", "h7", "h8"]
+    assert "all count as new" in caplog.text
+
+
+def test_no_tracker_is_no_warning(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    fill(lab, 3)
+    assert condense(lab) and "count as new" not in caplog.text
+
+
+def test_first_of_equal_hashes_counts(lab: MemoryLab) -> None:
+    lab.put("a", "b", "c", "a", "d")
+    lab.store.save_condensation_hash(hash_content("a"))
+    assert condense(lab)
+    assert lab.stored() == [("of a", hash_content("a")), (f"<of b{LINE}of c{LINE}of a>", hash_content("a")),
+                            ("of d", hash_content("d"))]
+
+
+def test_built_in_prompts(lab: MemoryLab) -> None:
+    fill(lab, 4, "h1")
+    assert condense(lab, condenseMemoriesPrompt=...)
+    system, prompt = (message["content"] for message in lab.backend.requests[0].json["messages"])
+    assert system and "[" not in system + prompt
+    assert prompt.index("\nk1\n") < prompt.index(LINE.join(("k2", "k3", "k4")))
+
+
+def test_memories_are_not_templates(lab: MemoryLab) -> None:
+    lab.put("a", "b", texts=["{Discussion_Id} [TextChunk]", "x"])
+    assert condense(lab, memoriesBeforeCondensation=2, condenseMemoriesPrompt="{Discussion_Id} [MemoriesToCondense]")
+    assert lab.prompts == [f"d1 {{Discussion_Id}} [TextChunk]{LINE}x"]
+
+
+def test_endpoint_preset_and_size(lab: MemoryLab) -> None:
+    lab.endpoint("Other", {"presetSamplers": {"temperature": 0.1}}, lab.backend.url)
+    fill(lab, 3)
+    assert condense(lab, endpointName="Nowhere", preset="Nowhere", condenseMemoriesEndpointName="Other",
+                    condenseMemoriesPreset="Other", condenseMemoriesMaxResponseSizeInTokens=77)
+    body = lab.backend.requests[0].json
+    assert body["max_tokens"] == 77 and body["temperature"] == 0.1
+
+
+@pytest.mark.parametrize(("size", "sent"), [(..., 500), (123, 123)])
+def test_size_without_a_key_of_its_own(lab: MemoryLab, size: Any, sent: int) -> None:
+    fill(lab, 3)
+    assert condense(lab, maxResponseSizeInTokens=size)
+    assert lab.backend.requests[0].json["max_tokens"] == sent
+
+
+@pytest.mark.parametrize("reply", [chat_reply(""), chat_reply(" \n"), status_reply(400)])
+def test_without_an_answer_all_stays(lab: MemoryLab, reply: Reply, caplog: pytest.LogCaptureFixture) -> None:
+    fill(lab, 3)
+    lab.backend.responder = lambda request: reply
+    assert not condense(lab)
+    assert lab.stored() == kept(1, 2, 3) and lab.store.condensation_hash() is None
+    assert "Discussion d1: memories stay uncondensed" in caplog.text and "k1" not in caplog.text
+
+
+def test_cancelled(lab: MemoryLab) -> None:
+    fill(lab, 3)
+
+    def respond(request: Any) -> Reply:
+        lab.request.cancel_scope.cancel()
+        return chat_reply("late")
+    lab.backend.responder = respond
+    with pytest.raises(EarlyTerminationException):
+        condense(lab)
+    assert lab.stored() == kept(1, 2, 3)
+
+
+@pytest.mark.parametrize("count", [..., 0, -1, "", "many"])
+def test_count_is_required(lab: MemoryLab, count: Any, caplog: pytest.LogCaptureFixture) -> None:
+    fill(lab, 3)
+    assert not condense(lab, memoriesBeforeCondensation=count)
+    assert lab.stored() == kept(1, 2, 3) and "memoriesBeforeCondensation" in caplog.text
+
+
+def test_off(lab: MemoryLab) -> None:
+    fill(lab, 9)
+    assert not condense(lab, condenseMemories="false") and lab.prompts == []
+
+
+def test_unknown_discussion_makes_no_folder(lab: MemoryLab) -> None:
+    assert not condense(lab, "other") and not condense(lab, "")
+    assert not (lab.root / "discussions").exists()
+
+
+def test_does_not_wait(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    fill(lab, 3)
+    with lab.folder.lock(MEMORIES):
+        assert not condense(lab)
+    assert lab.stored() == kept(1, 2, 3) and "at work" in caplog.text
+
+
+def test_settings_may_be_a_mapping(lab: MemoryLab) -> None:
+    fill(lab, 2)
+    with request_scope(lab.request):
+        assert SlowButQualityRAGTool().condense_memories(
+            "d1", {"condenseMemories": True, "memoriesBeforeCondensation": 2, "endpointName": "Main"},
+            lab.context(chat(3)))
+
+
+def test_originals_are_kept_aside(lab: MemoryLab) -> None:
+    fill(lab, 3)
+    condense(lab)
+    backup = json.loads(lab.path.with_name("memories.json.bak").read_text("utf-8"))
+    assert [entry["text_block"] for entry in backup] == ["k1", "k2", "k3"]
+
+
+# -- the summary -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("at", "after"), [
+    ("h1", "h1"), ("h2", "h2"), ("h3", "h2"), ("h4", "h2"), ("h5", "h5"), ("h6", "h6"), ("gone", "gone")])
+def test_summary_points_before_the_batch(lab: MemoryLab, at: str, after: str) -> None:
+    fill(lab, 6, "h2")
+    lab.store.save_summary("the summary", at)
+    assert condense(lab)
+    assert summary_hash(lab) == after
+
+
+def test_summary_points_nowhere_before_the_first_batch(lab: MemoryLab) -> None:
+    fill(lab, 3)
+    lab.store.save_summary("the summary", "h1")
+    assert condense(lab)
+    assert summary_hash(lab) == ""
+
+
+@pytest.mark.parametrize("fails", ["save_condensation_hash", "save_summary", "replace_memories"])
+def test_stopped_between_the_files(lab: MemoryLab, fails: str, monkeypatch: pytest.MonkeyPatch,
+                                   caplog: pytest.LogCaptureFixture) -> None:
+    """Every memory is still there, once, and the summary does not point behind one that it has not seen."""
+    fill(lab, 6, "h2")
+    lab.store.save_summary("the summary", "h4")
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStore, fails, fail)
+        assert not condense(lab)
+    assert "No space left" in caplog.text
+    assert lab.stored() == kept(1, 2, 3, 4, 5, 6)
+    assert summary_hash(lab) in ("h4", "h2")
+    lab.store.append_memory("k7", "h7")
+    condense(lab)
+    assert "".join(text.strip("<>").replace(LINE, "") for text, _ in lab.stored()) == "k1k2k3k4k5k6k7"
+
+
+# -- after a pass ------------------------------------------------------------------------------------------------------
+
+def test_after_a_pass(lab: MemoryLab) -> None:
+    lab.settings(condenseMemories=True, memoriesBeforeCondensation=2, maxMessagesBetweenChunks=1, lookbackStartTurn=1,
+                 condenseMemoriesPrompt="[MemoriesToCondense]")
+    for count in (3, 4, 5):
+        lab.remember(chat(count))
+    assert lab.stored() == [(f"<<m0\nm1\nm2>{LINE}<m3>>", hash_content("m3"))]
+    assert lab.store.condensation_hash() == hash_content("m3")
+
+
+def test_history_that_is_new_here_is_not_condensed_at_once(lab: MemoryLab) -> None:
+    lab.settings(condenseMemories=True, memoriesBeforeCondensation=2, chunkEstimatedTokenSize=2)
+    lab.remember(chat(8))
+    assert len(lab.stored()) == 5 and lab.store.condensation_hash() == hash_content("m4")
+
+
+def test_tracker_follows_each_memory(lab: MemoryLab) -> None:
+    lab.settings(condenseMemories=True, memoriesBeforeCondensation=2, chunkEstimatedTokenSize=2)
+    lab.backend.responder = lambda request: chat_reply("" if last_text(request) == "m2" else "x")
+    lab.remember(chat(8))
+    assert len(lab.stored()) == 2 and lab.store.condensation_hash() == hash_content("m1")

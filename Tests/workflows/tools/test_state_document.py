@@ -1,0 +1,164 @@
+"""The document that says how things stand in a conversation."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.request_context import RequestContext
+from Middleware.services.memory_store import MemoryStore
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools import state_document
+from Middleware.workflows.tools.state_document import loses_too_much, update_state_document
+from Tests.stub_backend import StubBackend
+from Tests.workflows.engine_lab import EngineLab, llm, static, user
+from Tests.workflows.tools.memory_chat import MemoryChat
+
+KEY = b"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+OLD = "o" * 1000
+
+
+@pytest.fixture
+def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryChat]:
+    with StubBackend() as backend:
+        chat = MemoryChat(EngineLab(tmp_path, monkeypatch, backend))
+        chat.raw |= {"useStateDocument": True, "stateDocumentWorkflowName": "State"}
+        chat.lab.workflow("State", [llm("[{agent1Input}][{agent2Input}]")])
+        yield chat
+
+
+def update(chat: MemoryChat, *facts: str) -> None:
+    chat.within([user("hi")], lambda context: update_state_document(context, chat.settings, chat.folder, facts))
+
+
+def document(chat: MemoryChat) -> str:
+    return MemoryStore(chat.folder).state_document()
+
+
+def backup(chat: MemoryChat) -> str | None:
+    path = Path(chat.folder.plain_file("state_document.md.bak"))
+    return path.read_text("utf-8") if path.exists() else None
+
+
+def test_first_document(chat: MemoryChat) -> None:
+    chat.answers = lambda prompt: f"\n {prompt} \n"
+    update(chat, "one", "two\nlines", "{three}")
+    assert document(chat) == "[- one\n- two lines\n- {three}][]" and backup(chat) is None
+
+
+def test_the_present_document_is_an_input_and_becomes_the_backup(chat: MemoryChat) -> None:
+    MemoryStore(chat.folder).save_state_document("old {text} {agent1Input}\n")
+    chat.answers = lambda prompt: prompt
+    update(chat, "fact")
+    assert document(chat) == "[- fact][old {text} {agent1Input}\n]" and backup(chat) == "old {text} {agent1Input}\n"
+
+
+@pytest.mark.parametrize("current, ratio, length, kept", [
+    (1000, None, 499, True), (1000, None, 500, False), (1000, 0, 1, False), (500, None, 1, False), (501, None, 1, True),
+    (1000, "0.8", 799, True), (1000, 0.8, 800, False), (1000, 0, 0, True), (100, None, 0, True),
+])
+def test_short_documents(chat: MemoryChat, caplog: pytest.LogCaptureFixture, current: int, ratio: Any, length: int,
+                         kept: bool) -> None:
+    MemoryStore(chat.folder).save_state_document(OLD[:current])
+    chat.raw["stateDocumentMinRetentionRatio"] = ratio
+    chat.answers = lambda prompt: "n" * length
+    update(chat, "fact")
+    assert document(chat) == (OLD[:current] if kept else "n" * length)
+    assert backup(chat) == (None if kept else OLD[:current])
+    assert ("is not updated" in caplog.text) is kept and "ooo" not in caplog.text and "nnn" not in caplog.text
+
+
+def test_loses_too_much() -> None:
+    assert loses_too_much(OLD, "", 0.5) and not loses_too_much(OLD, "", 0) and not loses_too_much(OLD, OLD, -1)
+
+
+@pytest.mark.parametrize("raw, said", [
+    ({"useStateDocument": False}, ""), ({"stateDocumentWorkflowName": " "}, "stateDocumentWorkflowName"),
+    ({"stateDocumentWorkflowName": "Nowhere"}, "Nowhere"),
+])
+def test_settings(chat: MemoryChat, caplog: pytest.LogCaptureFixture, raw: dict[str, Any], said: str) -> None:
+    chat.raw |= raw
+    update(chat, "fact")
+    assert document(chat) == "" and chat.lab.prompts == []
+    assert said in caplog.text if said else not caplog.text
+
+
+def test_without_facts_nothing_is_asked(chat: MemoryChat) -> None:
+    update(chat)
+    assert chat.lab.prompts == []
+
+
+def test_a_document_changed_meanwhile_is_left_to_who_changed_it(chat: MemoryChat,
+                                                                caplog: pytest.LogCaptureFixture) -> None:
+    def answer(prompt: str) -> str:
+        MemoryStore(chat.folder).save_state_document("by hand")
+        return "by the model"
+
+    chat.answers = answer
+    update(chat, "fact")
+    assert document(chat) == "by hand" and "somebody else" in caplog.text
+
+
+def test_foreign_failures_are_logged_without_their_words(chat: MemoryChat, monkeypatch: pytest.MonkeyPatch,
+                                                         caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*args: Any) -> str:
+        raise RuntimeError("SECRET")
+
+    monkeypatch.setattr(state_document, "run_helper_workflow", fail)
+    update(chat, "fact")
+    assert document(chat) == "" and "k1/state_document.md is not updated: RuntimeError" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
+def test_a_folder_in_the_documents_place_is_no_reason_to_fail(chat: MemoryChat,
+                                                              caplog: pytest.LogCaptureFixture) -> None:
+    (Path(chat.folder.create()) / "state_document.md").mkdir()
+    update(chat, "fact")
+    assert "state_document.md is not updated: IsADirectoryError" in caplog.text and chat.lab.prompts == []
+
+
+def test_a_cancelled_request_keeps_the_document(chat: MemoryChat) -> None:
+    request = RequestContext(request_id="r-2")
+
+    def answer(prompt: str) -> str:
+        request.cancel_scope.cancel()
+        return "new"
+
+    def work(context: ExecutionContext) -> None:
+        with pytest.raises(EarlyTerminationException):
+            update_state_document(context, chat.settings, chat.folder, ["fact"])
+
+    chat.answers = answer
+    with pytest.raises(EarlyTerminationException):  # the engine's own, after the node
+        chat.within([user("hi")], work, request)
+    assert document(chat) == ""
+
+
+def test_an_unchanged_document_leaves_the_backup_alone(chat: MemoryChat) -> None:
+    MemoryStore(chat.folder).save_state_document("first")
+    MemoryStore(chat.folder).save_state_document("second")
+    chat.answers = lambda prompt: "second"
+    update(chat, "fact")
+    assert document(chat) == "second" and backup(chat) == "first"
+
+
+def test_encrypted(chat: MemoryChat) -> None:
+    chat.encryption_key = KEY
+    chat.lab.workflow("State", [static("{agent2Input}{agent1Input}")])
+    update(chat, "one")
+    update(chat, "two")
+    assert document(chat) == "- one- two"
+    for name in ("state_document.md", "state_document.md.bak"):
+        assert Path(chat.folder.plain_file(name)).read_bytes().startswith(b"gAAAA")
+
+
+def test_a_document_of_another_key_is_left_alone(chat: MemoryChat, caplog: pytest.LogCaptureFixture) -> None:
+    chat.encryption_key = KEY
+    MemoryStore(chat.folder).save_state_document("old")
+    before = Path(chat.folder.plain_file("state_document.md")).read_bytes()
+    chat.encryption_key = KEY.replace(b"M", b"N")
+    update(chat, "one")
+    assert Path(chat.folder.plain_file("state_document.md")).read_bytes() == before and "another API key" in caplog.text
