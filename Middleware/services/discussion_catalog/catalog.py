@@ -1,0 +1,281 @@
+"""Which conversations are stored, and which files belong to each.
+
+Conversations lie in folders below the discussions root, those of clients with an API key one level deeper. Old
+installations have more places: ``Public/DiscussionIds`` in the install directory, files named after the conversation
+beside the folders, and databases in ``Public``. Looking creates and changes nothing.
+"""
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from Middleware.services.compactor_store import OLD_FILE, OLDEST_FILE
+from Middleware.services.memory_store import BACKUP, MEMORIES_FILE, STATE_FILE, SUMMARY_FILE, TRACKER_FILE
+from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
+from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
+from Middleware.utilities import config_utils
+from Middleware.utilities.discussion_folder import COMPACTOR, MEMORIES, SHORT, VECTOR_DATABASE
+from Middleware.utilities.path_utils import is_flat_name
+
+logger = logging.getLogger(__name__)
+
+PAIR_FILES = (MEMORIES_FILE, SUMMARY_FILE, OLD_FILE, OLDEST_FILE)
+OBJECT_FILES = (TRACKER_FILE, TIMESTAMPS_FILE, VISION_FILE)
+JSON_FILES = PAIR_FILES + OBJECT_FILES
+LOCK_FILES = (MEMORIES, COMPACTOR, SHORT)
+SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
+DATA_FILES = frozenset((*JSON_FILES, STATE_FILE, *(f"{name}{BACKUP}" for name in (*JSON_FILES, STATE_FILE)),
+                        *(f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES)))
+NO_KEY = "none"
+_KEY_FOLDER = re.compile("[0-9a-f]{16}")
+_FLAT = {f"_{name}{suffix}": name for name in JSON_FILES for suffix in ("", BACKUP)}
+_NEAR = 3
+
+Place = tuple[str | None, str]
+"""The folder of an API key, None without one, and the id of a discussion."""
+
+
+class NoSuchDiscussionError(LookupError):
+    """No discussion, or more than one, is what was asked for; the text says what there is instead."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file as the scan found it; ``modified`` in seconds since 1970."""
+
+    path: str
+    size: int
+    modified: float
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+
+@dataclass(frozen=True)
+class StoredDiscussion:
+    """One conversation.
+
+    Attributes:
+        root: the folder that holds its folder and the older files beside it.
+        folders: its folders; the server uses the first one.
+        files: all its files, those outside its folders too.
+    """
+
+    discussion_id: str
+    key_hash: str | None
+    root: str
+    folders: tuple[str, ...] = ()
+    files: tuple[StoredFile, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def last_change(self) -> float | None:
+        """When its data last changed, in seconds since 1970; None if there is no data."""
+        return max((file.modified for file in self.files if file.name not in LOCK_FILES), default=None)
+
+    def display(self, name: str) -> str:
+        """How messages name a file."""
+        return f"{self.discussion_id}/{name}"
+
+    def data(self, name: str) -> str | None:
+        """The file that the server reads as ``name``; None if there is none."""
+        if self.folders:
+            found = self._file_in(self.folders[0], name)
+            if found or name not in JSON_FILES:
+                return found
+        return None if self.key_hash else self._file_in(self.root, f"{self.discussion_id}_{name}")
+
+    def database(self) -> str | None:
+        """The database of its searchable memories."""
+        inside = self.data(VECTOR_DATABASE)
+        if inside or self.key_hash:
+            return inside
+        name = f"{self.discussion_id}_{VECTOR_DATABASE}"
+        paths = {file.path for file in self.files}
+        return next((path for path in (os.path.join(folder, name) for folder in database_folders()) if path in paths),
+                    None)
+
+    def _file_in(self, folder: str, name: str) -> str | None:
+        """The exact file, else the first whose name differs in case only; databases and texts must be exact."""
+        alike = sorted(file.name for file in self.files
+                       if file.name.lower() == name.lower() and os.path.dirname(file.path) == folder)
+        if name in alike:
+            return os.path.join(folder, name)
+        return os.path.join(folder, alike[0]) if alike and name.endswith(".json") else None
+
+
+@dataclass
+class _Found:
+    folders: list[str] = field(default_factory=list)
+    files: list[StoredFile] = field(default_factory=list)
+
+
+# -- scanning ----------------------------------------------------------------------------------------------------------
+
+def discussion_roots() -> list[str]:
+    """The folders in which the server looks for discussions, in this order."""
+    roots = [config_utils.get_discussions_root_directory(),
+             os.path.join(config_utils.get_project_root_directory_path(), "Public", "DiscussionIds")]
+    return _different(roots)
+
+
+def database_folders() -> list[str]:
+    """Where databases of old installations lie."""
+    return _different(os.path.join(root, "Public")
+                      for root in (config_utils.get_project_root_directory_path(), os.getcwd()))
+
+
+def all_discussions() -> list[StoredDiscussion]:
+    """Every stored discussion of the current user, by key folder and id. Raises ConfigurationError."""
+    roots = discussion_roots()
+    found: dict[Place, _Found] = {}
+    for root in roots:
+        _scan_root(root, found)
+    for folder in database_folders():
+        _scan_databases(folder, found)
+    _share_flat_files(found, roots)
+    return [StoredDiscussion(place[1], place[0], _root_of(found[place].folders, place[0], roots),
+                             tuple(found[place].folders), tuple(found[place].files))
+            for place in sorted(found, key=lambda place: (place[0] or "", place[1]))]
+
+
+def is_key_folder_name(name: str) -> bool:
+    """Whether a folder of this name may hold the discussions of clients with one API key."""
+    return _KEY_FOLDER.fullmatch(name) is not None
+
+
+def _scan_root(root: str, found: dict[Place, _Found], key_hash: str | None = None) -> None:
+    for entry in _entries(root):
+        if not is_flat_name(entry.name):
+            continue
+        if entry.is_dir():
+            _scan_folder(entry, found, key_hash)
+        elif key_hash is None and entry.is_file() and (name := _id_of_flat_file(entry.name)):
+            _add_file(found, (None, name), entry)
+
+
+def _scan_folder(folder: os.DirEntry[str], found: dict[Place, _Found], key_hash: str | None) -> None:
+    entries = _entries(folder.path)
+    inner = any(entry.is_dir() for entry in entries)
+    has_data = any(entry.name.lower() in DATA_FILES or entry.name in LOCK_FILES for entry in entries)
+    if has_data or not inner:
+        discussion = found.setdefault((key_hash, folder.name), _Found())
+        discussion.folders.append(folder.path)
+        for entry in entries:
+            if entry.is_file():
+                _add_file(found, (key_hash, folder.name), entry)
+    if inner and key_hash is None and is_key_folder_name(folder.name):
+        _scan_root(folder.path, found, folder.name)
+
+
+def _scan_databases(folder: str, found: dict[Place, _Found]) -> None:
+    for entry in _entries(folder):
+        for suffix in SQLITE_SUFFIXES:
+            ending = f"_{VECTOR_DATABASE}{suffix}"
+            name = entry.name.removesuffix(ending)
+            if entry.name.endswith(ending) and is_flat_name(name) and entry.is_file():
+                _add_file(found, (None, name), entry)
+
+
+def _share_flat_files(found: dict[Place, _Found], roots: list[str]) -> None:
+    """Older files beside the folders are read whatever the case of their names: they belong to all ids they fit."""
+    alike: dict[str, list[str]] = {}
+    for key_hash, name in found:
+        if key_hash is None:
+            alike.setdefault(name.lower(), []).append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            flat = {file.path: file for name in names for file in found[None, name].files
+                    if os.path.dirname(file.path) in roots}
+            for name in names:
+                own = {file.path: file for file in found[None, name].files}
+                found[None, name].files = list((own | flat).values())
+
+
+def _add_file(found: dict[Place, _Found], place: Place, entry: os.DirEntry[str]) -> None:
+    try:
+        known = entry.stat()
+    except OSError:  # gone just now
+        return
+    found.setdefault(place, _Found()).files.append(StoredFile(entry.path, known.st_size, known.st_mtime))
+
+
+def _id_of_flat_file(name: str) -> str | None:
+    lower = name.lower()
+    ending = next((ending for ending in _FLAT if lower.endswith(ending)), None)
+    discussion_id = name[:-len(ending)] if ending else ""
+    return discussion_id if is_flat_name(discussion_id) else None
+
+
+def _root_of(folders: list[str], key_hash: str | None, roots: list[str]) -> str:
+    if folders:
+        return os.path.dirname(folders[0])
+    return os.path.join(roots[0], key_hash) if key_hash else roots[0]
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        logger.warning("%s cannot be read: %s", folder, error.strerror or type(error).__name__)
+        return []
+
+
+def _different(paths: Iterable[str]) -> list[str]:
+    """The paths without those that mean the same folder as an earlier one."""
+    return list({os.path.realpath(path): path for path in reversed(list(paths))}.values())[::-1]
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------------
+
+def choose(discussions: Iterable[StoredDiscussion], discussion_id: str, key_folder: str | None = None
+           ) -> StoredDiscussion:
+    """The discussion with this id.
+
+    Args:
+        key_folder: in which folder of an API key it lies, ``none`` for outside of them; None: wherever it is.
+
+    Raises NoSuchDiscussionError if there is none, or more than one.
+    """
+    known = list(discussions)
+    same_id = [one for one in known if one.discussion_id == discussion_id]
+    fitting = [one for one in same_id if key_folder is None or (one.key_hash or NO_KEY) == key_folder]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise NoSuchDiscussionError(f"There are {len(fitting)} discussions '{discussion_id}': {_places(fitting)}. "
+                                    "Say which with --key-folder, or give the API key.")
+    if same_id:
+        raise NoSuchDiscussionError(f"There is no discussion '{discussion_id}' in key folder {key_folder}. There is "
+                                    f"one {_places(same_id)}.")
+    raise NoSuchDiscussionError(f"There is no discussion '{discussion_id}'.{_hint(known, discussion_id)}")
+
+
+def _places(discussions: Iterable[StoredDiscussion]) -> str:
+    return ", ".join(f"in key folder {one.key_hash}" if one.key_hash else f"outside of key folders ({NO_KEY})"
+                     for one in discussions)
+
+
+def _hint(known: list[StoredDiscussion], wanted: str) -> str:
+    names = list(dict.fromkeys(one.discussion_id for one in known))
+    near = list(_nearest(names, wanted))
+    return f" The nearest: {', '.join(near)}" if near else f" {len(names)} others are stored; 'list' shows them."
+
+
+def _nearest(names: list[str], wanted: str) -> Iterator[str]:
+    folded: dict[str, list[str]] = {}
+    for name in names:
+        folded.setdefault(name.casefold(), []).append(name)
+    for near in difflib.get_close_matches(wanted.casefold(), list(folded), _NEAR):
+        yield from folded[near]

@@ -1,0 +1,73 @@
+"""Everything that is stored of a conversation as one JSON object, in clear."""
+from __future__ import annotations
+
+import base64
+import json
+import os
+from datetime import UTC, datetime
+from typing import Any
+
+from Middleware.exceptions import UnreadableDataError
+from Middleware.services.discussion_catalog import searchable
+from Middleware.services.discussion_catalog.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredFile
+from Middleware.services.discussion_catalog.reading import Reader
+from Middleware.services.memory_store import BACKUP
+from Middleware.utilities.discussion_folder import VECTOR_DATABASE
+from Middleware.utilities.vector_memory import VectorMemories, schema
+
+FORMAT = "wilmer-discussion"
+VERSION = 1
+
+
+def export(reader: Reader) -> dict[str, Any]:
+    """What is in the files, by their names, and the rows of the database.
+
+    A file that is no JSON, or no UTF-8, is there as text, and named in ``unreadable``. Raises DataKeyError for data
+    whose key is not at hand, OSError, and sqlite3.Error.
+    """
+    discussion = reader.discussion
+    files: dict[str, Any] = {}
+    unreadable: list[str] = []
+    for file in discussion.files:
+        name = _name_in_export(reader, file)
+        if name and name not in files:  # of two folders the first counts
+            files[name], problem = _content(reader, file)
+            unreadable += [problem] if problem else []
+    path = discussion.database()
+    return {"format": FORMAT, "version": VERSION, "discussionId": discussion.discussion_id,
+            "keyFolder": discussion.key_hash, "exportedAt": datetime.now(UTC).isoformat(timespec="seconds"),
+            "files": files, "vectorMemory": None if path is None else _database(reader, path), "unreadable": unreadable}
+
+
+def _name_in_export(reader: Reader, file: StoredFile) -> str:
+    """The name without that of the discussion; "" for locks, databases and what a crash left behind."""
+    discussion = reader.discussion
+    outside = os.path.dirname(file.path) not in discussion.folders
+    name = file.name[len(discussion.discussion_id) + 1:] if outside else file.name
+    databases = {f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES}
+    return "" if name in LOCK_FILES or name in databases or name.endswith(".tmp") else name
+
+
+def _content(reader: Reader, file: StoredFile) -> tuple[Any, str]:
+    """What is in a file, and what is wrong with it."""
+    try:
+        if file.name.lower().removesuffix(BACKUP).endswith(".json"):
+            return reader.json(file.path), ""
+    except UnreadableDataError as error:
+        return reader.text(file.path), str(error)
+    return reader.text(file.path), ""
+
+
+def _database(reader: Reader, path: str) -> dict[str, Any]:
+    with VectorMemories(path, cipher=reader.cipher) as memories:
+        rows = [{**row, "metadata": _metadata(row["metadata_json"])} for row in memories.all_memories()]
+        vectors = [{"memoryId": number, "model": model, "float32": base64.b64encode(blob).decode("ascii")}
+                   for model in searchable.models(path) for number, blob in memories.embeddings(model)]
+    return {"memories": rows, "vectors": vectors, "processedMessages": searchable.hash_log(path)}
+
+
+def _metadata(text: Any) -> dict[str, Any] | None:
+    try:
+        return schema.parse_metadata(text)
+    except (ValueError, json.JSONDecodeError):
+        return None

@@ -1,0 +1,110 @@
+"""Deleting a stored conversation completely."""
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from Middleware.services.discussion_catalog.catalog import LOCK_FILES, StoredDiscussion, is_key_folder_name
+from Middleware.utilities.discussion_folder import COMPACTOR, MEMORIES, SHORT, DiscussionFolder
+
+SHORT_WAIT = 2.0  # seconds; it is held for milliseconds
+
+
+class RemovalRefusedError(Exception):
+    """Nothing was deleted; the text says why."""
+
+
+@dataclass
+class Removal:
+    """What became of a discussion: how many files went, and what is left with the reason."""
+
+    deleted: int = 0
+    left: list[str] = field(default_factory=list)
+
+
+def remove(discussion: StoredDiscussion) -> Removal:
+    """Delete every file and folder of the discussion, while no server works on its memories.
+
+    Raises RemovalRefusedError, with everything as it was.
+    """
+    linked = next((folder for folder in discussion.folders if os.path.islink(folder)), None)
+    if linked:
+        raise RemovalRefusedError(f"{linked} is a link to {os.path.realpath(linked)}. Delete that by hand.")
+    removal = Removal()
+    with _all_locks(discussion):
+        for file in discussion.files:
+            if file.name not in LOCK_FILES:
+                _try(removal, file.path, os.unlink, counts=True)
+        for folder in _folders(discussion):
+            _empty(folder, _keeps_folders(discussion), removal)
+    for folder in _folders(discussion):  # Windows deletes no lock that is held
+        _remove_folder(folder, _keeps_folders(discussion), removal)
+        if discussion.key_hash:
+            with contextlib.suppress(OSError):  # others lie there
+                os.rmdir(os.path.dirname(folder))
+    return removal
+
+
+@contextlib.contextmanager
+def _all_locks(discussion: StoredDiscussion) -> Iterator[None]:
+    folder = DiscussionFolder(discussion.discussion_id, discussion.key_hash)
+    with contextlib.ExitStack() as held:
+        try:
+            for name, patience in ((MEMORIES, 0.0), (COMPACTOR, 0.0), (SHORT, SHORT_WAIT)):
+                held.enter_context(folder.lock(name, timeout=patience))
+        except TimeoutError:
+            raise RemovalRefusedError("A running server works on this discussion right now. Nothing was deleted; try "
+                                      "again later, or stop the server.") from None
+        except OSError as error:
+            raise RemovalRefusedError(f"The discussion cannot be locked: {error.strerror}. Nothing was deleted."
+                                      ) from None
+        yield
+
+
+def _folders(discussion: StoredDiscussion) -> list[str]:
+    """Its folders, with the one that taking a lock may have made."""
+    used = DiscussionFolder(discussion.discussion_id, discussion.key_hash).folder
+    return list(dict.fromkeys((*discussion.folders, used)))
+
+
+def _keeps_folders(discussion: StoredDiscussion) -> bool:
+    """An id may look like the hash of an API key: what lies deeper belongs to other discussions then."""
+    return discussion.key_hash is None and is_key_folder_name(discussion.discussion_id)
+
+
+def _empty(folder: str, keep_folders: bool, removal: Removal) -> None:
+    """Delete what the folder holds, but not the locks."""
+    for name in _names(folder):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            if not keep_folders:
+                _try(removal, path, shutil.rmtree)
+        elif name not in LOCK_FILES:
+            _try(removal, path, os.unlink, counts=True)
+
+
+def _remove_folder(folder: str, keep_folders: bool, removal: Removal) -> None:
+    for name in LOCK_FILES:
+        _try(removal, os.path.join(folder, name), os.unlink)
+    if os.path.isdir(folder) and not (keep_folders and _names(folder)):
+        _try(removal, folder, os.rmdir)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _try(removal: Removal, path: str, delete: Callable[[str], object], counts: bool = False) -> None:
+    try:
+        delete(path)
+        removal.deleted += counts
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        removal.left.append(f"{path}: {error.strerror or type(error).__name__}")

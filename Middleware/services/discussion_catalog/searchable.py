@@ -1,0 +1,132 @@
+"""Looking into the database of a conversation's searchable memories without a key: counts, logs and faults."""
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from Middleware.utilities.vector_math_utils import FLOAT_BYTES
+from Middleware.utilities.vector_memory import connection, schema
+from Middleware.utilities.vector_memory.codec import is_token
+
+_HASH = re.compile("[0-9a-f]{64}")
+_CLEAR = "substr(memory_text, 1, 5) <> 'gAAAA'"
+
+
+@dataclass(frozen=True)
+class Searchable:
+    """What a database holds.
+
+    Attributes:
+        vectors: for each embedding model, how many memories have a vector.
+        encrypted: the newest memory is encrypted.
+    """
+
+    memories: int = 0
+    vectors: dict[str, int] = field(default_factory=dict)
+    encrypted: bool = False
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[tuple[sqlite3.Connection, frozenset[str]]]:
+    """A connection and the names of the tables there are. Raises sqlite3.Error, also for what is no database."""
+    with closing(connection.connect(path)) as database:
+        yield database, connection.when_free(lambda: schema.table_names(database))
+
+
+def survey(path: str) -> Searchable:
+    """How much there is. Raises sqlite3.Error."""
+    with opened(path) as (database, tables):
+        if "memories" not in tables:
+            return Searchable()
+        count = database.execute("SELECT count(*) FROM memories").fetchone()[0]
+        newest = database.execute("SELECT memory_text FROM memories ORDER BY id DESC LIMIT 1").fetchone()
+        vectors = {}
+        if "memory_embeddings" in tables:
+            vectors = dict(database.execute("SELECT model, count(*) FROM memory_embeddings WHERE memory_id IN "
+                                            "(SELECT id FROM memories) GROUP BY model ORDER BY model").fetchall())
+    return Searchable(count, vectors, newest is not None and is_token(newest[0]))
+
+
+def hash_log(path: str) -> list[dict[str, Any]]:
+    """The hashes of processed messages with their times, oldest first. Raises sqlite3.Error."""
+    with opened(path) as (database, tables):
+        if "vector_memory_hash_log" not in tables:
+            return []
+        rows = database.execute("SELECT message_hash, timestamp FROM vector_memory_hash_log ORDER BY id")
+        return [{"hash": row["message_hash"], "timestamp": row["timestamp"]} for row in rows]
+
+
+def models(path: str) -> list[str]:
+    """The embedding models that made vectors, by name. Raises sqlite3.Error."""
+    with opened(path) as (database, tables):
+        if "memory_embeddings" not in tables:
+            return []
+        return [row[0] for row in database.execute("SELECT DISTINCT model FROM memory_embeddings ORDER BY model")]
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+def faults(path: str) -> list[str]:
+    """What is wrong with the database, each as a sentence. Raises sqlite3.Error if it cannot even be asked."""
+    with opened(path) as (database, tables):
+        broken = [row[0] for row in database.execute("PRAGMA quick_check(5)") if row[0] != "ok"]
+        if broken or "memories" not in tables:
+            return [f"the database is damaged: {text}" for text in broken] or ["it has no table 'memories'"]
+        missing = [f"it has no table '{name}'; rebuild-index makes it"
+                   for name in sorted(schema.NAMES - tables - {"memory_embeddings", "memory_indexed_topics"})]
+        checks: tuple[Callable[[sqlite3.Connection, frozenset[str]], Iterator[str]], ...] = (
+            _index_faults, _vector_faults, _log_faults)
+        return missing + [text for check in checks for text in check(database, tables)]
+
+
+def _index_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterator[str]:
+    if "memories_fts" not in tables:
+        return
+    lost = _count(database, f"FROM memories WHERE {_CLEAR} AND id NOT IN (SELECT rowid FROM memories_fts)")
+    if lost:
+        yield f"{lost} of the memories are not in the index of words, so no search finds them; rebuild-index helps"
+    stray = _count(database, "FROM memories_fts WHERE rowid NOT IN (SELECT id FROM memories)")
+    if stray:
+        yield f"the index of words has {stray} rows without a memory; rebuild-index helps"
+
+
+def _vector_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterator[str]:
+    if "memory_embeddings" not in tables:
+        return
+    stray = _count(database, "FROM memory_embeddings WHERE memory_id NOT IN (SELECT id FROM memories)")
+    if stray:
+        yield f"{stray} vectors belong to no memory"
+    odd = _count(database, "FROM memory_embeddings WHERE typeof(vector) = 'blob' AND "
+                           f"length(vector) <> dim * {FLOAT_BYTES}")
+    if odd:
+        yield f"{odd} vectors are not as long as noted"
+
+
+def _log_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterator[str]:
+    if "vector_memory_hash_log" not in tables:
+        return
+    rows = database.execute("SELECT id, message_hash, timestamp FROM vector_memory_hash_log ORDER BY id").fetchall()
+    for row in rows:
+        if not isinstance(row["message_hash"], str) or not _HASH.fullmatch(row["message_hash"]):
+            yield f"entry {row['id']} of the log of processed messages is no hash"
+        if not _is_date(row["timestamp"]):
+            yield f"entry {row['id']} of the log of processed messages has no time"
+
+
+def _is_date(value: Any) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _count(database: sqlite3.Connection, rest: str) -> int:
+    number: int = database.execute(f"SELECT count(*) {rest}").fetchone()[0]
+    return number

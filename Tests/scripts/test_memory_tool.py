@@ -1,0 +1,359 @@
+"""The command for stored conversations, from command line to output and exit status."""
+from __future__ import annotations
+
+import getpass
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from Middleware.utilities.vector_memory import VectorMemories
+from Scripts import memory_tool, memory_tool_output
+from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
+
+SCRIPT = Path(memory_tool.__file__)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiscussionLab:
+    return DiscussionLab(tmp_path, monkeypatch)
+
+
+class Tool:
+    """Runs the tool in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], lab: DiscussionLab) -> None:
+        self._capsys, self._lab = capsys, lab
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: str) -> int:
+        status = memory_tool.main([*arguments, "--User", "tester", "--ConfigDirectory", str(self._lab.config.root),
+                                   "--DiscussionDirectory", str(self._lab.root)])
+        self.out, self.err = self._capsys.readouterr()
+        assert KEY not in self.out + self.err
+        return status
+
+
+@pytest.fixture
+def tool(capsys: pytest.CaptureFixture[str], lab: DiscussionLab) -> Tool:
+    return Tool(capsys, lab)
+
+
+# -- list --------------------------------------------------------------------------------------------------------------
+
+def test_list(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain")
+    lab.store("private", KEY)
+    assert tool("list") == 0
+    lines = {line.split()[0]: line.split() for line in tool.out.splitlines() if line}
+    assert lines["plain"][1:5] == ["-", "2", "yes", "2"] and lines["plain"][-2:] == ["embedder", "1/2"]
+    assert lines["private"][1:3] == [HASH, "encrypted"]
+    assert "encrypted (needs --api-key)" in tool.out
+
+
+def test_columns_are_aligned(lab: DiscussionLab, tool: Tool) -> None:
+    for name in ("a", "a much longer name", "日本語"):
+        lab.store(name)
+    tool("list")
+    lines = tool.out.splitlines()[:4]
+    columns = {memory_tool_output._width(line[:line.rindex("embedder")]) for line in lines[1:]}
+    assert columns == {lines[0].index("VECTORS")}
+
+
+def test_list_as_json(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain")
+    assert tool("list", "--json") == 0
+    [row] = json.loads(tool.out)
+    assert (row["discussionId"], row["memories"], row["searchableMemories"], row["summary"]) == ("plain", 2, 2, True)
+    assert row["vectors"] == {"embedder": {"with": 1, "without": 1}} and row["bytes"] > 0
+
+
+def test_a_key_shows_its_own_discussions(lab: DiscussionLab, tool: Tool) -> None:
+    lab.config.user(encryptUsingApiKey=True)
+    lab.store("plain")
+    lab.store("private", KEY)
+    assert tool("list", "--json", "--api-key", KEY) == 0
+    [row] = json.loads(tool.out)
+    assert (row["discussionId"], row["memories"], row["encrypted"]) == ("private", 2, False)
+
+
+def test_empty_list(tool: Tool) -> None:
+    assert tool("list") == 0
+    assert tool.out == "No discussions are stored.\n"
+
+
+def test_a_thousand_discussions_are_listed_quickly(lab: DiscussionLab, tool: Tool) -> None:
+    source = Path(lab.store("d0").folder)
+    for number in range(1, 1000):
+        target = lab.root / f"d{number}"
+        target.mkdir()
+        for path in source.iterdir():
+            (target / path.name).write_bytes(path.read_bytes())
+    assert tool("list") == 0
+    assert "1000 discussion(s)" in tool.out
+
+
+# -- show --------------------------------------------------------------------------------------------------------------
+
+def test_show(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain", texts=("First.", "Second.", "Third."))
+    assert tool("show", "plain") == 0
+    order = [tool.out.index(text) for text in ("== Summary", "All that happened.", "Mara: at the mill", "[1] ",
+                                               "First.", "[2] ", "Second.", "Third.", "== Searchable", "About First.")]
+    assert order == sorted(order)
+
+
+def test_show_the_newest_only(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain", texts=("First.", "Second.", "Third."))
+    assert tool("show", "plain", "--limit", "1") == 0
+    assert tool.out.count("Third.") == 3 and "Second." not in tool.out  # memory; title and text of the searchable one
+    assert tool.out.count("(2 older ones are not shown)") == 2
+
+
+@pytest.mark.parametrize("flags, shown", [
+    ([], "encrypted (needs --api-key)"), (["--api-key", KEY], "Mara hid the ledger."),
+    (["--api-key", KEY, "--key-folder", HASH], "Mara hid the ledger.")])
+def test_show_encrypted_data(lab: DiscussionLab, tool: Tool, flags: list[str], shown: str) -> None:
+    lab.config.user(encryptUsingApiKey=True)
+    lab.store("private", KEY)
+    assert tool("show", "private", *flags) == 0
+    assert shown in tool.out and "gAAAA" not in tool.out
+
+
+def test_the_user_encrypts_no_more(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("private", KEY)
+    tool("show", "private", "--api-key", KEY)
+    assert "encryptUsingApiKey of this user is off" in tool.out
+
+
+@pytest.mark.parametrize("way", ["environment", "prompt"])
+def test_the_key_need_not_be_on_the_command_line(lab: DiscussionLab, tool: Tool, monkeypatch: pytest.MonkeyPatch,
+                                                 way: str) -> None:
+    lab.config.user(encryptUsingApiKey=True)
+    lab.store("private", KEY)
+    if way == "environment":
+        monkeypatch.setenv("WILMER_API_KEY", KEY)
+    else:
+        monkeypatch.setattr(getpass, "getpass", lambda prompt: KEY)
+    assert tool("show", "private", *(["--ask-key"] if way == "prompt" else [])) == 0
+    assert "Mara hid the ledger." in tool.out
+
+
+def test_a_damaged_part_does_not_hide_the_others(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain")
+    (lab.root / "plain" / "memories.json").write_text("[\n{", encoding="utf-8")
+    assert tool("show", "plain") == 1
+    assert "plain/memories.json" in tool.out and "line 2" in tool.out and "About Mara" in tool.out
+
+
+def test_texts_do_not_steer_the_terminal(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain", texts=("red \x1b[31m\nnext", ))
+    tool("show", "plain")
+    assert "\x1b" not in tool.out and "\nnext" in tool.out
+
+
+def test_braces_are_shown_as_the_user_wrote_them(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain", texts=("__WILMER_L_CURLY__x__WILMER_R_CURLY__", ))
+    tool("show", "plain")
+    assert "\n{x}" in tool.out and "CURLY" not in tool.out
+
+
+# -- search and index --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("phrases, flags, found", [
+    ("ledger", [], "Mara hid the ledger."), ("nothing; inspector", [], "The inspector came."),
+    ("ledger", ["--weights", "3,2,2,2,1", "--recency"], "Mara hid the ledger."),
+    ("ledger", ["--dates"], "[20"), ("dragon", [], "No relevant memories found")])
+def test_search(lab: DiscussionLab, tool: Tool, phrases: str, flags: list[str], found: str) -> None:
+    lab.store("plain")
+    assert tool("search", "plain", phrases, *flags) == 0
+    assert tool.out.startswith(found)
+
+
+def test_search_in_encrypted_data(lab: DiscussionLab, tool: Tool) -> None:
+    lab.config.user(encryptUsingApiKey=True)
+    lab.store("private", KEY)
+    assert tool("search", "private", "ledger") == 1
+    assert "encrypted (needs --api-key)" in tool.err
+    assert tool("search", "private", "ledger", "--api-key", KEY) == 0
+    assert tool.out == "Mara hid the ledger.\n"
+
+
+@pytest.mark.parametrize("flags", [["--weights", "1,2"], ["--weights", "a,b,c,d,e"], ["--limit", "0"],
+                                   ["--mode", "psychic"]])
+def test_wrong_search_arguments(lab: DiscussionLab, tool: Tool, flags: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        tool("search", "plain", "x", *flags)
+    assert ended.value.code == 2
+
+
+class Embedder(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.dumps({"data": [{"index": 0, "embedding": [1.0, 1.0, 1.0]}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+def test_semantic_search_asks_the_endpoint(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain")
+    lab.config.write("ApiTypes/Embeddings", {"type": "openAIEmbeddings"})
+    with ThreadingHTTPServer(("127.0.0.1", 0), Embedder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        lab.config.endpoint("Emb", {"apiTypeConfigFileName": "Embeddings", "modelNameToSendToAPI": "embedder"},
+                            f"http://127.0.0.1:{server.server_port}")
+        assert tool("search", "plain", "no such word", "--mode", "semantic", "--endpoint", "Emb") == 0
+        server.shutdown()
+    assert tool.out == "Mara hid the ledger.\n"
+
+
+def test_semantic_search_needs_an_endpoint(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain")
+    assert tool("search", "plain", "x", "--mode", "semantic") == 1
+    assert "--endpoint" in tool.err
+
+
+def test_a_lost_index_is_noticed_and_made_anew(lab: DiscussionLab, tool: Tool) -> None:
+    folder = lab.store("plain")
+    with VectorMemories.of(folder, write=True) as memories:
+        memories._db.execute("DELETE FROM memories_fts")
+    assert tool("check", "plain") == 1 and "rebuild-index" in tool.out
+    assert tool("rebuild-index", "plain") == 0 and "2 memories" in tool.out
+    assert tool("check", "plain") == 0
+    assert tool("search", "plain", "ledger") == 0 and "Mara" in tool.out
+
+
+def test_no_index_without_searchable_memories(lab: DiscussionLab, tool: Tool) -> None:
+    (lab.root / "bare").mkdir(parents=True)
+    assert tool("rebuild-index", "bare") == 1
+    assert list((lab.root / "bare").iterdir()) == []
+
+
+# -- check -------------------------------------------------------------------------------------------------------------
+
+def test_check_all(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("sound")
+    lab.store("private", KEY)
+    assert tool("check") == 0
+    assert "2 discussion(s) checked, no problem(s)." in tool.out and "note: private/" in tool.out
+    (lab.root / "sound" / "timestamps.json").write_text("{,", encoding="utf-8")
+    assert tool("check") == 1
+    assert "PROBLEM: sound/timestamps.json" in tool.out and "line 1" in tool.out
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+def test_export(lab: DiscussionLab, tool: Tool, tmp_path: Path) -> None:
+    lab.store("plain")
+    target = tmp_path / "out.json"
+    assert tool("export", "plain", "--output", str(target)) == 0
+    assert json.loads(target.read_text(encoding="ascii"))["discussionId"] == "plain"
+    if os.name != "nt":
+        assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert tool("export", "plain", "--output", str(target)) == 1 and "--overwrite" in tool.err
+    assert tool("export", "plain", "--output", str(target), "--overwrite") == 0
+
+
+def test_export_without_the_key_writes_nothing(lab: DiscussionLab, tool: Tool, tmp_path: Path) -> None:
+    lab.store("private", KEY)
+    assert tool("export", "private", "--output", str(tmp_path / "out.json")) == 1
+    assert not (tmp_path / "out.json").exists() and "encrypted (needs --api-key)" in tool.err
+
+
+# -- delete ------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("typed, status", [("plain\n", 0), ("Plain\n", 1), ("y\n", 1), ("", 1)])
+def test_delete_asks_for_the_id(lab: DiscussionLab, tool: Tool, monkeypatch: pytest.MonkeyPatch, typed: str,
+                                status: int) -> None:
+    lab.store("plain")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert tool("delete", "plain") == status
+    assert (lab.root / "plain").exists() == bool(status)
+    assert str(lab.root / "plain") in tool.out
+
+
+def test_delete_without_asking_and_without_the_key(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("private", KEY)
+    copy = lab.root / f"{HASH}_backup" / "private"
+    copy.mkdir(parents=True)
+    assert tool("delete", "private", "--yes") == 0
+    assert not (lab.root / HASH).exists()
+    assert f"stays:\n  {copy}" in tool.out and copy.exists()
+
+
+HOLDER = """
+import sys
+sys.path.insert(0, {root!r})
+from Middleware.utilities.file_access import process_lock
+with process_lock({path!r}):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_delete_refuses_while_another_process_works(lab: DiscussionLab, tool: Tool) -> None:
+    folder = lab.store("busy")
+    code = HOLDER.format(root=str(SCRIPT.parents[1]), path=str(Path(folder.folder) / ".memories.lock"))
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        assert tool("delete", "busy", "--yes") == 1
+        assert "running server" in tool.err and (lab.root / "busy" / "memories.json").exists()
+    finally:
+        holder.communicate("")
+    assert tool("delete", "busy", "--yes") == 0
+
+
+# -- which discussion --------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("command", [["show"], ["check"], ["delete", "--yes"], ["rebuild-index"]])
+def test_an_unknown_id(lab: DiscussionLab, tool: Tool, command: list[str]) -> None:
+    lab.store("The Mill")
+    assert tool(command[0], "the mil", *command[1:]) == 1
+    assert "no discussion 'the mil'" in tool.err and "The Mill" in tool.err
+
+
+def test_an_id_in_two_places(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("both")
+    lab.store("both", KEY)
+    assert tool("delete", "both", "--yes") == 1 and "--key-folder" in tool.err
+    assert tool("delete", "both", "--yes", "--key-folder", "none") == 0
+    assert not (lab.root / "both").exists() and (lab.root / HASH / "both").exists()
+
+
+def test_an_unknown_user(lab: DiscussionLab, capsys: pytest.CaptureFixture[str]) -> None:
+    assert memory_tool.main(["list", "--User", "nobody", "--ConfigDirectory", str(lab.config.root)]) == 1
+    assert "nobody" in capsys.readouterr().err
+
+
+# -- as a program ------------------------------------------------------------------------------------------------------
+
+def run(lab: DiscussionLab, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """With flags before the command, from another folder, and a console that knows ASCII only."""
+    common = ["--ConfigDirectory", str(lab.config.root), "--DiscussionDirectory", str(lab.root), "--User", "tester"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    return subprocess.run([sys.executable, str(SCRIPT), *common, *arguments], capture_output=True, env=environment,
+                          timeout=60, check=False)
+
+
+def test_output_is_utf8_on_any_console(lab: DiscussionLab) -> None:
+    lab.store("plain", texts=("Grüße, 日本", ))
+    result = run(lab, "show", "plain")
+    assert result.returncode == 0 and "Grüße, 日本" in result.stdout.decode("utf-8")
+
+
+def test_help_and_missing_command(lab: DiscussionLab) -> None:
+    assert b"rebuild-index" in run(lab, "--help").stdout
+    assert run(lab).returncode == 2
