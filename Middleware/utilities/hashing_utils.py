@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from Middleware.models.request_context import current_request
 from Middleware.utilities.message_chunks import chunk_messages_by_token_size, messages_to_text_block
 from Middleware.utilities.prompt_extraction_utils import message_text
 
@@ -21,9 +22,25 @@ def hash_content(content: str) -> str:
 
 
 def hash_single_message(message: Mapping[str, Any]) -> str:
-    """The hash of the content, whatever the role. Images count only where there is no text beside them."""
-    text = message_text(message)
-    return hash_content(text if text.strip() else text + _images(message))
+    """The hash of the content, whatever the role. Images count only where there is no text beside them.
+
+    A request remembers hashes of texts, so that a long conversation is not hashed again by each node.
+    """
+    return hash_messages((message,))[0]
+
+
+def hash_messages(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """``hash_single_message`` of each."""
+    request = current_request()
+    known = request.hashes if request is not None else {}
+    return [known.get(text) or _hash_of(text, message, known)
+            for message in messages for text in (message_text(message),)]
+
+
+def _hash_of(text: str, message: Mapping[str, Any], known: dict[str, str]) -> str:
+    if not text.strip():
+        return hash_content(text + _images(message))
+    return known.setdefault(text, hash_content(text))
 
 
 def hash_message_with_images(message: Mapping[str, Any]) -> str:

@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.utilities import hashing_utils
 from Middleware.utilities.hashing_utils import (
     chunk_messages_with_hashes,
     extract_text_blocks_from_hashed_chunks,
     find_last_matching_hash_message,
     hash_content,
     hash_message_with_images,
+    hash_messages,
     hash_single_message,
 )
 
@@ -100,3 +103,30 @@ def test_new_messages_without_system_messages(skip: bool, new: int) -> None:
 def test_new_messages_stay_within_the_conversation(count: int, known: set[int], turns: int) -> None:
     new = find_last_matching_hash_message(conversation(count), stored(*known), turns_to_skip_looking_back=turns)
     assert 0 <= new <= max(0, count - turns)
+
+
+IMAGE_ONLY = {"role": "user", "content": " ", "images": ["b", "a"]}
+
+
+@pytest.mark.parametrize("message", [
+    {"content": "a text"}, {"content": ""}, {"content": None}, {}, {"content": 5}, {"content": " "}, IMAGE_ONLY,
+    {"content": "a text", "images": ["a"]}])
+def test_a_request_changes_no_hash(message: dict[str, Any]) -> None:
+    expected = hash_single_message(message)
+    with request_scope(RequestContext()):
+        assert hash_messages([message, message]) == [expected] * 2
+        assert hash_single_message(message) == expected
+
+
+def test_a_request_hashes_a_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    monkeypatch.setattr(hashing_utils, "hash_content", lambda text: hashed.append(text) or f"hash of {text}")
+    with request_scope(RequestContext()):
+        assert hash_messages([{"content": text} for text in "aba"]) == ["hash of a", "hash of b", "hash of a"]
+        assert hash_single_message({"content": "b", "role": "user"}) == "hash of b"
+    assert hashed == ["a", "b"]
+
+
+def test_images_without_text_are_told_apart() -> None:
+    with request_scope(RequestContext()):
+        assert len(set(hash_messages([IMAGE_ONLY, {**IMAGE_ONLY, "images": ["c"]}, {"content": " "}]))) == 3

@@ -39,7 +39,7 @@ def run_helper_workflow(context: ExecutionContext, name: str, inputs: Sequence[s
 
 
 def as_text(result: Any) -> str:
-    """A workflow's result as text; of a tool call, what was said beside it."""
+    """A workflow's result as text: of a tool call, what was said beside it; nothing for lists and other data."""
     if isinstance(result, Mapping):
         result = result.get("content")
-    return "" if result is None else str(result)
+    return str(result) if isinstance(result, (str, int, float)) else ""

@@ -14,10 +14,8 @@ from Middleware.exceptions import BackendStatusError, ConfigValueError, EarlyTer
 from Middleware.models.request_context import request_scope
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.discussion_folder import MEMORIES, DiscussionFolder
-from Middleware.workflows.handlers.impl.memory_node_handler import MemoryNodeHandler
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.processors import workflows_processor
 from Middleware.workflows.tools import memory_turn
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, last_text, reply_to, static, until, user
@@ -29,8 +27,6 @@ DASHES = "\n------------\n"
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
-    monkeypatch.setattr(workflows_processor, "SELF_CLEANING_TYPES",
-                        workflows_processor.SELF_CLEANING_TYPES | {"chatSummarySummarizer"})
     with StubBackend() as backend:
         yield EngineLab(tmp_path / "Configs", monkeypatch, backend)
 
@@ -53,8 +49,11 @@ def node(**more: Any) -> dict[str, Any]:
 def run(lab: EngineLab, *nodes: dict[str, Any], discussion_id: str = "d1", stream: bool = False,
         **variables: Any) -> Any:
     lab.workflow("Main", list(nodes), **variables)
+    return run_written(lab, discussion_id, stream)
+
+
+def run_written(lab: EngineLab, discussion_id: str = "d1", stream: bool = False) -> Any:
     manager = WorkflowManager("Main", listeners=[])
-    manager.node_handlers["chatSummarySummarizer"] = MemoryNodeHandler()
     with request_scope(lab.request):
         results = list(manager.start(lab.request, [user("hi")], discussion_id=discussion_id, stream=stream))
     return "".join(chunk["token"] for chunk in results) if stream else results[-1]
@@ -339,7 +338,8 @@ def test_two_requests_fold_in_a_memory_once(lab: EngineLab, store: MemoryStore) 
     remember(store, 3)
     lab.backend.responder = lambda request: chat_reply(f"<{last_text(request)}>", header_delay=0.3)
     results: list[Any] = []
-    threads = [threading.Thread(target=lambda: results.append(run(lab, node()))) for _ in range(2)]
+    lab.workflow("Main", [node()])
+    threads = [threading.Thread(target=lambda: results.append(run_written(lab))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,0 +1,221 @@
+"""Conversations with memories over real sockets, whose messages are numbered so that nothing is lost or told twice.
+
+Every message holds a marker such as ``#12#``. The scripted LLM server answers each memory node with the markers of what
+it was given, so that a stored text says exactly which messages it stands for.
+"""
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from Tests.integration.launcher import USER, ConfigTree, api_type, child_node, endpoint, llm_node, standard_tree
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply, json_reply
+
+ANSWER = "This is the answer."
+EMBEDDING_MODEL = "embedder"
+_MARKER = re.compile(r"#(\d+)#")
+_NODE = re.compile(r"node:([\w-]+)")
+NEW, BEFORE = "NEW-PART", "KNOWN-PART"
+
+
+def marker(number: int) -> str:
+    return f"#{number}#"
+
+
+def markers(text: str) -> list[int]:
+    """The numbers of the messages that a text stands for, in its order."""
+    return [int(found) for found in _MARKER.findall(text)]
+
+
+def message_text(number: int) -> str:
+    """About 14 tokens by the engine's estimate."""
+    return f"{marker(number)} some words were said in turn"
+
+
+def hash_of(number: int) -> str:
+    """How stored data refers to the message."""
+    return hashlib.sha256(message_text(number).encode()).hexdigest()
+
+
+def conversation(name: str, count: int) -> list[dict[str, str]]:
+    """A system message with the discussion's name and ``count`` numbered messages; the last is the user's."""
+    roles = ("user", "assistant")
+    numbered = [{"role": roles[(count - 1 - number) % 2], "content": message_text(number)} for number in range(count)]
+    return [{"role": "system", "content": f"[DiscussionId]{name}[/DiscussionId]Be kind."}, *numbered]
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Wait for ``condition``, looking every millisecond; returns whether it came true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+class MemoryBackend(StubBackend):
+    """Answers chat nodes with ``ANSWER``, memory nodes with markers, and embedding calls with vectors.
+
+    Attributes:
+        delays: seconds before an answer, by node; ``jitter`` is the longest random one of the others.
+        failing: nodes whose calls get status 500.
+    """
+
+    def __init__(self, seed: int = 0, jitter: float = 0.0) -> None:
+        super().__init__()
+        self.jitter = jitter
+        self.delays: dict[str, float] = {}
+        self.failing: set[str] = set()
+        self.responder = self._reply
+        self._chance = random.Random(seed)
+        self._calls: list[tuple[str, RecordedRequest]] = []
+        self._called = threading.Condition()
+
+    def __enter__(self) -> MemoryBackend:
+        self.start()
+        return self
+
+    @property
+    def calls(self) -> list[str]:
+        """The nodes that called, in order."""
+        with self._called:
+            return [name for name, _ in self._calls]
+
+    def wait_calls(self, node: str, count: int, timeout: float) -> list[RecordedRequest]:
+        """Wait for the next call of ``node``, or for ``count`` of any ("").
+
+        Returns the call, the last of them; nothing if they do not come within ``timeout`` seconds.
+        """
+        with self._called:
+            known = len(self._calls)
+
+            def wanted() -> list[RecordedRequest]:
+                some = [request for name, request in self._calls[known:] if node in ("", name)]
+                return some[0 if node else count - 1:][:1]
+
+            self._called.wait_for(wanted, timeout)
+            return wanted()
+
+    def _reply(self, request: RecordedRequest) -> Reply:
+        body = request.json
+        name = "embed" if "input" in body else _node_name(body)
+        delay = self.delays.get(name, self._chance.uniform(0, self.jitter))
+        with self._called:
+            self._calls.append((name, request))
+            self._called.notify_all()
+        if name in self.failing:
+            return json_reply({"error": {"message": "scripted failure"}}, 500, header_delay=delay)
+        if name == "embed":
+            return json_reply(_vectors(body["input"]), header_delay=delay)
+        text = _answer(name, str(body["messages"][-1]["content"]))
+        if body.get("stream"):
+            return chat_stream_reply([text[:5], text[5:]], header_delay=delay)
+        return chat_reply(text, header_delay=delay)
+
+
+def _node_name(body: dict[str, Any]) -> str:
+    found = _NODE.search(json.dumps(body["messages"][:1]))
+    return found[1] if found else "?"
+
+
+def _answer(name: str, prompt: str) -> str:
+    if name == "answer":
+        return ANSWER
+    known, _, new = prompt.rpartition(NEW)
+    if name == "facts":
+        return json.dumps([{"title": f"Message {number}", "summary": marker(number), "entities": ["Ann"],
+                            "key_phrases": ["some words"]} for number in markers(new)])
+    told = markers(new) if name in ("memory", "condense", "old", "neutral") else [
+        *dict.fromkeys(markers(known) + markers(new))]
+    return f"{name}: {' '.join(map(marker, told))}"
+
+
+def _vectors(texts: Sequence[str]) -> dict[str, Any]:
+    return {"data": [{"index": index, "embedding": [1.0, float(len(text))]} for index, text in enumerate(texts)]}
+
+
+def memory_tree(public: Any, backend_url: str, *, vector: bool, summary: bool = True, **settings: Any) -> ConfigTree:
+    """A user whose shared workflow ``Chat`` answers and then makes memories; ``Recall`` reads them before it answers.
+
+    ``vector``: searchable memories with vectors and a state document, else memory files, a summary, and condensation.
+    """
+    tree = standard_tree(public, backend_url)
+    tree.write(f"Users/{USER}.json", {
+        "allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly",
+        "discussionIdMemoryFileWorkflowSettings": "memory-settings", "contextCompactorSettingsFile": "compactor"})
+    tree.write("ApiTypes/Embed.json", {"type": "openAIEmbeddings", "presetType": "Embed"})
+    tree.write("ApiTypes/Chat.json", api_type())
+    tree.write("Endpoints/Embed.json", endpoint(backend_url, apiTypeConfigFileName="Embed",
+                                                modelNameToSendToAPI=EMBEDDING_MODEL))
+    tree.write(f"Workflows/{USER}/memory-settings.json", {
+        "useVectorForQualityMemory": vector, "endpointName": "Stub", "preset": "Plain", "lookbackStartTurn": 2,
+        "chunkEstimatedTokenSize": 60, "maxMessagesBetweenChunks": 4, "fileMemoryWorkflowName": "WriteMemory",
+        "condenseMemories": True, "memoriesBeforeCondensation": 3, "memoryCondensationBuffer": 1,
+        "condenseMemoriesSystemPrompt": "node:condense", "condenseMemoriesPrompt": f"{NEW} [MemoriesToCondense]",
+        "vectorMemoryChunkEstimatedTokenSize": 60, "vectorMemoryMaxMessagesBetweenChunks": 4,
+        "vectorMemorySystemPrompt": "node:facts", "vectorMemoryPrompt": f"{NEW} [TextChunk]",
+        "embeddingEndpointName": "Embed", "useStateDocument": True, "stateDocumentWorkflowName": "WriteState",
+        **settings})
+    tree.write(f"Workflows/{USER}/compactor.json", {
+        "endpointName": "Stub", "preset": "Plain", "lookbackStartTurn": 2, "recentContextTokens": 60,
+        "oldContextTokens": 60, "oldSectionSystemPrompt": "node:old",
+        "oldSectionPrompt": f"[RECENT_MESSAGES] {NEW} [MESSAGES_TO_SUMMARIZE]",
+        "neutralSummarySystemPrompt": "node:neutral", "neutralSummaryPrompt": f"{NEW} [MESSAGES_TO_SUMMARIZE]",
+        "oldestUpdateSystemPrompt": "node:oldest", "oldestUpdatePrompt": f"[EXISTING_SUMMARY] {NEW} [NEW_CONTENT]"})
+    tree.private("WriteMemory", llm_node("memory", prompt=f"{BEFORE} {{agent2Input}} {NEW} {{agent1Input}}"))
+    tree.private("WriteState", llm_node("state", prompt=f"{BEFORE} {{agent2Input}} {NEW} {{agent1Input}}"))
+    answer = llm_node("answer", returnToUser=True, addDiscussionIdTimestampsForLLM=True)
+    fold = {**llm_node("summary", prompt=f"[CHAT_SUMMARY] {NEW} [LATEST_MEMORIES]"), "type": "chatSummarySummarizer",
+            "minMemoriesPerSummary": 2, "loopIfMemoriesExceed": 2}
+    nodes = [{"type": "QualityMemory"}, fold, {"type": "ContextCompactor"}] if not vector and summary else [
+        {"type": "QualityMemory"}]
+    tree.private("Remember", *nodes)
+    tree.shared("Chat", answer, child_node("Remember"))
+    tree.shared("Recall", {"type": "VectorMemorySearch", "input": "some words", "limit": 100} if vector else
+                {"type": "GetCurrentMemoryFromFile"}, {"type": "GetCurrentSummaryFromFile"},
+                llm_node("answer", returnToUser=True, systemPrompt="node:answer <{agent1Output}|{agent2Output}>"))
+    return tree
+
+
+class Exchange:
+    """One chat completion in a thread of its own, which the server may not live to answer."""
+
+    def __init__(self, port: int, model: str, messages: Sequence[dict[str, str]], stream: bool = False) -> None:
+        self.status = 0
+        self.body = b""
+        self.seconds = 0.0
+        self.failure: Exception | None = None
+        self._request = json.dumps({"model": model, "messages": list(messages), "stream": stream})
+        self._port = port
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
+        started = time.monotonic()
+        try:
+            connection.request("POST", "/v1/chat/completions", self._request, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            self.status, self.body = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.failure = error
+        finally:
+            self.seconds = time.monotonic() - started
+            connection.close()
+
+    def wait(self, timeout: float = 20.0) -> Exchange:
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "the request was not answered"
+        return self
+
+    @property
+    def answered(self) -> bool:
+        return self.status == 200 and self.failure is None
