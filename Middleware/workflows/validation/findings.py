@@ -1,4 +1,4 @@
-"""What a check of a workflow found, and the text that shows it to people."""
+"""What a check of a workflow and of the settings it needs found, and the text that shows it to people."""
 from __future__ import annotations
 
 import json
@@ -16,7 +16,7 @@ MAX_LISTED = 40
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to look at in a workflow file.
+    """One thing to look at in a file.
 
     Attributes:
         severity: ``error`` (cannot work as written), ``warning`` (runs, but hardly as meant) or ``note`` (often meant).
@@ -25,6 +25,7 @@ class Finding:
         line: in the file, from 1; None if it is not known.
         expected: what would have been right, if that can be said.
         suggestion: the nearest thing that exists, if one is near.
+        asked_by: for a file that is no workflow: the file of the workflow that needs it.
     """
 
     severity: Severity
@@ -34,6 +35,7 @@ class Finding:
     message: str
     expected: str = ""
     suggestion: str = ""
+    asked_by: str = ""
 
     def __str__(self) -> str:
         line = f" (line {self.line})" if self.line is not None else ""
@@ -82,9 +84,14 @@ def quoted(value: Any, *keys: str) -> str:
 
 
 def _block(file: str, findings: Sequence[Finding]) -> str:
-    name = file.removeprefix("Workflows/").removesuffix(".json")
+    asked_by = findings[0].asked_by
+    name = f"{file}, needed by workflow {_short(asked_by)}" if asked_by else f"Workflow {_short(file)}"
     count = "1 thing" if len(findings) == 1 else f"{len(findings)} things"
     lines = [f"  {finding}" for finding in findings[:MAX_LISTED]]
     if len(findings) > MAX_LISTED:
         lines.append(f"  ... and {len(findings) - MAX_LISTED} more")
-    return "\n".join([f"Workflow {name}: {count} to look at", *lines])
+    return "\n".join([f"{name}: {count} to look at", *lines])
+
+
+def _short(file: str) -> str:
+    return file.removeprefix("Workflows/").removesuffix(".json")

@@ -29,26 +29,28 @@ def check_keys(view: NodeView, known_elsewhere: Collection[str]) -> Iterator[Fin
 
 def _unknown_keys(view: NodeView, known_elsewhere: Collection[str]) -> Iterator[Finding]:
     for name in view.node:
-        if name in view.keys or name in known_elsewhere or _is_remark(name):
+        if name in view.keys or name in known_elsewhere or is_remark(name):
             continue
         if name == NEVER_HONOURED:
             yield _never_honoured(view)
             continue
-        meant = _meant(name, view.keys)
+        meant = meant_key(name, view.keys)
         if not meant:
             continue
         if meant in view.node:
-            yield view.finding("note", name, f"the key '{name}' is unknown and has no effect; '{meant}' counts")
+            yield view.finding("note", name, f"the key {quoted(name)} is unknown and has no effect; '{meant}' counts")
         else:
             severity: Severity = "error" if view.keys[meant].required else "warning"
-            yield view.finding(severity, name, f"the key '{name}' is unknown and has no effect", suggestion=meant)
+            yield view.finding(severity, name, f"the key {quoted(name)} is unknown and has no effect", suggestion=meant)
 
 
-def _meant(name: str, keys: Mapping[str, NodeKey]) -> str:
+def meant_key(name: str, keys: Collection[str]) -> str:
+    """The key that a misspelt one was probably meant to be; empty if none is near."""
     return f"{name}Name" if f"{name}Name" in keys else nearest(name, keys, SPELLING_CUTOFF)
 
 
-def _is_remark(name: str) -> bool:
+def is_remark(name: str) -> bool:
+    """Whether a key was probably written for people only."""
     return not name[:1].isalpha() or any(word in name.casefold() for word in REMARKS)
 
 
@@ -74,7 +76,7 @@ def _missing_keys(view: NodeView) -> Iterator[Finding]:
 
 def _is_given_otherwise(view: NodeView, key: NodeKey) -> bool:
     """Whether the node has the key in another spelling, which is reported as such."""
-    return any(value is not None and name not in view.keys and _meant(name, {key.name: key})
+    return any(value is not None and name not in view.keys and meant_key(name, {key.name})
                for name, value in view.node.items())
 
 

@@ -17,6 +17,8 @@ from Middleware.workflows.validation.findings import Finding, Severity, child, q
 from Middleware.workflows.validation.key_checks import check_keys
 from Middleware.workflows.validation.lines import LineFinder
 from Middleware.workflows.validation.lookups import Lookups
+from Middleware.workflows.validation.memory_checks import check_memory
+from Middleware.workflows.validation.memory_node_checks import check_memory_node
 from Middleware.workflows.validation.names import Names, nearest
 from Middleware.workflows.validation.node_view import COMMON, NodeView, texts_in
 from Middleware.workflows.validation.target_checks import check_targets
@@ -44,13 +46,14 @@ Registry = Mapping[str, Any]
 
 
 def check_workflow(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups) -> list[Finding]:
-    """Everything to look at in a workflow, in the order of its nodes. Changes nothing, and takes any JSON.
+    """Everything to look at in a workflow, in the order of its nodes, and then in the settings that these need.
+
+    Changes nothing, and takes any JSON.
 
     Reads the configuration through ``lookups`` only, which must see the settings of the user who runs the workflow.
     """
     check = _Check(loaded, registry, lookups)
-    findings = [*check.file(), *check.nodes()]
-    return _located(findings, lookups.source(loaded)) if findings else []
+    return _located([*check.file(), *check.nodes(), *check.memory()], loaded, lookups)
 
 
 @dataclass
@@ -106,8 +109,14 @@ class _Check:
             yield from check_keys(view, self._elsewhere)
             yield from self._texts(view)
             yield from check_targets(view, self.lookups)
+            yield from check_memory_node(view, self.lookups)
             yield from _awaited(view, self.loaded.nodes)
             yield from self._tools(view)
+
+    def memory(self) -> Iterator[Finding]:
+        """Findings about other files, which memory nodes need."""
+        views = [self._view(index, node) for index, node in enumerate(self.loaded.nodes)]
+        return check_memory(self.loaded, views, self.lookups)
 
     def _tools(self, view: NodeView) -> Iterator[Finding]:
         if "allowTools" not in view.keys or not as_flag(view.node.get("allowTools")):
@@ -203,9 +212,15 @@ def _is_marked(node: Mapping[str, Any]) -> bool:
     return as_flag(node["is_responder"] if "is_responder" in node else node.get("returnToUser", False))
 
 
-def _located(findings: Sequence[Finding], source: str) -> list[Finding]:
-    """The findings with line numbers in ``source``, the text of the file."""
-    lines = LineFinder(source)
-    return [replace(finding, line=lines.line(finding.json_path),
-                    json_path=finding.json_path.removeprefix("nodes") if lines.is_list else finding.json_path)
-            for finding in findings]
+def _located(findings: Sequence[Finding], loaded: LoadedWorkflow, lookups: Lookups) -> list[Finding]:
+    """The findings with line numbers; each file with findings is read for them."""
+    paths = {loaded.display: loaded.path}
+    if any(finding.file not in paths for finding in findings):
+        paths = {**{display: file.path for display, file in lookups.files().items()}, **paths}
+    lines = {file: LineFinder(lookups.source(paths.get(file, ""))) for file in {finding.file for finding in findings}}
+    return [_with_line(finding, lines[finding.file]) for finding in findings]
+
+
+def _with_line(finding: Finding, lines: LineFinder) -> Finding:
+    path = finding.json_path
+    return replace(finding, line=lines.line(path), json_path=path.removeprefix("nodes") if lines.is_list else path)

@@ -7,7 +7,7 @@ from typing import Any
 from Middleware.utilities.config_workflows import LoadedWorkflow
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 from Middleware.workflows.validation.findings import Finding
-from Middleware.workflows.validation.lookups import Lookups, Problem
+from Middleware.workflows.validation.lookups import ConfigFile, Lookups, Problem
 from Middleware.workflows.validation.workflow_checks import check_workflow
 
 Node = dict[str, Any]
@@ -29,6 +29,9 @@ class FakeLookups(Lookups):
     def endpoint(self, name: str) -> Problem | None:
         return self._find("endpoint", name)
 
+    def makes_embeddings(self, name: str) -> bool:
+        return name.startswith("Vectors")
+
     def preset(self, name: str | None, endpoint: str) -> Problem | None:
         return self._find("preset", name, endpoint)
 
@@ -44,13 +47,19 @@ class FakeLookups(Lookups):
     def script(self, path: str) -> Problem | None:
         return self._find("script", path)
 
+    def user_file(self) -> ConfigFile:
+        return ConfigFile({}, "Users/fake.json", "")
+
+    def user_name(self, key: str) -> str | Problem:
+        return ""
+
     def user_variables(self) -> Mapping[str, Any]:
         return self._user
 
     def fills_partially(self) -> bool:
         return self._is_partial
 
-    def source(self, loaded: LoadedWorkflow) -> str:
+    def source(self, path: str) -> str:
         return self._source
 
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -12,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.services.compactor_settings import CompactorSettings
+from Middleware.services.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
 from Middleware.utilities.config_data import freeze
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 from Middleware.workflows.validation.findings import report
-from Middleware.workflows.validation.lookups import Lookups
+from Middleware.workflows.validation.lookups import ConfigFile, Lookups, Problem
 from Middleware.workflows.validation.workflow_checks import check_workflow
 from Tests.workflows.validation.checking import REGISTRY, FakeLookups, check, llm, static, workflow
 
@@ -57,6 +60,28 @@ def test_any_json_with_real_files(nodes: list[dict[str, Any]], variables: dict[s
         patch.setattr(instance, "CONFIG_DIRECTORY", str(DEMO))
         patch.setattr(instance, "USERS", ["demo"])
         check_workflow(workflow(nodes, variables), REGISTRY, Lookups(BUILT_IN_VARIABLES))
+
+
+MEMORY_NODES = [{"type": name} for name in (
+    "QualityMemory", "RecentMemory", "FullChatSummary", "ConversationMemory", "ContextCompactor")]
+SETTINGS_KEYS = st.sampled_from(sorted(field.metadata["key"] for cls in (MemorySettings, CompactorSettings)
+                                       for field in dataclasses.fields(cls) if "key" in field.metadata))
+SETTINGS = st.dictionaries(SETTINGS_KEYS | TEXTS, JSON | st.sampled_from([True, "true", "missing", "Vectors"]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(SETTINGS, st.text(max_size=5) | JSON)
+def test_any_settings(content: dict[str, Any], name: Any) -> None:
+    class Given(FakeLookups):
+        def user_name(self, key: str) -> str | Problem:
+            return name if isinstance(name, str) else Problem("must be text")
+
+        def settings_file(self, name: str) -> ConfigFile | Problem:
+            return ConfigFile(freeze(content), "Workflows/x.json", "")
+
+    found = check_workflow(workflow(MEMORY_NODES), REGISTRY, Given(source=json.dumps(content, indent=1)))
+    assert all(line.isprintable() for line in report(found).split("\n"))
+    assert all(one.line is not None for one in found)
 
 
 @pytest.mark.parametrize("deep", [5_000])

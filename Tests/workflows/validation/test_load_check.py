@@ -1,17 +1,25 @@
 """The check at the first run of a workflow file: what is logged, when, and with whose settings."""
 from __future__ import annotations
 
+import builtins
+import contextlib
+import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import ConfigurationError
+from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.workflows.managers import workflow_manager
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
-from Middleware.workflows.validation import load_check
+from Middleware.workflows.validation import load_check, lookups
 from Middleware.workflows.validation.load_check import LoadCheck
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, llm, static
@@ -128,7 +136,151 @@ def test_what_was_checked_is_remembered_within_bounds(caplog: pytest.LogCaptureF
     for _ in range(3):
         check.check(workflow([{"type": "StaticResponse", "content": "{zebra}"}]), REGISTRY)
     assert len(told(caplog)) == 4
-    assert len(check._seen) <= 2
+    assert len(check._checked) <= 2
+
+
+# -- users and other files ---------------------------------------------------------------------------------------------
+
+MEMORY_KEY = "discussionIdMemoryFileWorkflowSettings"
+REMEMBER = {"type": "QualityMemory"}
+
+
+class Clock:
+    """Stands in for the clock of the configuration store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(config_utils.config_store(), "clock", lambda: self.now)
+        config_utils.reset_config_store()
+
+
+@pytest.fixture
+def clock(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def edit(lab: EngineLab, name: str, content: Any) -> None:
+    """Change a file without the configuration being told."""
+    (lab.root / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_every_user_is_checked_with_the_own_settings(lab: EngineLab, caplog: pytest.LogCaptureFixture,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "USERS", ["tester", "bob"])
+    lab.user(userWideWorkflowVariables={"motto": "x"})
+    lab.write("Users/bob", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml"})
+    lab.workflow("Shared", [static("{motto}")], folder="_common")
+    for user in ("tester", "bob", "tester", "bob"):
+        lab.request.user = user
+        lab.run_named("Shared", workflow_user_folder_override="_common")
+    (_, text), = told(caplog)
+    assert text.startswith("With the settings of user bob:\nWorkflow _common/Shared: 1 thing")
+
+
+def test_settings_are_told_once_for_all_workflows(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
+    lab.workflow("Other", [REMEMBER, {"type": "ContextCompactor"}])
+    lab.workflow("Third", [REMEMBER, static("x")])
+    lab.run([REMEMBER])
+    lab.run_named("Other")
+    lab.run_named("Third")
+    texts = [text for _, text in told(caplog)]
+    assert [text.splitlines()[0] for text in texts] == [
+        f"Users/tester.json, needed by workflow tester/{name}: 1 thing to look at" for name in ("Main", "Other")]
+    assert [MEMORY_KEY in text for text in texts] == [True, False]
+
+
+def test_a_new_version_of_the_settings_is_told_again(lab: EngineLab, clock: Clock,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
+    lab.user(**{MEMORY_KEY: "Memory"})
+    good = {"endpointName": "Main", "prompt": "[TextChunk]"}
+    lab.write("Workflows/tester/Memory", {**good, "preset": "Clam"})
+    lab.workflow("Main", [REMEMBER])
+    counts = []
+    for content in (None, good, {**good, "preset": "Clam"}, {**good, "preset": "Clam", "lookbackStartTurn": 4}, None):
+        if content is not None:
+            edit(lab, "Workflows/tester/Memory", content)
+        clock.now += 1.5
+        lab.run_named("Main")
+        lab.run_named("Main")
+        counts.append(len(told(caplog)))
+    assert counts == [1, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize(("file", "content", "count"), [
+    ("Endpoints/lab/Extra", {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "None"}, 1),
+    ("Endpoints/lab/Extra", {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "OpenAI", "more": 1}, 0),
+    ("Users/tester", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml",
+                      "conversationMemoryToolWorkflow": "None"}, 1),
+    ("Users/tester", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatml", "more": 1}, 0)])
+def test_what_a_workflow_names_may_break_later(lab: EngineLab, clock: Clock, caplog: pytest.LogCaptureFixture,
+                                               file: str, content: dict[str, Any], count: int) -> None:
+    lab.endpoint("Extra", {})
+    lab.workflow("Main", [{"type": "ConversationMemory"}, static("x", endpointName="Extra")])
+    lab.run_named("Main")
+    assert told(caplog) == []
+    edit(lab, file, content)
+    clock.now += 1.5
+    lab.request = RequestContext(request_id="r-2")  # a request keeps the user's settings that it started with
+    with contextlib.suppress(ConfigurationError):  # the node itself fails
+        lab.run_named("Main")
+    assert len(told(caplog)) == count
+
+
+def test_a_warm_run_asks_nothing_again(lab: EngineLab, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.user(**{MEMORY_KEY: "Memory"})
+    lab.write("Workflows/tester/Memory", {"endpointName": "Main", "prompt": "[TextChunk]"})
+    asked: list[Any] = []
+    changed, stat, opened = load_check.Lookups.changed, os.stat, builtins.open
+    monkeypatch.setattr(load_check.Lookups, "changed", lambda lookups: asked.append("changed") or changed(lookups))
+    loaded = workflow([REMEMBER, llm("x")])
+    check = LoadCheck(BUILT_IN_VARIABLES)
+    for path in lab.root.rglob("*.json"):
+        os.utime(path, (1e9 + 0.1, 1e9 + 0.1))  # the store reads a file that was just written once more
+    with request_scope(lab.request):
+        check.check(loaded, REGISTRY)
+        for name, real in (("stat", stat), ("open", opened)):
+            monkeypatch.setattr(os if name == "stat" else builtins, name, lambda *arguments, real=real, **options: (
+                asked.append(arguments[0]), real(*arguments, **options))[1])
+        for _ in range(50):
+            check.check(loaded, REGISTRY)
+        assert asked == []
+        for _ in range(2):
+            clock.now += 1.5
+            check.check(loaded, REGISTRY)
+            check.check(loaded, REGISTRY)
+        paths = [one for one in asked if one != "changed"]
+        assert asked.count("changed") == 2
+        assert len(paths) <= 2 * len(set(paths))  # each file and folder at most once in a second
+        assert not any(isinstance(path, int) for path in paths)
+
+
+def test_one_of_many_threads_checks(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
+    check, loaded, together = LoadCheck(BUILT_IN_VARIABLES), workflow([static("{zebra}"), REMEMBER]), Barrier(8)
+
+    def run() -> None:
+        with request_scope(RequestContext(request_id="r")):
+            together.wait()
+            check.check(loaded, REGISTRY)
+
+    threads = [Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(told(caplog)) == 1
+
+
+def test_a_comparison_that_fails_is_told_once(lab: EngineLab, clock: Clock, caplog: pytest.LogCaptureFixture,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.workflow("Main", [llm("x"), static("x")])
+    lab.run_named("Main")
+    monkeypatch.setattr(lookups.EndpointFile, "load", lambda name: {}["broken"])
+    check = workflow_manager._load_check
+    with request_scope(lab.request):
+        for _ in range(3):
+            clock.now += 1.5
+            check.check(config_utils.load_workflow("Main"), REGISTRY)
+    assert ["could not be checked" in text for _, text in told(caplog)] == [True]
 
 
 def teardown_module() -> None:
