@@ -29,6 +29,10 @@ SEARCHES = {
     "60 phrases in every memory": ["the", "story", "common", "of", "the story", "story of", "of common"]
     + [f"every {letter} every" for letter in "abcdefghij"] + [f"every {letter}" for letter in "abcdefghijklm"]
     + [f"every{number}" for number in range(30)],
+    "5 words in every memory": [f"every{number}" for number in range(5)],
+    "50 phrases in 0.5% and 10 words in every memory": WORDS[:50] + [f"every{number}" for number in range(10)],
+    "rare3 and 59 phrases in none, whose words are in every": ["rare3"] + [
+        f"every{number % 30} the every{number * 7 % 30} of" for number in range(59)],
 }
 EVERY = "the story of common " + " ".join(f"every {letter}" for letter in "abcdefghijklm") + " " + " ".join(
     f"every{number}" for number in range(30))

@@ -1,33 +1,35 @@
 """Which memories fit a list of phrases best, in bounded time.
 
 Every row that holds a phrase has to be scored before the best are known. That is exact and quick for all ordinary
-searches: some 40 ms for 50 phrases in 100,000 memories. Dozens of phrases that nearly every memory holds would take
-seconds, though, and tell little about any of them. So a search that used up ``CPU_SECONDS`` is given up, and:
+searches: some 45 ms for 50 phrases in 100,000 memories. Dozens of phrases that nearly every memory holds would take
+seconds, though, and tell little about any of them: ``bm25`` gives phrases of every second memory next to no weight. So:
 
-1. The rarest phrases, as many as match ``RARE_MATCHES`` rows together, are searched for alone.
+1. The rarest phrases, as many as match ``MOST_MATCHES`` rows together, are ranked exactly.
 2. What is left of the limit is filled with the best, of the ``NEWEST`` newest memories that match, by the
-   ``MOST_COMMON`` rarest of the other phrases: ``bm25`` counts all matches of each phrase before it ranks a single row.
+   ``MOST_COMMON`` longest of the other phrases, or fewer in a large memory.
+
+A ranking that used up ``CPU_SECONDS`` all the same is given up for one within ``RARE_MATCHES``.
 """
 from __future__ import annotations
 
-import itertools
 import logging
-import math
 import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.vector_memory.connection import RECENCY_BONUS, recency_score
+from Middleware.utilities.vector_memory.phrase_budget import most_rows, share_out
+from Middleware.utilities.vector_memory.recency_ranking import best_by_recency
 
 logger = logging.getLogger(__name__)
 
 CPU_SECONDS = 0.4  # of this thread, so that a busy machine finds the same as an idle one
 WALL_SECONDS = 2.0
+COUNT_SECONDS = 0.15  # of CPU, for counting matches; the words of a phrase may be common where the phrase is not
+MOST_MATCHES = 500_000
 RARE_MATCHES = 4_000
 NEWEST = 1_000
 MOST_COMMON = 10
@@ -69,15 +71,38 @@ def search_ids(database: sqlite3.Connection, search: KeywordSearch, scope: Cance
         return []
     try:
         database.set_progress_handler(_Clock(scope), _STEPS)
-        return _ranked(database, search, search.phrases)
+        return _best(database, search, MOST_MATCHES)
     except sqlite3.OperationalError as error:
         if not _is_interrupted(error, scope):
             raise
-        logger.info("The phrases of a memory search are too common to rank all memories that hold them")
         database.set_progress_handler(_Clock(scope, limited=False), _STEPS)
-        return _without_common_phrases(database, search, scope)
+        return _unhurried(database, search, scope)
     finally:
         database.set_progress_handler(None, 0)
+
+
+def _unhurried(database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None) -> list[int]:
+    try:
+        return _best(database, search, RARE_MATCHES)
+    except sqlite3.OperationalError as error:
+        _is_interrupted(error, scope)
+        raise
+
+
+def _best(database: sqlite3.Connection, search: KeywordSearch, budget: int) -> list[int]:
+    """The best by the phrases within a budget of matches, then the best of the newest by some of the others."""
+    deadline = time.thread_time() + COUNT_SECONDS
+    phrases = share_out(database, search.phrases, budget, lambda: time.thread_time() > deadline)
+    found = _ranked(database, search, phrases.rare) if phrases.rare else []
+    if phrases.common and len(found) < search.limit:
+        known = set(found)
+        some = max(1, min(MOST_COMMON, MOST_MATCHES // most_rows(database)))
+        newest = _ranked(database, search, phrases.common[:some], NEWEST)
+        found += [number for number in newest if number not in known]
+    if phrases.common:
+        logger.info("%d phrases of a memory search are too common to rank all memories that hold them",
+                    len(phrases.common))
+    return found[:search.limit]
 
 
 def _is_interrupted(error: sqlite3.OperationalError, scope: CancelScope | None) -> bool:
@@ -94,72 +119,10 @@ def _ranked(database: sqlite3.Connection, search: KeywordSearch, phrases: Sequen
     """The best rows of all that match, or of that many of the newest of them."""
     weights: list[float | str] = list(search.weights or ())
     score = f"bm25(memories_fts{', ?' * len(weights)})"
-    matches = f"SELECT rowid AS id, {score} AS score FROM memories_fts WHERE memories_fts MATCH ?"
-    values = [*weights, _any_of(phrases)]
-    if newest is not None:  # rowid, not id: only that makes the index be read from its end
-        matches, values = f"SELECT * FROM ({matches} ORDER BY rowid DESC LIMIT ?)", [*values, newest]
-    ranked = f"{matches} ORDER BY score LIMIT ?"
+    matches = f"SELECT rowid, {score} AS score FROM memories_fts WHERE memories_fts MATCH ?"
+    values = [*weights, " OR ".join(phrases)]
+    if newest is not None:
+        matches, values = f"SELECT rowid, score FROM ({matches} ORDER BY rowid DESC LIMIT ?)", [*values, newest]
     if search.use_recency:
-        return _by_recency(database, ranked, [*values, -1], search.limit)
-    return [row[0] for row in database.execute(ranked, [*values, search.limit])]
-
-
-def _any_of(phrases: Sequence[str]) -> str:
-    return " OR ".join(phrases)
-
-
-def _by_recency(database: sqlite3.Connection, ranked: str, values: list[float | str], limit: int) -> list[int]:
-    """The best by rank times ``recency_score``.
-
-    Rows come by rank alone; reading ends where even a memory of this moment could not be among the best any more.
-    """
-    now = datetime.now(UTC)
-    rows = database.cursor()
-    rows.row_factory = None  # there may be very many
-    rows.execute(f"SELECT f.id, f.score, m.date_added FROM ({ranked}) f CROSS JOIN memories m ON m.id = f.id", values)
-    best: list[tuple[float, int]] = []
-    bar = math.inf
-    for number, score, date in rows:
-        if score * (1.0 + RECENCY_BONUS if score < 0 else 1.0) > bar:
-            break
-        score *= recency_score(date, now)
-        if score < bar:
-            best.append((score, number))
-            if len(best) >= 2 * limit:
-                best = sorted(best, key=_rank)[:limit]
-                bar = best[-1][0]
-    rows.close()
-    return [number for _, number in sorted(best, key=_rank)[:limit]]
-
-
-def _rank(scored: tuple[float, int]) -> float:
-    return scored[0]
-
-
-def _without_common_phrases(database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None
-                            ) -> list[int]:
-    try:
-        rare, others = _rare_phrases(database, search.phrases)
-        found = _ranked(database, search, rare) if rare else []
-        if len(found) < search.limit:
-            known = set(found)
-            newest = _ranked(database, search, others[:MOST_COMMON], NEWEST) if others else []
-            found += [number for number in newest if number not in known]
-    except sqlite3.OperationalError as error:
-        _is_interrupted(error, scope)
-        raise
-    return found[:search.limit]
-
-
-def _rare_phrases(database: sqlite3.Connection, phrases: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The phrases with the fewest matches, as many as stay within ``RARE_MATCHES`` together; the others.
-
-    Both rarest first; among phrases too common to count, the longest. Phrases that nothing holds are left out.
-    """
-    counted = "SELECT count(*) FROM (SELECT 1 FROM memories_fts WHERE memories_fts MATCH ? LIMIT ?)"
-    matches = [(database.execute(counted, (phrase, RARE_MATCHES + 1)).fetchone()[0], phrase) for phrase in phrases]
-    matches = sorted((match for match in matches if match[0]), key=lambda match: (match[0], -len(match[1])))
-    sums = itertools.accumulate(count for count, _ in matches)
-    few = sum(1 for total in sums if total <= RARE_MATCHES)
-    ordered = [phrase for _, phrase in matches]
-    return ordered[:few], ordered[few:]
+        return best_by_recency(database, matches, values, search.limit)
+    return [row[0] for row in database.execute(f"{matches} ORDER BY score LIMIT ?", [*values, search.limit])]

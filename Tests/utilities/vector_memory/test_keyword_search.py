@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
-from Middleware.utilities.vector_memory import VectorMemories, keyword_search
+from Middleware.utilities.vector_memory import VectorMemories, keyword_search, recency_ranking
 from Middleware.utilities.vector_memory.connection import recency_score
 from Middleware.utilities.vector_memory.keyword_query import phrases_of, split_query, usable_weights
 from Tests.utilities.vector_memory.lab import CIPHER, item, metadata, opened, texts
@@ -125,16 +125,26 @@ def test_recency_of_no_date(bad: Any) -> None:
     assert recency_score(bad) == 1.0
 
 
+ODD_DATES = ["", "never", "2025-01-01", "20250101T120000Z", "2025-W01-1", "9999-12-31T23:00:00+00:00",
+             "0001-01-01T00:00:00+14:00", "2025-01-01T00:30:00-23:59"]
+
+
+@pytest.mark.parametrize("first_rows", [1, 1500])
 @pytest.mark.parametrize("weights", [None, [1, 2, 3, 4, 5], [-1, -1, -1, -1, -1]])
 @pytest.mark.parametrize("limit", [1, 7, 64, 500])
 @pytest.mark.parametrize("cipher", [NO_CIPHER, CIPHER], ids=["clear", "encrypted"])
-def test_recency_ranks_like_the_product_of_all(tmp_path: Path, cipher: Cipher, limit: int, weights: Any) -> None:
+def test_recency_ranks_like_the_product_of_all(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cipher: Cipher, limit: int, weights: Any, first_rows: int
+) -> None:
+    monkeypatch.setattr(recency_ranking, "FIRST_ROWS", first_rows)
     with opened(tmp_path / "m.db", cipher) as memories:
         memories.store_chunk([item(f"{'mill ' * (1 + number * 7 % 11)}{'stone ' * (number * 5 % 13)}")
                               for number in range(400)], None)
         memories.store_chunk([item("nothing")] * 500, None)
         memories._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", (
             ((datetime.now(UTC) - timedelta(days=number * 37 % 401)).isoformat(), number) for number in range(900)))
+        memories._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", zip(
+            ODD_DATES, range(40, 400, 40), strict=False))
         found = [row["id"] for row in memories.keyword_search("mill;stone", limit, weights, True)]
         ranked = memories.keyword_search("mill;stone", 1000, weights)
         memories.change_cipher(NO_CIPHER)
@@ -144,6 +154,18 @@ def test_recency_ranks_like_the_product_of_all(tmp_path: Path, cipher: Cipher, l
             f"ORDER BY bm25(memories_fts{arguments}) * recency_score(m.date_added) LIMIT ?",
             ('"mill" OR "stone"', limit)).fetchall()
     assert found == [row[0] for row in exact] and len(ranked) == 400
+
+
+@pytest.mark.parametrize("age", [lambda number: number, lambda number: 300 - number, lambda number: number * 37 % 301],
+                         ids=["newest first", "oldest first", "mixed"])
+def test_recency_looks_at_all_rows_of_like_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: Any) -> None:
+    monkeypatch.setattr(recency_ranking, "FIRST_ROWS", 1)
+    with opened(tmp_path / "m.db") as memories:
+        memories.store_chunk([item("mill")] * 300, None)
+        memories._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", (
+            ((datetime.now(UTC) - timedelta(days=age(number))).isoformat(), number) for number in range(1, 301)))
+        found = [row["id"] for row in memories.keyword_search("mill", 7, None, True)]
+    assert found == sorted(range(1, 301), key=age)[:7]
 
 
 # -- common phrases -----------------------------------------------------------------------------------------------
@@ -174,6 +196,34 @@ def test_phrases_that_nothing_holds_do_not_crowd_out_common_ones(common: VectorM
 def test_only_common_phrases_find_the_newest(common: VectorMemories, recency: bool) -> None:
     found = [row["id"] for row in common.keyword_search("the;mill", 100, None, recency)]
     assert sorted(found) == list(range(1951, 2001))
+
+
+@pytest.mark.parametrize("recency", [False, True])
+def test_too_many_matches_are_not_all_ranked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recency: bool) -> None:
+    """What ``bm25`` has to count, in steps that nothing can interrupt, stays within the budget."""
+    monkeypatch.setattr(keyword_search, "MOST_MATCHES", 2000)
+    monkeypatch.setattr(keyword_search, "NEWEST", 20)
+    with opened(tmp_path / "m.db") as memories:
+        memories.store_chunk([item(" ".join(f"w{number}" for number in range(60)) + (" rare" if row == 3 else ""))
+                              for row in range(500)], None)
+        statements: list[str] = []
+        memories._db.set_trace_callback(statements.append)
+        found = [row["id"] for row in memories.keyword_search(
+            ";".join(["rare", *(f"w{number}" for number in range(59))]), 10, None, recency)]
+    ranked = [statement.count('"w') * 500 for statement in statements if "bm25" in statement]
+    assert found[0] == 4 and len(found) == 10 and min(found[1:]) > 480
+    assert 1 <= len(ranked) <= 3 and sum(ranked) <= 2 * 2000
+
+
+@pytest.mark.parametrize("recency", [False, True])
+def test_a_budget_that_suffices_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recency: bool) -> None:
+    query = ";".join(f"w{number}" for number in range(30))
+    with opened(tmp_path / "m.db") as memories:
+        memories.store_chunk([item(" ".join(f"w{row * factor % 97}" for factor in range(1, 9))) for row in range(900)],
+                             None)
+        exact = [row["id"] for row in memories.keyword_search(query, 50, None, recency)]
+        monkeypatch.setattr(keyword_search, "MOST_MATCHES", 5000)  # all rows for all phrases would be 27,000
+        assert [row["id"] for row in memories.keyword_search(query, 50, None, recency)] == exact and len(exact) == 50
 
 
 def test_a_search_ends_with_the_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
