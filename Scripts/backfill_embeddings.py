@@ -5,8 +5,9 @@
 
 It asks the server at ``--url`` (``/v1/embeddings``, or ``/api/embed`` of Ollama) and fills the gaps of that model,
 oldest memories first. ``--model`` must be the ``modelNameToSendToAPI`` of the endpoint that searches use. What was done
-stays when it is stopped; run it again to go on. Exit status: 0 when nothing remains, 1 otherwise, 2 for wrong
-arguments. Encrypted databases cannot be read without their key, and are refused.
+stays when it is stopped; run it again to go on. A memory of which the server makes no vector, though it does of others,
+is skipped and named. Exit status: 0 when nothing remains, 1 otherwise, 2 for wrong arguments. Encrypted databases
+cannot be read without their key, and are refused.
 """
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ from Middleware.utilities.vector_memory.codec import is_token  # noqa: E402
 MOST_FAILURES = 3
 PAUSE = 1.0  # seconds after a failure
 PATHS = {"openai": "/v1/embeddings", "ollama": "/api/embed"}
+_HARMLESS = "memory"  # a text that any model takes
 _SHOWN = 300  # characters of a server's complaint
 _MISSING = ("FROM memories m WHERE NOT EXISTS "
             "(SELECT 1 FROM memory_embeddings e WHERE e.memory_id = m.id AND e.model = ?)")
@@ -178,25 +180,72 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def fill(database: sqlite3.Connection, server: Server, batch_size: int) -> int:
-    """Embed what lacks a vector of the server's model, a commit for each batch; returns the exit status."""
-    failures = 0
-    while rows := database.execute(f"SELECT m.id, m.memory_text {_MISSING} ORDER BY m.id LIMIT ?",
-                                   (server.model, batch_size)).fetchall():
-        try:
-            _store(database, server.model, [row["id"] for row in rows],
-                   server.embed([row["memory_text"] for row in rows]))
-            failures = 0
-            print(f"{_remaining(database, server.model)} memories remain", flush=True)
-        except (ServerError, OverflowError) as error:
-            failures += 1
-            print(f"Memories {rows[0]['id']} to {rows[-1]['id']}: {error}", file=sys.stderr)
-            if failures == MOST_FAILURES:
-                print(f"Stopped after {failures} failures; {_remaining(database, server.model)} memories remain.",
-                      file=sys.stderr)
-                return 1
-            time.sleep(PAUSE)
+    """Embed what lacks a vector of the server's model, a commit for each batch; returns the exit status.
+
+    A memory on which the server fails alone, though it works for others, is skipped and named.
+    """
+    run = _Run(database, server)
+    while rows := run.next_rows(batch_size):
+        if not run.embed_patiently(rows):
+            print(f"Stopped after {MOST_FAILURES} failures; {_remaining(database, server.model)} memories remain.",
+                  file=sys.stderr)
+            return 1
+        print(f"{_remaining(database, server.model)} memories remain", flush=True)
+    if run.skipped:
+        print(f"The server makes no vectors of {len(run.skipped)} memories: {', '.join(map(str, sorted(run.skipped)))}",
+              file=sys.stderr)
+        return 1
     print("All memories have vectors.")
     return 0
+
+
+class _Run:
+    """One way through a database. ``skipped`` are the memories on which the server failed alone."""
+
+    def __init__(self, database: sqlite3.Connection, server: Server) -> None:
+        self._database, self._server = database, server
+        self.skipped: set[int] = set()
+
+    def next_rows(self, count: int) -> list[sqlite3.Row]:
+        rows = self._database.execute(f"SELECT m.id, m.memory_text {_MISSING} ORDER BY m.id LIMIT ?",
+                                      (self._server.model, count + len(self.skipped))).fetchall()
+        return [row for row in rows if row["id"] not in self.skipped][:count]
+
+    def embed_patiently(self, rows: list[sqlite3.Row]) -> bool:
+        """Whether there are vectors now, or memories to skip; otherwise it is the server that does not work."""
+        for attempt in range(MOST_FAILURES):
+            if attempt:
+                time.sleep(PAUSE)
+            if self._embed(rows):
+                return True
+        if not self._server_works():
+            return False
+        self._embed_halves(rows)
+        return True
+
+    def _server_works(self) -> bool:
+        try:
+            return bool(self._server.embed([_HARMLESS]))
+        except ServerError:
+            return False
+
+    def _embed_halves(self, rows: list[sqlite3.Row]) -> None:
+        """Skip what the server does not take."""
+        if len(rows) == 1:
+            self.skipped.add(rows[0]["id"])
+            return
+        for half in (rows[:len(rows) // 2], rows[len(rows) // 2:]):
+            if not self._embed(half):
+                self._embed_halves(half)
+
+    def _embed(self, rows: list[sqlite3.Row]) -> bool:
+        try:
+            _store(self._database, self._server.model, [row["id"] for row in rows],
+                   self._server.embed([row["memory_text"] for row in rows]))
+        except ServerError as error:
+            print(f"Memories {rows[0]['id']} to {rows[-1]['id']}: {error}", file=sys.stderr)
+            return False
+        return True
 
 
 def _store(database: sqlite3.Connection, model: str, numbers: list[int], vectors: list[list[float]]) -> None:

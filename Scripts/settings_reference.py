@@ -42,7 +42,8 @@ def table(settings: type[Any]) -> str:
 
 def _row(field: dataclasses.Field[Any]) -> str:
     kind, meaning = (str(field.metadata[name]) for name in ("kind", "meaning"))
-    return f"| `{field.metadata['key']}` | {KINDS.get(kind, kind)} | {_default(field.default)} | {meaning} |"
+    default = _default("conservative" if kind == LEVEL else field.default)
+    return f"| `{field.metadata['key']}` | {KINDS.get(kind, kind)} | {default} | {meaning} |"
 
 
 def _default(value: Any) -> str:

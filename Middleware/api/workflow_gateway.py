@@ -11,6 +11,7 @@ from Middleware.exceptions import ClientError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext, current_request
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
+from Middleware.utilities.discussion_folder import holds_data_of_a_key
 from Middleware.utilities.discussion_id import extract_discussion_id
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
@@ -42,7 +43,7 @@ def start_user_prompt(request: RequestContext, messages: list[Message], stream: 
     messages = _without_machinery(messages)
     background = _background_workflow(request, messages, stream)
     # a front-end's own call quotes the conversation, whose memories are not its business
-    discussion_id = "" if background else extract_discussion_id(messages) or ""
+    discussion_id = "" if background else _discussion_id(messages, api_key)
     messages = [_escaped(message) for message in messages]
     shared: dict[str, Any] = {"api_key": api_key, "tools": tools, "tool_choice": tool_choice}
 
@@ -53,6 +54,16 @@ def start_user_prompt(request: RequestContext, messages: list[Message], stream: 
 
     manager = background or _choose(request, run_categorization)
     return manager.start(request, messages, discussion_id=discussion_id, stream=stream, **shared)
+
+
+def _discussion_id(messages: list[Message], api_key: str | None) -> str:
+    """The conversation's id, "" if it has none. Without a key nobody gets into a folder of somebody's key."""
+    found = extract_discussion_id(messages) or ""
+    if found and not api_key and holds_data_of_a_key(found):
+        logger.warning("The discussion id of this request is the name of a folder with data of an API key; the request "
+                       "runs without one")
+        return ""
+    return found
 
 
 def _without_machinery(messages: list[Message]) -> list[Message]:

@@ -32,6 +32,7 @@ class RequestContext:
         background_pending: nodes remain to be run after the answer.
         usage, finish_reason, reasoning, fingerprint: outcome of the responder's LLM call, if it said.
         route, endpoint: what was chosen, for the log.
+        told: problems with stored data that the log has been told of.
         stamping: the steps of giving messages their times that were taken.
         hashes: of contents of messages, by content: several nodes look at the whole conversation.
         started, first_token_at, answered_at: monotonic seconds.
@@ -57,6 +58,7 @@ class RequestContext:
     fingerprint: str = ""
     route: str = ""
     endpoint: str = ""
+    told: set[str] = field(default_factory=set, repr=False)
     stamping: set[str] = field(default_factory=set, repr=False)
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
     first_token_at: float | None = None

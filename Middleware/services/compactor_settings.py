@@ -10,7 +10,6 @@ from typing import Any
 from Middleware.exceptions import ConfigurationError
 from Middleware.services.settings_file import INT, LEVEL, NAME, TEXT, read_settings, setting
 from Middleware.utilities import config_utils
-from Middleware.utilities.text_utils import estimation_level_multiplier
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +49,13 @@ class CompactorSettings:
     endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes the summaries.")
     preset_key: str = setting("preset", NAME, "", "Its sampler settings.")
     preset_name_key: str = setting("presetName", NAME, "", "Other name of preset.")
-    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 750, "Longest summary.")
-    recent_tokens: int = setting("recentContextTokens", INT, 20000, "Size of the newest section, never summarised.")
-    old_tokens: int = setting("oldContextTokens", INT, 20000, "Size of the section before it, summarised afresh.")
-    lookback: int = setting("lookbackStartTurn", INT, 5, "Newest messages that belong to no section.")
-    level: Any = setting("wilmerContextEstimationLevel", LEVEL, None, "How far token estimates are trusted.")
+    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 750, "Longest summary.", least=1)
+    recent_tokens: int = setting("recentContextTokens", INT, 20000, "Size of the newest section, never summarised.",
+                                 least=1)
+    old_tokens: int = setting("oldContextTokens", INT, 20000, "Size of the section before it, summarised afresh.",
+                              least=1)
+    lookback: int = setting("lookbackStartTurn", INT, 5, "Newest messages that belong to no section.", least=0)
+    level: float = setting("wilmerContextEstimationLevel", LEVEL, 1.0, "How far token estimates are trusted.")
     old_system_prompt: str = setting("oldSectionSystemPrompt", TEXT, OLD_SYSTEM, "Role for the old section.")
     old_prompt: str = setting("oldSectionPrompt", TEXT, MESSAGES_PROMPT, f"Prompt for it; {MESSAGES}, {RECENT}.")
     neutral_system_prompt: str = setting("neutralSummarySystemPrompt", TEXT, NEUTRAL_SYSTEM,
@@ -78,12 +79,12 @@ class CompactorSettings:
     @property
     def recent_budget(self) -> int:
         """Estimated tokens."""
-        return int(self.recent_tokens * estimation_level_multiplier(self.level))
+        return int(self.recent_tokens * self.level)
 
     @property
     def old_budget(self) -> int:
         """Estimated tokens."""
-        return int(self.old_tokens * estimation_level_multiplier(self.level))
+        return int(self.old_tokens * self.level)
 
 
 def load_compactor_settings() -> CompactorSettings | None:

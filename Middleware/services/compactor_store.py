@@ -2,6 +2,8 @@
 
 ``context_compactor_old.json`` holds the summary of the old section with the hash of the section's last message, and
 the boundary: where the section starts. ``context_compactor_oldest.json`` holds the summary of all that came before.
+The boundary moves back when a conversation gets shorter; ``context_compactor_folded.json``, which may be missing, says
+how far that summary reaches nevertheless.
 """
 from __future__ import annotations
 
@@ -9,15 +11,24 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from Middleware.exceptions import UnreadableDataError
-from Middleware.utilities.discussion_files import Pair, pairs_in, read_json, write_chunks_with_hashes
+from Middleware.exceptions import StoredDataError, UnreadableDataError
+from Middleware.utilities.discussion_files import (
+    Pair,
+    pairs_in,
+    read_json,
+    texts_in,
+    write_chunks_with_hashes,
+    write_json,
+)
 from Middleware.utilities.discussion_folder import DiscussionFolder
 
 logger = logging.getLogger(__name__)
 
 OLD_FILE = "context_compactor_old.json"
 OLDEST_FILE = "context_compactor_oldest.json"
+FOLDED_FILE = "context_compactor_folded.json"
 BOUNDARY = "__boundary__"
 
 
@@ -37,6 +48,36 @@ class Boundary:
 
     def __str__(self) -> str:
         return self.stored_hash if self.index is None else f"{self.index}:{self.stored_hash}"
+
+
+@dataclass(frozen=True)
+class Folded:
+    """How many messages are in the oldest summary.
+
+    Attributes:
+        index: the number of messages, so that this is the index of the first one that is not in the summary.
+        stored_hash: of the last of these messages.
+        previous_hash: of the message before that one; "" if there is none. One message alone may be there many times.
+        summary_hash: of the summary's text. What is known of one summary is not true of another.
+    """
+
+    index: int
+    stored_hash: str
+    previous_hash: str
+    summary_hash: str
+
+    @classmethod
+    def parse(cls, content: dict[str, Any]) -> Folded | None:
+        """What a file holds; None for anything else."""
+        index = content.get("index")
+        hashes = [content.get(key) for key in ("hash", "previousHash", "summaryHash")]
+        if type(index) is not int or index < 1 or not all(isinstance(text, str) for text in hashes):
+            return None
+        return cls(index, *map(str, hashes))
+
+    def as_json(self) -> dict[str, Any]:
+        return {"index": self.index, "hash": self.stored_hash, "previousHash": self.previous_hash,
+                "summaryHash": self.summary_hash}
 
 
 @dataclass(frozen=True)
@@ -73,16 +114,27 @@ class CompactorStore:
             boundary=None if boundary is None else Boundary.parse(boundary),
             oldest=oldest[0] if oldest else None, readable=old is not None and oldest is not None)
 
-    def save(self, old: Pair, boundary: Boundary, oldest: Pair | None = None) -> None:
+    def folded(self) -> Folded | None:
+        """How far the oldest summary reaches, if that is known. It is but a help: a file without use is ignored."""
+        try:
+            return Folded.parse(self._folded_content())
+        except (StoredDataError, OSError) as error:
+            logger.warning("%s is not used: %s", self.folder.display(FOLDED_FILE), _reason(error))
+        return None
+
+    def save(self, old: Pair, boundary: Boundary, oldest: Pair | None = None, folded: Folded | None = None) -> None:
         """Replace the old section's summary, and that of what came before if there is a new one.
 
-        The boundary is written last: an interruption makes the next run fold messages again, but never loses any.
-        Raises UnreadableDataError, with nothing changed, if either file holds something else, and OSError.
+        ``folded`` is told after the summary that it is about, and before the boundary, which is written last: an
+        interruption makes the next run fold messages again at worst, but never loses any. Raises UnreadableDataError,
+        with nothing changed, if either summary's file holds something else, and OSError.
         """
         for name in (OLD_FILE, OLDEST_FILE):
             self._pairs(name)
         if oldest is not None:
             self._write(OLDEST_FILE, [oldest])
+        if folded is not None:
+            self._note(folded)
         self._write(OLD_FILE, [old, (BOUNDARY, str(boundary))])
 
     def _readable(self, name: str) -> list[Pair] | None:
@@ -92,8 +144,22 @@ class CompactorStore:
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
-            logger.error("%s cannot be read: %s", self.folder.display(name), error.strerror or type(error).__name__)
+            logger.error("%s cannot be read: %s", self.folder.display(name), _reason(error))
         return None
+
+    def _folded_content(self) -> dict[str, Any]:
+        display = self.folder.display(FOLDED_FILE)
+        content = read_json(self.folder.file(FOLDED_FILE), self.folder.cipher, display)
+        return {} if content is None else texts_in(content, display)
+
+    def _note(self, folded: Folded) -> None:
+        """Write the file about the oldest summary, unless it holds something else; without it all works on."""
+        try:
+            if Folded.parse(self._folded_content()) != folded:
+                self._make_folder()
+                write_json(self.folder.file(FOLDED_FILE), folded.as_json(), self.folder.cipher, self.folder.file_mode)
+        except (StoredDataError, OSError) as error:
+            logger.warning("%s is not written: %s", self.folder.display(FOLDED_FILE), _reason(error))
 
     def _pairs(self, name: str) -> list[Pair]:
         display = self.folder.display(name)
@@ -101,7 +167,17 @@ class CompactorStore:
         return [] if content is None else pairs_in(content, display)
 
     def _write(self, name: str, pairs: Sequence[Pair]) -> None:
-        if not os.path.isdir(self.folder.folder):
-            self.folder.create()
+        self._make_folder()
         write_chunks_with_hashes(pairs, self.folder.file(name), overwrite=True,
                                  encryption_key=self.folder.encryption_key, mode=self.folder.file_mode)
+
+    def _make_folder(self) -> None:
+        if not os.path.isdir(self.folder.folder):
+            self.folder.create()
+
+
+def _reason(error: Exception) -> str:
+    """What the log may say: texts of system errors name whole paths."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error)

@@ -3,12 +3,15 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.exceptions import BackendStatusError, WilmerError
+from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, WilmerError
 from Middleware.exceptions.early_termination_exception import EarlyTerminationException
+from Middleware.llmapis.backend_errors import log_text
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.vector_math_utils import vector_to_blob
@@ -18,6 +21,11 @@ logger = logging.getLogger(__name__)
 
 EmbeddingService = EmbeddingApiService
 """The embedding model behind an endpoint, for those who ask more than once or need its name first."""
+
+
+PASSING_STATUSES = (401, 403, 404, 408, 429, 502, 503, 504)
+"""These say nothing about the text that was sent."""
+_REFUSED = (BackendStatusError, BackendResponseError)  # what a server may answer because of a text
 
 
 @dataclass(frozen=True)
@@ -46,48 +54,102 @@ def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_na
     """Store vectors for new memories and for some of the oldest without one, made in one call; returns how many.
 
     Errors are logged and nothing more: the memories themselves are stored, and later calls fill the gap. A cancelled
-    request stores nothing.
+    request stores nothing. Older rows on which the endpoint fails are looked for, and not tried again by this process.
 
     Args:
         memories: open for writing.
         backfill_size: how many older rows; 0 for none.
     """
     try:
-        service = EmbeddingService(endpoint_name, scope=scope)
-        new = memories.by_ids(row_ids)
-        older = _older_rows(memories, service.model_name, set(row_ids), _batch_size(backfill_size))
-        return _embed_rows(memories, service, new, older)
+        batch = _Batch(memories, EmbeddingService(endpoint_name, scope=scope))
+        return batch.embed(row_ids, _batch_size(backfill_size))
     except EarlyTerminationException:
         raise
     except (WilmerError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
-        logger.error("Memories could not be embedded by endpoint '%s': %s", endpoint_name, error)
+        logger.error("Memories could not be embedded by endpoint '%s': %s", endpoint_name, log_text(error))
         return 0
 
 
-def _embed_rows(memories: VectorMemories, service: EmbeddingService, new: list[dict[str, Any]],
-                older: list[dict[str, Any]]) -> int:
-    rows = new + older
-    if not rows:
+class _Batch:
+    """One call's rows of a database, and the endpoint that makes their vectors."""
+
+    def __init__(self, memories: VectorMemories, service: EmbeddingService) -> None:
+        self._memories, self._service = memories, service
+
+    def embed(self, row_ids: Sequence[int], backfill: int) -> int:
+        """Raises what the endpoint and the database raise, but for failures that older rows alone cause."""
+        new = self._memories.by_ids(row_ids)
+        older = self._older(set(row_ids), backfill)
+        try:
+            return self._store([*new, *older])
+        except _REFUSED as error:
+            if not older:
+                raise
+            if not new:
+                return self._halves(older, error)
+            logger.warning("Endpoint '%s' failed on a batch with older memories; the new ones are sent alone: %s",
+                           self._service.endpoint_name, log_text(error))
+        done = self._store(new)
+        return done and done + self._in_parts(older)  # nothing is done for a cancelled request
+
+    def _in_parts(self, rows: list[dict[str, Any]]) -> int:
+        """Vectors for rows, all but those on which the endpoint fails alone; these are left out from now on."""
+        try:
+            return self._store(rows)
+        except _REFUSED as error:
+            return self._halves(rows, error)
+
+    def _halves(self, rows: list[dict[str, Any]], error: BackendError) -> int:
+        if error.status in PASSING_STATUSES:
+            raise error
+        if len(rows) > 1:
+            middle = len(rows) // 2
+            return self._in_parts(rows[:middle]) + self._in_parts(rows[middle:])
+        logger.warning("Discussion %s: endpoint '%s' makes no vector of memory %d, which is found by words only: %s",
+                       self._memories.discussion_id, self._service.endpoint_name, rows[0]["id"], log_text(error))
+        _hopeless.add(self._key(rows[0]["id"]))
         return 0
-    try:
-        vectors = service.embed([row["memory_text"] for row in rows])
-    except BackendStatusError as error:
-        if not (new and older and error.status is not None and 400 <= error.status < 500):
-            raise
-        logger.warning("Endpoint '%s' refused a batch with older memories (%s); the new ones are sent alone",
-                       service.endpoint_name, error)
-        return _embed_rows(memories, service, new, [])
-    if vectors is None:
-        return 0
-    blobs = [(row["id"], vector_to_blob(vector)) for row, vector in zip(rows, vectors, strict=True)]
-    return memories.add_embeddings(blobs, service.model_name)
+
+    def _store(self, rows: list[dict[str, Any]]) -> int:
+        if not rows:
+            return 0
+        vectors = self._service.embed([row["memory_text"] for row in rows])
+        if vectors is None:
+            return 0
+        blobs = [(row["id"], vector_to_blob(vector)) for row, vector in zip(rows, vectors, strict=True)]
+        return self._memories.add_embeddings(blobs, self._service.model_name)
+
+    def _older(self, new: set[int], count: int) -> list[dict[str, Any]]:
+        """The oldest rows without a vector, as far as there is hope for them."""
+        if not count:
+            return []
+        hopeless = _hopeless.rows(self._memories.path, self._service.model_name)
+        rows = self._memories.without_embeddings(self._service.model_name, count + len(new) + len(hopeless))
+        return [row for row in rows if row["id"] not in new | hopeless][:count]
+
+    def _key(self, row: int) -> tuple[str, str, int]:
+        return self._memories.path, self._service.model_name, row
 
 
-def _older_rows(memories: VectorMemories, model: str, new: set[int], count: int) -> list[dict[str, Any]]:
-    if not count:
-        return []
-    rows = memories.without_embeddings(model, count + len(new))
-    return [row for row in rows if row["id"] not in new][:count]
+class _HopelessRows:
+    """Rows on which an endpoint failed alone, as (path, model, row); the oldest are forgotten. Thread-safe."""
+
+    def __init__(self, size: int = 10_000) -> None:
+        self._size, self._lock = size, threading.Lock()
+        self._known: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+
+    def add(self, key: tuple[str, str, int]) -> None:
+        with self._lock:
+            self._known[key] = None
+            while len(self._known) > self._size:
+                self._known.popitem(last=False)
+
+    def rows(self, path: str, model: str) -> set[int]:
+        with self._lock:
+            return {row for where, name, row in self._known if (where, name) == (path, model)}
+
+
+_hopeless = _HopelessRows()
 
 
 def _batch_size(value: Any) -> int:

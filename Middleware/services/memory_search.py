@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.exceptions import BackendError, ConfigurationError
+from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.services.cancellation_service import cancellation_service
@@ -29,7 +30,6 @@ NOTHING_FOUND = "No relevant memories found in the vector database for the given
 SEPARATOR = "\n\n---\n\n"
 NAMING_ROWS = 10
 MOST_NAMES = 60
-ALL = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,10 @@ class _Notices:
     def __init__(self, size: int = 1000) -> None:
         self._size, self._lock = size, threading.Lock()
         self._known: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, name: str) -> bool:
+        with self._lock:
+            return name in self._known
 
     def first(self, name: str) -> bool:
         with self._lock:
@@ -147,17 +151,18 @@ class _Search:
             service = EmbeddingService(self._search.embedding_endpoint, scope=self._scope)
             vectors = service.embed([text])
         except (BackendError, ConfigurationError) as error:
-            logger.error("A memory search looks for keywords only, as the text has no embedding: %s", error)
+            logger.error("A memory search looks for keywords only, as the text has no embedding: %s",
+                         log_text(error))
             return []
         if not vectors:  # cancelled
             return []
-        near = self._memories.nearest(vectors[0], service.model_name, self._search.limit)
-        if not near:
-            self._tell_of_missing_vectors(service.model_name)
-        return near
+        self._tell_of_missing_vectors(service.model_name)
+        return self._memories.nearest(vectors[0], service.model_name, self._search.limit)
 
     def _tell_of_missing_vectors(self, model: str) -> None:
-        missing = len(self._memories.without_embeddings(model, ALL))
+        if self._name in fallback_notices:
+            return
+        missing = self._memories.count_without_embeddings(model)
         if missing and fallback_notices.first(self._name):
             logger.warning("Discussion %s: %d memories have no vector of model '%s' and are found by keywords only",
                            self._name, missing, model)

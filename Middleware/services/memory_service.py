@@ -1,7 +1,7 @@
 """What is remembered of a conversation, as texts for prompts.
 
 With a discussion id the texts come from the conversation's files, without one from the messages at hand. Nothing is
-created. Files of another API key raise DataKeyError.
+created but an empty file of memories. Files of another API key raise DataKeyError.
 """
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MemoryService:
         """
         if not discussion_id:
             return CHUNK_BREAK.join(recent_message_blocks(messages, max_turns_to_search, lookback_start))
-        texts = _texts(_store(discussion_id, encryption_key, api_key_hash).memories())
+        texts = _texts(_store(discussion_id, encryption_key, api_key_hash).read_memories())
         if max_summary_chunks_from_file >= 0:
             texts = texts[-(max_summary_chunks_from_file or RECENT_MEMORIES):]
         return CHUNK_BREAK.join(texts) if texts else NOTHING_GENERATED
@@ -63,7 +63,7 @@ class MemoryService:
         """All memories, oldest first; if there are none, a text that says so."""
         if not discussion_id:
             return [NO_MEMORIES]
-        return _texts(_store(discussion_id, encryption_key, api_key_hash).memories()) or [NO_MEMORIES]
+        return _texts(_store(discussion_id, encryption_key, api_key_hash).read_memories()) or [NO_MEMORIES]
 
     # -- summary ---------------------------------------------------------------------------------------------------
     def get_current_summary(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
@@ -126,7 +126,7 @@ def recent_message_blocks(messages: Sequence[Message], max_turns: int, lookback:
 
 def unsummarized(store: MemoryStore) -> list[Pair]:
     """The memories that are not in the summary, oldest first; all of them if it refers to none of them."""
-    memories, summary = store.memories(), store.summary()
+    memories, summary = store.read_memories(), store.summary()
     count = MemoryService.find_how_many_new_memories_since_last_summary([summary] if summary else [], memories)
     return memories if count < 0 else memories[len(memories) - count:]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from Middleware.services.settings_file import FLAG, INT, LEVEL, NAME, NUMBER, TEXT, load_settings, setting
-from Middleware.utilities.text_utils import estimation_level_multiplier
 
 USER_KEY = "discussionIdMemoryFileWorkflowSettings"
 
@@ -24,30 +23,31 @@ class MemorySettings:
                                "QualityMemory writes searchable memories instead of memory files.")
     endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes memories.")
     preset: str = setting("preset", NAME, "", "Its sampler settings.")
-    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 400, "Longest memory.")
-    lookback: int = setting("lookbackStartTurn", INT, 3, "Newest messages, system messages aside, left alone.")
+    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 400, "Longest memory.", least=1)
+    lookback: int = setting("lookbackStartTurn", INT, 3, "Newest messages, system messages aside, left alone.", least=0)
     system_prompt: str = setting("systemPrompt", TEXT, "", "System prompt for a memory.")
     prompt: str = setting("prompt", TEXT, "", "Prompt for a memory.")
     file_workflow: str = setting("fileMemoryWorkflowName", NAME, "", "Workflow that writes memories instead.")
-    chunk_tokens: int = setting("chunkEstimatedTokenSize", INT, 1000, "New text, in tokens, that makes a memory.")
-    chunk_messages: int = setting("maxMessagesBetweenChunks", INT, 5, "New messages that make a memory.")
+    chunk_tokens: int = setting("chunkEstimatedTokenSize", INT, 1000, "New text, in tokens, that makes a memory.",
+                                least=1)
+    chunk_messages: int = setting("maxMessagesBetweenChunks", INT, 5, "New messages that make a memory.", least=1)
 
     vector_workflow: str = setting("vectorMemoryWorkflowName", NAME, "", "Workflow that writes searchable memories.")
     vector_endpoint_name: str = setting("vectorMemoryEndpointName", NAME, "", "Endpoint for searchable memories.")
     vector_preset_name: str = setting("vectorMemoryPreset", NAME, "", "Its sampler settings.")
     vector_max_response_tokens: int = setting("vectorMemoryMaxResponseSizeInTokens", INT, 1024,
-                                              "Longest answer with searchable memories.")
+                                              "Longest answer with searchable memories.", least=1)
     vector_chunk_tokens: int = setting("vectorMemoryChunkEstimatedTokenSize", INT, 1000,
-                                       "New text, in tokens, that makes searchable memories.")
+                                       "New text, in tokens, that makes searchable memories.", least=1)
     vector_chunk_messages: int = setting("vectorMemoryMaxMessagesBetweenChunks", INT, 5,
-                                         "New messages that make searchable memories.")
+                                         "New messages that make searchable memories.", least=1)
     vector_system_prompt: str = setting("vectorMemorySystemPrompt", TEXT, "", "System prompt in place of the built-in.")
     vector_prompt: str = setting("vectorMemoryPrompt", TEXT, "", "Prompt in place of the built-in; [TextChunk].")
     index_topics: bool = setting("vectorMemoryIndexTopics", FLAG, False, "Topics are found by keyword search, too.")
-    level: Any = setting("wilmerContextEstimationLevel", LEVEL, None, "How far token estimates are trusted.")
+    level: float = setting("wilmerContextEstimationLevel", LEVEL, 1.0, "How far token estimates are trusted.")
     embedding_endpoint: str = setting("embeddingEndpointName", NAME, "", "Endpoint that embeds new memories.")
     backfill: int = setting("embeddingBackfillBatchSize", INT, 20, "Older memories embedded per chunk; 0: none.",
-                            otherwise=0)
+                            otherwise=0, least=0)
 
     use_state_document: bool = setting("useStateDocument", FLAG, False, "Keep a document of the present state.")
     state_workflow: str = setting("stateDocumentWorkflowName", NAME, "", "Workflow that writes it.")
@@ -56,23 +56,23 @@ class MemorySettings:
 
     condense: bool = setting("condenseMemories", FLAG, False, "Join older memories.")
     condense_count: int = setting("memoriesBeforeCondensation", INT, 0, "Memories joined at a time.")
-    condense_buffer: int = setting("memoryCondensationBuffer", INT, 0, "Newest memories left alone.")
+    condense_buffer: int = setting("memoryCondensationBuffer", INT, 0, "Newest memories left alone.", least=0)
     condense_system_prompt: str = setting("condenseMemoriesSystemPrompt", TEXT, "", "In place of the built-in.")
     condense_prompt: str = setting("condenseMemoriesPrompt", TEXT, "", "In place of the built-in.")
     condense_endpoint_name: str = setting("condenseMemoriesEndpointName", NAME, "", "Endpoint that joins memories.")
     condense_preset_name: str = setting("condenseMemoriesPreset", NAME, "", "Its sampler settings.")
     condense_response_tokens: int | None = setting("condenseMemoriesMaxResponseSizeInTokens", INT, None,
-                                                   "Longest joined memory.")
+                                                   "Longest joined memory.", least=1)
     lock_seconds: float = setting("condensationLockTimeoutSeconds", NUMBER, 600.0,
                                   "How long to wait for another request at work on the memories; 0: for ever.")
 
     @property
     def file_chunk_size(self) -> int:
-        return int(self.chunk_tokens * estimation_level_multiplier(self.level))
+        return int(self.chunk_tokens * self.level)
 
     @property
     def vector_chunk_size(self) -> int:
-        return int(self.vector_chunk_tokens * estimation_level_multiplier(self.level))
+        return int(self.vector_chunk_tokens * self.level)
 
     @property
     def vector_endpoint(self) -> str:

@@ -5,11 +5,15 @@ were nothing, writers raise UnreadableDataError. Who reads and then writes holds
 """
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
+from Middleware.exceptions import UnreadableDataError
 from Middleware.utilities.discussion_files import (
     Pair,
+    copy_file,
+    hide_file,
     if_readable,
     pairs_as_json,
     pairs_in,
@@ -17,7 +21,7 @@ from Middleware.utilities.discussion_files import (
     texts_in,
     write_json,
 )
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.file_utils import read_plain_text_file, write_plain_text_file
 
 MEMORIES_FILE = "memories.json"
@@ -38,6 +42,21 @@ class MemoryStore:
     def memories(self) -> list[Pair]:
         """Memories and the hashes of the messages they reach to, oldest first."""
         return if_readable(lambda: self._pairs(MEMORIES_FILE) or [], [])
+
+    def read_memories(self) -> list[Pair]:
+        """``memories`` for a node that shows them: it makes the missing file, after which fewer messages are enough
+        for a first memory."""
+        pairs = self.memories()
+        if not pairs:
+            with contextlib.suppress(OSError, UnreadableDataError, TimeoutError), self.folder.lock(SHORT, timeout=1):
+                return self.open_memories()[0]
+        return pairs
+
+    def require_readable(self) -> None:
+        """Raises UnreadableDataError if the memories, the summary or the tracker could not be written afterwards."""
+        self._pairs(MEMORIES_FILE)
+        self._pairs(SUMMARY_FILE)
+        self._object(TRACKER_FILE)
 
     def open_memories(self) -> tuple[list[Pair], bool]:
         """The memories, and whether there was a file for them, which is there from now on.
@@ -105,11 +124,11 @@ class MemoryStore:
     def _write(self, name: str, content: object) -> None:
         if not os.path.isdir(self.folder.folder):
             self.folder.create()
-        write_json(self.folder.file(name), content, self.folder.cipher, self.folder.file_mode)
+        path, cipher = self.folder.file(name), self.folder.cipher
+        write_json(path, content, cipher, self.folder.file_mode)
+        hide_file(path + BACKUP, cipher)
 
     def _back_up(self, name: str) -> None:
         """Copy a file that can be read; raises UnreadableDataError for one that cannot."""
-        pairs = self._pairs(name)
-        if pairs is not None:
-            path = self.folder.file(name) + BACKUP
-            write_json(path, pairs_as_json(pairs), self.folder.cipher, self.folder.file_mode)
+        if self._pairs(name) is not None:
+            copy_file(self.folder.file(name), BACKUP, self.folder.cipher, self.folder.file_mode)

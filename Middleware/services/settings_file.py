@@ -9,25 +9,30 @@ from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.text_utils import as_flag
+from Middleware.utilities.text_utils import as_flag, estimation_level_multiplier
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 INT, NUMBER, FLAG, NAME, TEXT, LEVEL = "int", "number", "bool", "name", "str", "level"
+MOST = 1_000_000_000  # of anything that is counted
 _MISSING = object()
 
 
-def setting(key: str, kind: str, default: Any, meaning: str, *, otherwise: Any = _MISSING) -> Any:
+def setting(key: str, kind: str, default: Any, meaning: str, *, otherwise: Any = _MISSING,
+            least: int | None = None) -> Any:
     """A field of a settings dataclass.
 
     Args:
         kind: ``int``, ``number``, ``bool``, ``name`` (blank means not set), ``str``, or ``level``.
+            The value of a level is a factor.
         otherwise: what an unusable value counts as, if not as the default.
+        least: what a smaller number counts as.
     """
     return dataclasses.field(default=default, metadata={
-        "key": key, "kind": kind, "meaning": meaning, "otherwise": default if otherwise is _MISSING else otherwise})
+        "key": key, "kind": kind, "meaning": meaning, "least": least,
+        "otherwise": default if otherwise is _MISSING else otherwise})
 
 
 def load_settings(cls: type[T], user_key: str, purpose: str) -> T | None:
@@ -62,19 +67,28 @@ def _value(value: Any, field: dataclasses.Field[Any], display: str) -> Any:
     if kind == FLAG:
         return as_flag(value)
     if kind == LEVEL:
-        return value
+        return estimation_level_multiplier(value)
     if kind in (TEXT, NAME):
         if isinstance(value, str):
             return value.strip() if kind == NAME else value
     else:
         number = _number(value, whole=kind == INT)
         if number is not None:
-            return number
+            return _within(number, field, display)
     if kind in (INT, NUMBER) and value == "":
         return field.default
     logger.warning("%s: '%s' is no %s: %r; using %r", display, field.metadata["key"],
                    "text" if kind in (TEXT, NAME) else "number", value, field.metadata["otherwise"])
     return field.metadata["otherwise"]
+
+
+def _within(number: float, field: dataclasses.Field[Any], display: str) -> float:
+    """The number, or the nearest one that makes sense, with a word in the log."""
+    least = field.metadata["least"]
+    nearest = min(number if least is None else max(number, least), MOST)
+    if nearest != number:
+        logger.warning("%s: '%s' is %s; using %s", display, field.metadata["key"], number, nearest)
+    return nearest
 
 
 def _number(value: Any, whole: bool) -> int | float | None:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from Middleware.exceptions import UnreadableDataError
+from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.datetime_utils import (
     add_seconds_to_timestamp,
     format_datetime_to_ts,
@@ -38,12 +39,13 @@ class TimestampService:
     """Reads and writes ``timestamps.json``; does nothing without a discussion id. Messages are in escaped form.
 
     A file that cannot be read is logged and left as it is: nothing is known then, and nothing kept. So is a full disk.
-    Raises DataKeyError for a file of another API key.
+    Raises DataKeyError for a file of another API key, and EarlyTerminationException if ``scope`` is cancelled while
+    another request has the file.
     """
 
     def __init__(self, key_hash: str | None = None, encryption_key: bytes | None = None,
-                 now: Callable[[], datetime] = datetime.now) -> None:
-        self._key_hash, self._encryption_key, self._now = key_hash, encryption_key, now
+                 now: Callable[[], datetime] = datetime.now, scope: CancelScope | None = None) -> None:
+        self._key_hash, self._encryption_key, self._now, self._scope = key_hash, encryption_key, now, scope
 
     # -- writing ---------------------------------------------------------------------------------------------------
     def resolve_and_track_history(self, messages: Sequence[Message], discussion_id: str | None) -> None:
@@ -89,7 +91,7 @@ class TimestampService:
     # -- reading ---------------------------------------------------------------------------------------------------
     def format_messages_with_timestamps(self, messages: Sequence[Message], discussion_id: str | None,
                                         use_relative_time: bool = False) -> list[Message]:
-        """Copies of the messages, led by their times where those are known."""
+        """Copies of the messages, led by their times where those are known. Those without any text get none."""
         copies = [dict(message) for message in messages]
         times = self._load(discussion_id) if discussion_id else {}
         if times:
@@ -98,8 +100,9 @@ class TimestampService:
             for message, key in zip(stamped, hash_messages(stamped), strict=True):
                 stamp = times.get(key)
                 text = _shown(stamp, now, use_relative_time) if isinstance(stamp, str) else ""
-                if text and not message["content"].startswith(text):
-                    message["content"] = f"{text} {message['content']}"
+                content = message.get("content")
+                if text and isinstance(content, str) and not content.startswith(text):
+                    message["content"] = f"{text} {content}"
         return copies
 
     def get_time_context_summary(self, discussion_id: str | None) -> str:
@@ -124,7 +127,7 @@ class TimestampService:
             return
         folder = self._folder(discussion_id)
         try:
-            with folder.lock(SHORT):
+            with folder.lock(SHORT, self._scope):
                 before = self._read(folder)
                 times = dict(before)
                 change(times)

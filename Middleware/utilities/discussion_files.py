@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
+from Middleware.exceptions import ConfigSyntaxError, DataKeyError, UnreadableDataError
+from Middleware.models.request_context import current_request
 from Middleware.utilities.config_text import parse_json
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for
+from Middleware.utilities.encryption_utils import NO_CIPHER, TOKEN_START, Cipher, cipher_for, is_token
 from Middleware.utilities.file_access import atomic_write, find_file_ignoring_case, ordinary_file, resolve_file_path
 
 logger = logging.getLogger(__name__)
@@ -36,8 +37,15 @@ def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
         return None
     with open(found, "rb") as file:
         data = file.read()
+    display = display or os.path.basename(path)
+    data = cipher.decrypt(data)
+    if data.startswith(TOKEN_START):  # no JSON begins like that: it is a token that was cut off
+        raise DataKeyError(f"{display} is encrypted, and not with the present key")
     try:
-        return parse_json(cipher.decrypt(data), display or os.path.basename(path))
+        data.decode("utf-8")
+        return parse_json(data, display)
+    except UnicodeDecodeError as error:  # guessing the encoding could lose what is there at the next write
+        raise UnreadableDataError(f"{display} is not UTF-8 (byte {error.start}). The file is left as it is.") from None
     except ConfigSyntaxError as error:
         raise UnreadableDataError(f"{error}. The file is left as it is.") from None
 
@@ -74,13 +82,47 @@ def _existing(path: str) -> str:
     return find_file_ignoring_case(path) or path
 
 
+def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER, mode: int | None = None) -> None:
+    """Copy the file that ``path`` means, if there is one, to the same name with ``suffix``, never in clear if the
+    cipher is active. Raises OSError and DataKeyError."""
+    found = _existing(path)
+    if ordinary_file(found) is not None:
+        with open(found, "rb") as file:
+            data = file.read()
+        atomic_write(found + suffix, cipher.encrypt(cipher.decrypt(data)), mode)
+
+
+def hide_file(path: str, cipher: Cipher, mode: int | None = None) -> None:
+    """Encrypt a file that is still in clear, as backups of the time before are. Raises OSError."""
+    if not cipher.active or ordinary_file(path) is None:
+        return
+    with open(path, "rb") as file:
+        data = file.read()
+    if data and not is_token(data):
+        atomic_write(path, cipher.encrypt(data), mode)
+
+
 def if_readable(read: Callable[[], T], otherwise: T) -> T:
-    """What ``read`` returns; ``otherwise``, with an error in the log, where a file holds something else."""
+    """What ``read`` returns; ``otherwise`` where a file cannot be read or holds something else.
+
+    The log gets an error, the same one once in a request.
+    """
     try:
         return read()
     except UnreadableDataError as error:
-        logger.error("%s", error)
-        return otherwise
+        _tell_once(str(error))
+    except OSError as error:
+        name = os.path.basename(str(error.filename or "a file"))
+        _tell_once(f"{name} of a discussion cannot be read: {error.strerror or type(error).__name__}")
+    return otherwise
+
+
+def _tell_once(text: str) -> None:
+    request = current_request()
+    if request is None or text not in request.told:
+        logger.error("%s", text)
+    if request is not None:
+        request.told.add(text)
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from dataclasses import dataclass, field
 
 from Middleware.models.cancel_scope import CancelScope
@@ -18,7 +19,19 @@ SHORT = ".lock"
 MEMORIES = ".memories.lock"
 COMPACTOR = ".compactor.lock"
 VECTOR_DATABASE = "vector_memory.db"
+_KEY_FOLDER = re.compile("[0-9a-f]{16}")
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+
+
+def holds_data_of_a_key(discussion_id: str) -> bool:
+    """Whether the folder that this id names without a key is that of a client's key, with discussions of its own."""
+    if not _KEY_FOLDER.fullmatch(discussion_id):
+        return False
+    try:
+        with os.scandir(os.path.join(config_utils.get_discussions_root_directory(), discussion_id)) as entries:
+            return any(entry.is_dir() for entry in entries)
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -125,4 +138,4 @@ class DiscussionFolder:
         ``SHORT`` is for reading, changing and writing a file, ``MEMORIES`` and ``COMPACTOR`` for work that calls LLMs.
         Raises OSError, EarlyTerminationException, and TimeoutError after ``timeout`` seconds (0: one attempt).
         """
-        return process_lock(os.path.join(self.create(), name), scope, timeout)
+        return process_lock(os.path.join(self.create(), name), scope, timeout, self.file_mode or 0o666)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -65,7 +66,8 @@ def _without_tags(text: str) -> str:
 def _checked(name: str) -> str | None:
     if not name.strip():
         return None
-    if not is_flat_name(name) or not name.isprintable() or len(name.encode("utf-8", "replace")) > _MAX_BYTES \
+    if not is_flat_name(name) or len(name.encode("utf-8", "replace")) > _MAX_BYTES \
+            or any(unicodedata.category(mark) == "Cc" for mark in name) \
             or (sys.platform == "win32" and not _storable_on_windows(name)):
         logger.warning("The discussion id of this request cannot be a folder name; the request runs without one")
         return None

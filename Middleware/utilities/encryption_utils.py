@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
+import re
 from functools import lru_cache
 from typing import Protocol
 
@@ -19,6 +20,9 @@ ITERATIONS = 100_000
 TOKEN_START = b"gAAAA"
 _SALT = "WilmerAI-v1-"
 _SALT_WITHOUT_USER = "WilmerAI-encryption-salt-v1"
+_BASE64 = re.compile(rb"[A-Za-z0-9_-]+={0,2}")
+_AROUND_BLOCKS = 57
+_SMALLEST = _AROUND_BLOCKS + 16
 _WRONG_KEY = "stored data of this conversation belongs to another API key or user"
 
 
@@ -34,12 +38,13 @@ class Cipher(Protocol):
 
 
 class NoCipher:
-    """Data in clear."""
+    """Data in clear. ``decrypt`` takes whatever ``encrypt`` gave."""
 
     active = False
 
     def encrypt(self, data: bytes) -> bytes:
-        return data
+        """The data; with a space before it if it would be taken for a token, as a model may write anything."""
+        return b" " + data if is_token(data) else data
 
     def decrypt(self, data: bytes) -> bytes:
         """Raises DataKeyError for an encrypted token: showing or overwriting it helps nobody."""
@@ -84,8 +89,17 @@ def cipher_for(encryption_key: bytes | None) -> Cipher:
 
 
 def is_token(data: bytes) -> bool:
-    """Whether this looks like encrypted data, whatever the key."""
-    return data.lstrip()[:len(TOKEN_START)] == TOKEN_START
+    """Whether all of this, but for line ends behind it, is shaped like a token of some key.
+
+    A token is URL-safe base64 of a version byte, 8 bytes of time, 16 bytes to start from, blocks of 16 bytes, and 32
+    bytes to check it by.
+    """
+    if not data.startswith(TOKEN_START):
+        return False
+    text = data.rstrip(b"\r\n")
+    size = len(text) * 3 // 4 - text.count(b"=")
+    return (len(text) % 4 == 0 and size >= _SMALLEST and (size - _AROUND_BLOCKS) % 16 == 0
+            and _BASE64.fullmatch(text) is not None)
 
 
 def hash_api_key(api_key: str) -> str:

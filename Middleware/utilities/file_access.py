@@ -183,16 +183,17 @@ def path_lock(path: str, scope: CancelScope | None = None) -> contextlib.Abstrac
 
 
 @contextlib.contextmanager
-def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: float | None = None) -> Iterator[None]:
+def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: float | None = None,
+                 mode: int = 0o666) -> Iterator[None]:
     """The turn of one thread of one process with whatever ``lock_file``, which is created and stays, stands for.
 
     Where the file system knows no locks only the threads of this process take turns. A process that dies frees its
     locks. Raises OSError if the file cannot be made, EarlyTerminationException if ``scope`` is cancelled meanwhile, and
-    TimeoutError after ``timeout`` seconds (0: one attempt).
+    TimeoutError after ``timeout`` seconds (0: one attempt). ``mode`` is for a new file.
     """
     started = time.monotonic()
     with _LOCKS.held(lock_file, scope, timeout):
-        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, mode)
         try:
             rest = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))
             _wait_until(lambda: _try_lock(descriptor), scope, rest, pause=_PAUSE)

@@ -70,6 +70,29 @@ def rough_estimate_token_length(text: str, safety_margin: float = 1.10) -> int:
     return int(max(len(text.split()) * 1.35, len(text) / 3.5) * safety_margin)
 
 
+def split_into_tokenized_chunks(text: str, size: float) -> list[str]:
+    """The words of ``text`` in pieces of at most ``size`` estimated tokens; a longer word is a piece of its own."""
+    pieces: list[list[str]] = []
+    used = 0
+    for word in text.split():
+        cost = rough_estimate_token_length(word + " ")
+        if not pieces or used + cost > size:
+            pieces.append([])
+            used = 0
+        pieces[-1].append(word)
+        used += cost
+    return [" ".join(piece) for piece in pieces]
+
+
+def reduce_text_to_token_limit(text: str, limit: float) -> str:
+    """The last words of ``text``, with single spaces, as many as fit ``limit`` estimated tokens."""
+    words = text.split()
+    used, start = 0, len(words)
+    while start and (used := used + rough_estimate_token_length(words[start - 1] + " ")) <= limit:
+        start -= 1
+    return " ".join(words[start:])
+
+
 def estimation_level_multiplier(level: Any) -> float:
     """Factor for a ``wilmerContextEstimationLevel``: how far the estimate may be trusted to be too high."""
     if level is None:

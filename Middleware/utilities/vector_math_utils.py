@@ -72,7 +72,7 @@ def _normalised(vector: Sequence[float]) -> list[float]:
 
 
 class NormalisedVectors:
-    """Vectors that are compared again and again. Those of another length than the query's are like it by 0.0.
+    """Vectors that are compared again and again, each with queries of its own length alone.
 
     Thread-safe, as nothing changes.
     """
@@ -98,11 +98,10 @@ class NormalisedVectors:
             logger.warning("%d of %d stored vectors do not have the %d numbers of the query",
                            len(self._ids) - len(places), len(self._ids), len(query))
         direction = _normalised(query)
-        scores = [0.0] * len(self._ids)
+        scores = dict.fromkeys(places, 0.0)
         if direction and matrix is not None:
-            for place, score in zip(places, _products(matrix, direction), strict=True):
-                scores[place] = score
-        best = heapq.nlargest(limit, range(len(scores)), key=lambda place: (scores[place], -place))
+            scores.update(zip(places, _products(matrix, direction), strict=True))
+        best = heapq.nlargest(limit, scores, key=lambda place: (scores[place], -place))
         return [self._ids[place] for place in best]
 
 

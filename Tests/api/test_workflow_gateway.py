@@ -10,6 +10,7 @@ import pytest
 
 from Middleware.api.messages import chat_messages
 from Middleware.api.workflow_gateway import handle_user_prompt
+from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ClientError, ConfigNotFoundError, ConfigValueError
 from Middleware.models.request_context import request_scope
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
@@ -170,6 +171,15 @@ def test_braces_of_the_conversation(lab: EngineLab, text: str) -> None:
     lab.workflow("_DefaultWorkflow", [static("secret"), llm("", systemPrompt="{chat_user_prompt_last_one}")])
     ask(lab, user(text))
     assert lab.backend.requests[0].json["messages"] == [{"role": "system", "content": text}, user(text)]
+
+
+def test_the_folder_of_a_key_is_no_discussion(lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
+    lab.workflow("_DefaultWorkflow", [static("<{Discussion_Id}>")])
+    message = user("[DiscussionId]ad165b11320bc915[/DiscussionId]hi")
+    assert ask(lab, message) == "<ad165b11320bc915>"
+    (tmp_path / "D" / "ad165b11320bc915" / "their chat").mkdir(parents=True)
+    assert ask(lab, message) == "<>"
 
 
 def test_the_callers_messages_are_not_changed(lab: EngineLab) -> None:

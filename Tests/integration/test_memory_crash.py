@@ -37,6 +37,7 @@ LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.tmp")
 KNOWN_FILES = {
     "memories.json", "memories.json.bak", "memory_anchors.json", "chat_summary.json", "chat_summary.json.bak",
     "condensation_tracker.json", "timestamps.json", "context_compactor_old.json", "context_compactor_oldest.json",
+    "context_compactor_folded.json",
     "vector_memory.db", "vector_memory.db-wal", "vector_memory.db-shm", "vector_memory.db-journal", "state_document.md",
     "state_document.md.bak", ".lock", ".memories.lock", ".compactor.lock"}
 AIMS = {  # nodes after whose call the server is killed; "": after any of the turn's first calls

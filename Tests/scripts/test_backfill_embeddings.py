@@ -83,7 +83,7 @@ def test_only_gaps_of_the_model_are_filled(path: Path, backend: StubBackend) -> 
 
 
 @pytest.mark.parametrize("bad", [
-    status_reply(500), status_reply(401), json_reply({}), json_reply([]), json_reply({"data": [{"embedding": [1]}]}),
+    status_reply(500), status_reply(401), json_reply({}), json_reply([]), json_reply({"data": []}),
     json_reply({"data": [{"embedding": []}] * 3}), json_reply({"data": [{"embedding": ["x"]}] * 3}),
     json_reply({"data": [{"embedding": [1e39]}] * 3}), json_reply({"data": [{"embedding": [10**400]}] * 3}),
     Reply(body=b"no json"), Reply(drop="before_status"), Reply(status=302, headers={"Location": "/v1/embeddings"})])
@@ -91,7 +91,8 @@ def test_three_failures_in_a_row_stop_it(path: Path, backend: StubBackend, bad: 
                                          capsys: pytest.CaptureFixture[str]) -> None:
     backend.responder = lambda request: answer(request) if len(backend.requests) == 1 else bad
     assert run(path, backend, "--batch-size", "3") == 1
-    assert len(backend.requests) == 4 and stored(path) == ALL[:3]  # what was done stays
+    assert len(backend.requests) == 5 and stored(path) == ALL[:3]  # what was done stays
+    assert backend.requests[4].json["input"] == ["memory"]  # it is not because of the texts
     assert "4 memories remain" in capsys.readouterr().err
     backend.responder = answer
     assert run(path, backend) == 0 and stored(path) == ALL
@@ -105,7 +106,25 @@ def test_two_failures_in_a_row_do_not(path: Path, backend: StubBackend) -> None:
 
 def test_slow_server(path: Path, backend: StubBackend) -> None:
     backend.responder = lambda request: Reply(never=True)
-    assert run(path, backend, "--timeout", "0.1") == 1 and len(backend.requests) == 3
+    assert run(path, backend, "--timeout", "0.1") == 1 and len(backend.requests) == 4
+
+
+@pytest.mark.parametrize("bad", [{4}, {1}, {7}, {1, 2, 3}, {2, 5, 7}, set(range(1, 8))])
+@pytest.mark.parametrize("batch_size", ["1", "3", "32"])
+def test_memories_that_the_server_does_not_take_are_skipped(
+        path: Path, backend: StubBackend, bad: set[int], batch_size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    backend.responder = lambda request: (
+        status_reply(400) if {len(text) for text in request.json["input"] if text != "memory"} & bad
+        else answer(request))
+    assert run(path, backend, "--batch-size", batch_size) == 1
+    assert stored(path) == [row for row in ALL if row[0] not in bad]
+    named = ", ".join(map(str, sorted(bad)))
+    assert f"makes no vectors of {len(bad)} memories: {named}\n" in capsys.readouterr().err
+
+
+def test_a_server_that_takes_one_text_at_a_time(path: Path, backend: StubBackend) -> None:
+    backend.responder = lambda request: answer(request) if len(request.json["input"]) == 1 else status_reply(500)
+    assert run(path, backend) == 0 and stored(path) == ALL
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database " * 100])

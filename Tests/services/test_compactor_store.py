@@ -1,4 +1,4 @@
-"""The two files of the context compactor."""
+"""The files of the context compactor."""
 from __future__ import annotations
 
 import json
@@ -10,12 +10,14 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, UnreadableDataError
-from Middleware.services.compactor_store import Boundary, CompactorState, CompactorStore
+from Middleware.services.compactor_store import Boundary, CompactorState, CompactorStore, Folded
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Tests.llmapis.lab import Lab
 
 OLD, OLDEST = "context_compactor_old.json", "context_compactor_oldest.json"
+FOLDED = "context_compactor_folded.json"
+MARK = Folded(3, "h2", "h1", "t0")
 BROKEN = ["{", "5", '{"a": 1}', '[{"text_block": 1, "hash": "h"}]']
 
 
@@ -53,6 +55,55 @@ def test_layout(root: Path) -> None:
     assert (root / "k1" / OLDEST).read_bytes() == (
         b'[\n    {\n        "text_block": "oldest",\n        "hash": "h0"\n    }\n]')
     assert store().read() == CompactorState(("old \u00e9", "h5"), Boundary("h3", 3), ("oldest", "h0"))
+
+
+def test_layout_of_the_note_of_what_was_folded(root: Path) -> None:
+    assert store().folded() is None and not root.exists()
+    store().save(("old", "h5"), Boundary("h3", 3), ("oldest", "h0"), MARK)
+    assert json.loads((root / "k1" / FOLDED).read_bytes()) == {
+        "index": 3, "hash": "h2", "previousHash": "h1", "summaryHash": "t0"}
+    assert store().folded() == MARK
+    store().save(("old", "h6"), Boundary("h4", 4))
+    assert store().folded() == MARK
+
+
+@pytest.mark.parametrize("content", [
+    "{", "[]", "5", "gAAAAA-token", "{}", '{"index": 3}', *(json.dumps({
+        "index": index, "hash": "a", "previousHash": previous, "summaryHash": "c"})
+        for index, previous in (("3", "b"), (True, "b"), (3.0, "b"), (0, "b"), (-1, "b"), (3, None)))])
+def test_an_unusable_note_counts_as_none(root: Path, content: str) -> None:
+    put(root, FOLDED, content)
+    assert store().folded() is None
+    store().save(("old", "h5"), Boundary("h3", 3), ("oldest", "h0"), MARK)
+    assert store().read() == CompactorState(("old", "h5"), Boundary("h3", 3), ("oldest", "h0"))
+    if not content.startswith('{"') and content != "{}":  # nobody's to change
+        assert (root / "k1" / FOLDED).read_text(encoding="utf-8") == content
+    else:
+        assert store().folded() == MARK
+
+
+def test_a_folder_in_place_of_the_note(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (root / "k1" / FOLDED).mkdir(parents=True)
+    assert store().folded() is None
+    store().save(("old", "h5"), Boundary("h3", 3), ("oldest", "h0"), MARK)
+    assert store().read().old == ("old", "h5")
+    assert f"k1/{FOLDED}" in caplog.text and str(root) not in caplog.text
+
+
+@pytest.mark.parametrize(("dies_at", "noted"), [(OLDEST, None), (OLD, MARK)])
+def test_the_note_is_written_between_the_summaries(root: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str,
+                                                   noted: Folded | None) -> None:
+    write = CompactorStore._write
+
+    def die(self: CompactorStore, name: str, pairs: list[tuple[str, str]]) -> None:
+        if name == dies_at:
+            raise KeyboardInterrupt
+        write(self, name, pairs)
+
+    monkeypatch.setattr(CompactorStore, "_write", die)
+    with pytest.raises(KeyboardInterrupt):
+        store().save(("old", "h5"), Boundary("h3", 3), ("oldest", "h0"), MARK)
+    assert store().folded() == noted
 
 
 def test_saving_without_oldest_leaves_it_alone(root: Path) -> None:
@@ -98,12 +149,14 @@ def test_a_folder_in_place_of_a_file(root: Path, caplog: pytest.LogCaptureFixtur
 
 def test_encrypted_on_disk(root: Path) -> None:
     key = derive_encryption_key("secret", "tester")
-    store(key, "a" * 16).save(("old text", "h1"), Boundary("h0", 0), ("oldest text", "h0"))
-    for name in (OLD, OLDEST):
+    store(key, "a" * 16).save(("old text", "h1"), Boundary("h0", 0), ("oldest text", "h0"), MARK)
+    for name in (OLD, OLDEST, FOLDED):
         path = root / ("a" * 16) / "k1" / name
         assert path.read_bytes().startswith(b"gAAAA")
         assert os.name == "nt" or stat.S_IMODE(path.stat().st_mode) == 0o600
     assert store(key, "a" * 16).read().oldest == ("oldest text", "h0")
+    assert store(key, "a" * 16).folded() == MARK
+    assert store(derive_encryption_key("other", "tester"), "a" * 16).folded() is None
     with pytest.raises(DataKeyError):
         store(derive_encryption_key("other", "tester"), "a" * 16).read()
 

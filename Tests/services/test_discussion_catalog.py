@@ -173,6 +173,8 @@ def test_sound_data(lab: DiscussionLab) -> None:
     (lambda folder: put(folder / "memories.json", "[\n{\n"), "plain/memories.json.*line 3"),
     (lambda folder: put(folder / "chat_summary.json", '[{"text_block": 1}]'), "plain/chat_summary.json: entry 1"),
     (lambda folder: put(folder / "timestamps.json", "[]"), "plain/timestamps.json: an object"),
+    (lambda folder: put(folder / "context_compactor_folded.json", "[]"),
+     "plain/context_compactor_folded.json: an object"),
     (lambda folder: put(folder / "memories.json.bak", "{}"), "plain/memories.json.bak: a list"),
     (lambda folder: (folder / "state_document.md").write_bytes(b"a\xff"), "plain/state_document.md: byte 2"),
     (lambda folder: (folder / "vector_memory.db").write_bytes(b"junk" * 999), "plain/vector_memory.db: cannot be read"),
@@ -278,8 +280,9 @@ def test_files_of_old_installations_go_too(lab: DiscussionLab, tmp_path: Path) -
     assert not any(path.exists() for path in old)
 
 
-def test_a_flat_file_alone(lab: DiscussionLab) -> None:
-    put(lab.root / "k1_memories.json")
+@pytest.mark.parametrize("name", ["memories.json", "context_compactor_folded.json"])
+def test_a_flat_file_alone(lab: DiscussionLab, name: str) -> None:
+    put(lab.root / f"k1_{name}")
     assert removal.remove(lab.find("k1")).deleted == 1
     assert list(lab.root.iterdir()) == []
 

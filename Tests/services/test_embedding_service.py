@@ -1,6 +1,7 @@
 """Vectors for memories, from real servers into real databases."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.exceptions import BackendError, ConfigurationError
+from Middleware.exceptions import BackendError, ConfigurationError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services import embedding_service
 from Middleware.utilities.encryption_utils import NO_CIPHER
@@ -46,6 +47,10 @@ def memories(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[VectorM
     with opened(tmp_path / "vector_memory.db", request.param) as database:
         database.store_chunk([item("a" * number) for number in range(1, 7)], None)
         yield database
+
+
+def inputs(backend: StubBackend) -> list[list[int]]:
+    return [[len(text) for text in request.json["input"]] for request in backend.requests]
 
 
 def stored(memories: VectorMemories) -> dict[int, list[float]]:
@@ -99,8 +104,60 @@ def test_nothing_to_embed_needs_no_call(backend: StubBackend, memories: VectorMe
 
 def test_a_batch_that_is_refused_is_sent_without_older_rows(backend: StubBackend, memories: VectorMemories) -> None:
     backend.responder = lambda request: status_reply(400) if "a" in request.json["input"] else answer(request)
-    assert embedding_service.embed_new_rows(memories, [5, 6], "Embed", 2) == 2
-    assert len(backend.requests) == 2 and list(stored(memories)) == [5, 6]
+    assert embedding_service.embed_new_rows(memories, [5, 6], "Embed", 2) == 3
+    assert inputs(backend) == [[5, 6, 1, 2], [5, 6], [1, 2], [1], [2]] and list(stored(memories)) == [2, 5, 6]
+
+
+MALFORMED = json_reply({"data": []})
+
+
+@pytest.mark.parametrize("reply", [status_reply(400), status_reply(413), status_reply(500), MALFORMED])
+def test_a_row_that_no_server_takes_stops_nothing(backend: StubBackend, memories: VectorMemories, reply: Reply,
+                                                  caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried once in the life of the process; the rows behind it get their turn."""
+    backend.responder = lambda request: reply if "aa" in request.json["input"] else answer(request)
+    assert embedding_service.embed_new_rows(memories, [6], "Embed", 3) == 3 and list(stored(memories)) == [1, 3, 6]
+    assert "memory 2" in caplog.text
+    backend.requests.clear()
+    assert embedding_service.embed_new_rows(memories, [], "Embed", 3) == 2
+    assert inputs(backend) == [[4, 5]] and list(stored(memories)) == [1, 3, 4, 5, 6]
+
+
+def test_older_rows_alone(backend: StubBackend, memories: VectorMemories) -> None:
+    backend.responder = lambda request: status_reply(400) if "aa" in request.json["input"] else answer(request)
+    assert embedding_service.embed_new_rows(memories, [], "Embed", 3) == 2
+    assert inputs(backend) == [[1, 2, 3], [1], [2, 3], [2], [3]]
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 503])
+def test_a_server_that_has_enough_blames_no_row(backend: StubBackend, memories: VectorMemories, status: int) -> None:
+    backend.responder = lambda request: (status_reply(status) if "a" in request.json["input"]
+                                         else answer(request))
+    assert embedding_service.embed_new_rows(memories, [6], "Embed", 3) == 0 and list(stored(memories)) == [6]
+    backend.responder = answer
+    assert embedding_service.embed_new_rows(memories, [], "Embed", 3) == 3
+
+
+def test_a_request_cancelled_between_the_calls_sends_no_more(backend: StubBackend, memories: VectorMemories) -> None:
+    scope = CancelScope()
+
+    def reply(request: Any) -> Reply:
+        if "a" in request.json["input"]:
+            scope.cancel()
+            return status_reply(400)
+        return answer(request)
+
+    backend.responder = reply
+    with contextlib.suppress(EarlyTerminationException):
+        embedding_service.embed_new_rows(memories, [5, 6], "Embed", 2, scope)
+    assert len(backend.requests) == 1
+
+
+def test_rows_without_hope_are_bounded() -> None:
+    rows = embedding_service._HopelessRows(2)
+    for number in range(3):
+        rows.add(("p", "m", number))
+    assert rows.rows("p", "m") == {1, 2} and rows.rows("p", "x") == rows.rows("q", "m") == set()
 
 
 @pytest.mark.parametrize("reply", [

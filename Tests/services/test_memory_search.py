@@ -214,6 +214,40 @@ def test_the_log_tells_of_missing_vectors_once(folder: DiscussionFolder, backend
     assert caplog.text.count("2 memories have no vector") == 1
 
 
+@pytest.mark.parametrize("mode", ["semantic", "hybrid"])
+def test_the_log_tells_if_some_vectors_are_missing(folder: DiscussionFolder, backend: StubBackend, mode: str,
+                                                   caplog: pytest.LogCaptureFixture) -> None:
+    remember(folder, *VECTORS, vectors=VECTORS)
+    semantic("owl", mode=mode)
+    assert caplog.text == ""
+    remember(folder, "new owl")
+    assert semantic("owl", mode=mode)[0] in ("near", "far owl", "new owl")
+    assert "1 memories have no vector of model 'model-x'" in caplog.text
+
+
+def test_missing_vectors_are_counted_without_reading_memories(folder: DiscussionFolder, backend: StubBackend,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*args: Any) -> None:
+        raise AssertionError("memories are read only to be counted")
+
+    remember(folder, *VECTORS, vectors=VECTORS)
+    remember(folder, "new owl")
+    monkeypatch.setattr(VectorMemories, "without_embeddings", read)
+    assert semantic("owl")[0] == "near"
+
+
+def test_vectors_of_another_length_are_not_found(folder: DiscussionFolder, backend: StubBackend) -> None:
+    """A model that was exchanged behind its name."""
+    remember(folder, "owl", "cat", vectors={"owl": [1.0, 0.0, 0.0], "cat": [1.0, 0.0, 0.0]})
+    assert semantic("owl") == ["owl"] == semantic("owl", mode="hybrid")
+
+
+@pytest.mark.parametrize("mode", ["keyword", "semantic", "hybrid"])
+def test_a_huge_limit(folder: DiscussionFolder, backend: StubBackend, mode: str) -> None:
+    remember(folder, *VECTORS, vectors=VECTORS, entities={"far owl": ["near"]})
+    assert "far owl" in semantic("owl", 10 ** 30, mode, use_entity_expansion=True)
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.2])
 def test_a_cancelled_request(folder: DiscussionFolder, backend: StubBackend, delay: float) -> None:
     remember(folder, *VECTORS, vectors=VECTORS)

@@ -53,7 +53,8 @@ def test_without_memories(store: MemoryStore, chunks: int) -> None:
     assert service.get_chat_summary_memories(chat(9), "d1") == ""
     assert service.get_current_summary("d1") == "There is not yet a summary file"
     assert service.get_current_state_document("d1") == "No state document has been created yet"
-    assert not Path(store.folder.folder).exists()
+    kept = [path for path in Path(store.folder.folder).iterdir() if not path.name.startswith(".")]
+    assert [(path.name, path.read_bytes()) for path in kept] == [("memories.json", b"[]")]
 
 
 def test_current_texts(store: MemoryStore) -> None:

@@ -60,8 +60,14 @@ def test_fallbacks_between_keys(lab: Lab) -> None:
     ({"condensationLockTimeoutSeconds": -1}, "lock_timeout", None),
     ({"condensationLockTimeoutSeconds": "soon"}, "lock_timeout", 600),
     ({"condensationLockTimeoutSeconds": 1.5}, "lock_timeout", 1.5),
+    ({"chunkEstimatedTokenSize": -5}, "chunk_tokens", 1), ({"maxMessagesBetweenChunks": 0}, "chunk_messages", 1),
+    ({"lookbackStartTurn": -2}, "lookback", 0), ({"maxResponseSizeInTokens": 10 ** 40}, "max_response_tokens", 10 ** 9),
+    ({"chunkEstimatedTokenSize": 1e300, "wilmerContextEstimationLevel": "xaggressive"}, "file_chunk_size", 1850000000),
     ({"chunkEstimatedTokenSize": 100, "wilmerContextEstimationLevel": " Balanced"}, "file_chunk_size", 125),
     ({"vectorMemoryChunkEstimatedTokenSize": 3, "wilmerContextEstimationLevel": "aggressive"}, "vector_chunk_size", 4),
+    ({"chunkEstimatedTokenSize": -5}, "chunk_tokens", 1), ({"maxMessagesBetweenChunks": 0}, "chunk_messages", 1),
+    ({"lookbackStartTurn": -2}, "lookback", 0), ({"maxResponseSizeInTokens": 10 ** 40}, "max_response_tokens", 10 ** 9),
+    ({"chunkEstimatedTokenSize": 1e300, "wilmerContextEstimationLevel": "xaggressive"}, "file_chunk_size", 1850000000),
     ({"chunkEstimatedTokenSize": 100, "wilmerContextEstimationLevel": 7}, "file_chunk_size", 100),
 ])
 def test_values(lab: Lab, content: dict[str, Any], attribute: str, value: Any) -> None:

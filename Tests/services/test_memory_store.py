@@ -12,6 +12,7 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities import config_utils
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Tests.llmapis.lab import Lab
@@ -134,3 +135,62 @@ def test_memories_in_clear_are_not_copied_in_clear(root: Path) -> None:
     MemoryStore(DiscussionFolder("k1", HASH, KEY)).replace_memories([("hidden", "1")])
     for path in (root / HASH / "k1").glob("memories*"):
         assert path.read_bytes().startswith(b"gAAAA")
+
+
+def test_reading_for_a_node_makes_the_file_of_memories(root: Path, store: MemoryStore) -> None:
+    assert store.read_memories() == []
+    assert (root / "k1" / "memories.json").read_bytes() == b"[]"
+    store.append_memory("a", "1")
+    assert store.read_memories() == [("a", "1")]
+
+
+def test_reading_where_nothing_can_be_made(root: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(root))
+    root.write_text("a file where the folder should be", encoding="utf-8")
+    assert store.read_memories() == []
+
+
+def test_a_folder_in_place_of_a_file(root: Path, store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("memories.json", "chat_summary.json"):
+        (root / "k1" / name).mkdir(parents=True)
+    assert store.read_memories() == [] and store.summary() is None
+    assert "memories.json of a discussion cannot be read" in caplog.text
+    with pytest.raises(OSError):
+        store.append_memory("a", "1")
+
+
+def test_what_must_be_readable_before_an_llm_is_asked(root: Path, store: MemoryStore) -> None:
+    store.require_readable()
+    store.append_memory("a", "1")
+    store.require_readable()
+    (root / "k1" / "condensation_tracker.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UnreadableDataError, match="condensation_tracker"):
+        store.require_readable()
+
+
+def test_backups_keep_what_stood_beside_the_texts(root: Path, store: MemoryStore) -> None:
+    store.append_memory("a", "1")
+    path = root / "k1" / "memories.json"
+    before = path.read_bytes().replace(b'"hash"', b'"note": "mine", "hash"')
+    path.write_bytes(before)
+    store.replace_memories([("b", "1")])
+    assert (root / "k1" / "memories.json.bak").read_bytes() == before
+
+
+def test_backups_of_the_time_in_clear_are_hidden_with_the_next_write(root: Path) -> None:
+    clear = MemoryStore(DiscussionFolder("k1", HASH))
+    clear.append_memory("in clear", "1")
+    clear.replace_memories([("joined in clear", "1")])
+    clear.save_summary("in clear", "1")
+    clear.save_summary("in clear too", "1")
+    hidden = MemoryStore(DiscussionFolder("k1", HASH, KEY))
+    hidden.append_memory("hidden", "2")
+    hidden.save_summary("hidden", "2")
+    for path in (root / HASH / "k1").glob("*.json*"):
+        assert path.read_bytes().startswith(b"gAAAA"), path
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
+def test_lock_files_are_private_too(root: Path) -> None:
+    MemoryStore(DiscussionFolder("k1", HASH)).read_memories()
+    assert stat.S_IMODE((root / HASH / "k1" / ".lock").stat().st_mode) == 0o600

@@ -4,6 +4,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import DataKeyError
+from Middleware.exceptions import DataKeyError, EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.timestamp_service import PLACEHOLDER, TimestampService
 from Middleware.utilities import config_utils
 from Middleware.utilities.datetime_utils import format_datetime_to_ts
+from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces
@@ -225,7 +229,44 @@ def test_requests_at_the_same_time_lose_nothing(root: Path, service: TimestampSe
     assert len(stored(root)) == 16
 
 
-ROLES, CONTENTS = st.sampled_from(["user", "assistant", "system"]), st.sampled_from(["", "a", "b", "Bob:", "c"])
+@pytest.mark.parametrize("write", [
+    lambda service: service.resolve_and_track_history([said("a")], "k1"),
+    lambda service: service.save_placeholder_timestamp("k1"),
+    lambda service: service.commit_assistant_response("k1", "a"),
+    lambda service: service.save_specific_timestamp("k1", "a", stamp())])
+def test_a_cancelled_request_waits_for_nobody(root: Path, write: Callable[[TimestampService], None]) -> None:
+    scope, left = CancelScope(), threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(EarlyTerminationException):
+            write(TimestampService(scope=scope))
+        left.set()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    with DiscussionFolder("k1").lock(SHORT):
+        thread.start()
+        assert not left.wait(0.1)
+        started = time.monotonic()
+        scope.cancel("gone")
+        assert left.wait(5) and time.monotonic() - started < 0.25
+    thread.join(5)
+    assert not (root / "k1" / "timestamps.json").exists()
+
+
+# -- messages without text ---------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("blank", [{"role": "assistant", "content": None}, {"role": "assistant"}])
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_message_without_text_stays_as_it_is(service: TimestampService, blank: Message, relative: bool) -> None:
+    messages = [said("a"), blank, said("b"), dict(blank)]
+    service.save_placeholder_timestamp("k1")
+    service.resolve_and_track_history(messages, "k1")
+    copies = service.format_messages_with_timestamps(messages, "k1", relative)
+    assert [copies[1], copies[3]] == [blank, blank]
+    assert all(copy["content"].endswith((") a", ") b", "] a", "] b")) for copy in (copies[0], copies[2]))
+
+
+ROLES, CONTENTS = st.sampled_from(["user", "assistant", "system"]), st.sampled_from(["", "a", "b", "Bob:", "c", None])
 TEXTS = st.lists(st.tuples(ROLES, CONTENTS))
 
 
@@ -244,7 +285,8 @@ def test_every_message_gets_a_time_that_stays(tmp_path_factory: pytest.TempPathF
             assert known.items() <= times.items()
             wanted = [m for i, m in enumerate(messages) if m["role"] != "system"
                       and not (i == len(messages) - 1 and m["content"] == "Bob:")]
-            assert {h(m["content"]) for m in wanted} <= times.keys()
+            assert {h(m["content"] or "") for m in wanted} <= times.keys()
+            TimestampService().format_messages_with_timestamps(messages, "k1")
             known = times
 
 

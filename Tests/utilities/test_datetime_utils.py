@@ -14,6 +14,14 @@ def test_timestamp_round_trip():
     assert d.parse_timestamp_string(" Friday, 2025-08-04 18:30:00) ") == MOMENT
 
 
+def test_a_wrong_weekday_does_not_matter():
+    assert d.parse_timestamp_string("(Monday, 2025-08-05 18:30:00)") == datetime(2025, 8, 5, 18, 30, 0)  # a Tuesday
+
+
+def test_junk_is_not_moved():
+    assert d.add_seconds_to_timestamp("junk", -1) == "junk"
+
+
 @pytest.mark.parametrize("text", ["", "(Someday, 2025-08-04 18:30:00)", "(Monday, 2025-13-04 18:30:00)", "Monday",
                                   None])
 def test_no_timestamp(text):
@@ -27,6 +35,9 @@ def test_moving_a_timestamp():
 
 @pytest.mark.parametrize("elapsed, text", [
     (timedelta(seconds=59), "less than a minute"), (timedelta(seconds=-90), "less than a minute"),
+    (timedelta(seconds=5), "less than a minute"), (timedelta(seconds=61), "1 minute"),
+    (timedelta(hours=2, minutes=15), "2 hours, 15 minutes"), (timedelta(days=1, minutes=3), "1 day, 3 minutes"),
+    (timedelta(days=-3), "less than a minute"),
     (timedelta(minutes=1), "1 minute"), (timedelta(days=2, hours=1, minutes=3), "2 days, 1 hour, 3 minutes"),
     (timedelta(days=1, minutes=5), "1 day, 5 minutes"), (timedelta(hours=2), "2 hours")])
 def test_elapsed(elapsed, text):

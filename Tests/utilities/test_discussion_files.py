@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import DataKeyError, UnreadableDataError
+from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import file_utils as f
-from Middleware.utilities.discussion_files import read_json, write_json
+from Middleware.utilities.discussion_files import if_readable, read_json, write_json
 from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_key
 
 KEY = derive_encryption_key("secretkey", "alice")
@@ -140,3 +141,29 @@ def test_any_json_is_indented(tmp_path_factory: pytest.TempPathFactory, content:
     path = tmp_path_factory.mktemp("any") / "x.json"
     write_json(str(path), content)
     assert path.read_bytes().decode("ascii") == json.dumps(content, indent=4)
+
+
+def test_other_encodings_are_not_guessed(path: Path) -> None:
+    path.parent.mkdir()
+    content = '[{"text_block": "caf\u00e9", "hash": "1"}]'.encode("cp1252")
+    path.write_bytes(content)
+    with pytest.raises(UnreadableDataError, match=r"memories.json is not UTF-8 \(byte 20\)"):
+        f.read_chunks_with_hashes(str(path))
+    with pytest.raises(UnreadableDataError):
+        f.write_chunks_with_hashes(PAIRS, str(path))
+    assert path.read_bytes() == content
+
+
+def test_a_problem_is_told_once_in_a_request(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> str:
+        raise UnreadableDataError("k1/memories.json, line 1: no")
+
+    def lost() -> str:
+        raise PermissionError(13, "Permission denied", "/somewhere/memories.json")
+
+    for _ in range(2):
+        with request_scope(RequestContext()):
+            for read in (fail, fail, lost, lost):
+                assert if_readable(read, "nothing") == "nothing"
+    assert [record.message for record in caplog.records] == 2 * [
+        "k1/memories.json, line 1: no", "memories.json of a discussion cannot be read: Permission denied"]

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
+from Middleware.utilities.hashing_utils import hash_single_message
 
 
 def tag(name: str) -> str:
@@ -25,6 +26,8 @@ def m(content: Any, role: str = "user") -> dict[str, Any]:
     ([f"x{tag('d1')}y"], "d1"),
     (["none", f"{tag('first')}{tag('second')}", tag("third")], "first"),
     ([tag("../z"), tag("ok")], None),
+    ([tag("a")], "a"),
+    ([tag(" x y ")], " x y "),
     ([tag("a\nb")], None),
     ([tag("a\nb"), tag("ok")], "ok"),
     ([tag("")], None),
@@ -43,14 +46,17 @@ def test_first_complete_tag(contents: list[Any], expected: str | None) -> None:
     assert extract_discussion_id([m(content) for content in contents]) == expected
 
 
-@pytest.mark.parametrize("name", ["../evil", "a/b", "C:x", "..", ".", "a\\b", "a\tb", "a\x00b", "x" * 256, "é" * 128])
+@pytest.mark.parametrize("name", [
+    "../evil", "a/b", "C:x", "..", ".", "a\\b", "a\tb", "12:30", "a\x85b", "a\x00b", "x" * 256, "é" * 128])
 def test_unsafe_ids_are_none(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert extract_discussion_id([m(tag(name))]) is None
     assert caplog.records
 
 
-@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "...a", "a b-c_d"])
+@pytest.mark.parametrize("name", [
+    "x" * 255, "é" * 127, "...a", "a b-c_d", "第一章\u3000始まり", "family 👨\u200d👩\u200d👧", "می\u200cخواهم",
+    "a\u00a0b", "a\u00adb"])
 def test_unusual_but_safe(name: str) -> None:
     assert extract_discussion_id([m(tag(name))]) == name
 
@@ -62,6 +68,12 @@ def test_any_role_but_tool(role: str) -> None:
 
 def test_a_tool_message_never_selects() -> None:
     assert extract_discussion_id([m(tag("t"), "tool")]) is None
+
+
+def test_what_is_left_beside_a_tag_counts_for_stored_hashes() -> None:
+    messages = [m("[DiscussionId]k1[/DiscussionId] How are you?")]
+    strip_discussion_tags(messages)
+    assert hash_single_message(messages[0]) == "41e469e00a8552419fbd5fbb2177d0024f7f0b1c73ff52f3a1c8e06dbca13174"
 
 
 def test_all_tags_are_removed_everywhere() -> None:
@@ -82,7 +94,8 @@ PIECES = ["[DiscussionId]", "[/DiscussionId]", "[DiscussionId", "DiscussionId]",
 def test_finds_what_the_pattern_finds(text: str) -> None:
     found, messages = PATTERN.search(text), [m(text)]
     name = found.group(1) if found else ""
-    assert extract_discussion_id(messages) == (name if name.strip() and name.isprintable() else None)
+    usable = name.strip() and not re.search(r"[\x00-\x1f\x7f-\x9f]", name)
+    assert extract_discussion_id(messages) == (name if usable else None)
     strip_discussion_tags(messages)
     assert messages[0]["content"] == PATTERN.sub("", text)
 

@@ -1,6 +1,7 @@
 """Keys and ciphers of stored data."""
 from __future__ import annotations
 
+import base64
 import logging
 
 import pytest
@@ -30,6 +31,36 @@ def test_name_of_the_folder_of_a_key() -> None:
 ])
 def test_key_derivation(user: str | None, key: bytes) -> None:
     assert derive_encryption_key("secretkey", user) == key
+
+
+OTHER = cipher_for(derive_encryption_key("other", "alice"))
+BASE64 = "ABCXYZabcxyz0189-_"
+LOOKALIKES = st.one_of(
+    st.binary(max_size=40),
+    st.text(BASE64, max_size=130).map(lambda text: f"gAAAA{text}".encode()),
+    st.tuples(st.integers(1, 9), st.sampled_from("AQgw_-")).map(
+        lambda drawn: base64.urlsafe_b64encode(b"\x80" + bytes(4) + drawn[1].encode() * (52 + 16 * drawn[0]))),
+    st.binary(max_size=60).map(OTHER.encrypt)).flatmap(
+    lambda data: st.sampled_from([data, data + b"\n", data + b"\r\n", b"\n" + data, data + b"=", data[:-1]]))
+"""What models write when they want to be funny, and tokens of another key."""
+
+
+@given(LOOKALIKES)
+def test_nothing_stored_in_clear_is_refused(data: bytes) -> None:
+    stored = NO_CIPHER.encrypt(data)
+    assert NO_CIPHER.decrypt(stored) == cipher_for(ALICE).decrypt(stored) == stored
+    assert stored in (data, b" " + data) and (stored == data) is not is_token(data)
+
+
+@pytest.mark.parametrize("data, token", [
+    (OTHER.encrypt(b""), True), (OTHER.encrypt(b"x" * 15), True), (OTHER.encrypt(b"x" * 16), True),
+    (OTHER.encrypt(b"x" * 1000), True), (OTHER.encrypt(b"x") + b"\r\n", True),
+    (b" " + OTHER.encrypt(b"x"), False), (OTHER.encrypt(b"x") + b" \n", False), (OTHER.encrypt(b"x")[:-4], False),
+    (b"gAAAA", False), (b"gAAAA" + b"A" * 95, False), (b"gAAAAA, said the owl. " * 20, False), (b"gAAAAA" * 30, False),
+    (OTHER.encrypt(b"x")[:-4] + b"A=A=", False), (b"gAAAA" + bytes([0xe9]) * 95, False), (b"", False),
+], ids=map(str, range(15)))  # tokens differ from run to run
+def test_tokens_are_known_by_their_shape(data: bytes, token: bool) -> None:
+    assert is_token(data) is token
 
 
 @given(st.binary(max_size=200).filter(lambda data: not is_token(data)))

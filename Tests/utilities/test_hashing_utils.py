@@ -18,6 +18,7 @@ from Middleware.utilities.hashing_utils import (
     hash_messages,
     hash_single_message,
 )
+from Middleware.utilities.text_utils import replace_brackets_in_list
 
 
 def sha(text: str) -> str:
@@ -35,6 +36,12 @@ def stored(*numbers: int) -> list[tuple[str, str]]:
 def test_hash_of_a_text() -> None:
     assert hash_content("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     assert hash_content("Grüße") == sha("Grüße")
+    assert hash_content("hello") == "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+
+
+def test_hash_of_braces_is_that_of_stored_data() -> None:
+    messages = replace_brackets_in_list([{"role": "user", "content": "a{b}"}])
+    assert hash_single_message(messages[0]) == "4b16edada62bacf05a9fd2ecce27eb6143d71cc153bad51aacdfb9dbb582bd8b"
 
 
 def test_half_a_surrogate_pair_has_a_hash() -> None:
@@ -47,6 +54,7 @@ def test_half_a_surrogate_pair_has_a_hash() -> None:
     ({"content": "a", "images": ["i"]}, "a"),
     ({"content": "", "images": ["j", "i"]}, "ij"),
     ({"content": " ", "images": ["j", "i"]}, " ij"),
+    ({"content": "  ", "images": ["b", "a"]}, "  ab"),
     ({"content": None, "images": ["i"]}, "i"),
     ({"content": None}, ""),
     ({"content": "", "images": None}, ""),
@@ -83,6 +91,7 @@ def test_chunks_carry_the_hash_of_their_last_or_first_message() -> None:
     (10, (7,), 4, 6),  # the others are not
     (10, (9,), 0, 0),
     (10, (0,), 0, 9),
+    (10, (0, 3), 3, 3),
     (3, (), 4, 0),
     (3, (0,), 4, 0),
     (0, (0,), 4, 0),

@@ -41,6 +41,12 @@ def test_chunks_are_filled_from_the_newest(size: float, sizes: list[int]) -> Non
     assert [message for group in groups for message in group] == given
 
 
+@pytest.mark.parametrize(("count", "size", "sizes"), [
+    (7, 50, [1, 2, 2, 2]), (6, 60, [3, 3]), (6, 10, [1, 1, 1, 1, 1, 1])])
+def test_chunks_of_messages_of_fifteen_tokens(count: int, size: int, sizes: list[int]) -> None:
+    assert [len(group) for group in chunk_messages_by_token_size(messages(*["x" * 48] * count), size)] == sizes
+
+
 def test_a_large_message_stays_whole() -> None:
     texts = messages_into_chunked_text_of_token_size(messages("a", WORDS * 20, "b", "c"), 50)
     assert texts == ["a", WORDS * 20, "b\nc"]

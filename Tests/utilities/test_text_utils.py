@@ -4,7 +4,9 @@ import pytest
 from Middleware.utilities import text_utils as t
 
 
-@pytest.mark.parametrize("text, estimate", [("hello world", 3), ("x" * 35, 11), ("", 0), ("a b c d e f g h i j", 14)])
+@pytest.mark.parametrize("text, estimate", [("hello world", 3), ("x" * 35, 11), ("", 0), ("a b c d e f g h i j", 14),
+                                            ("a", 1), ("hello", 1), ("one two three four five", 7), (" ", 0),
+                                            ("x" * 350, 110), ("word " * 1000, 1571)])
 def test_estimate(text, estimate):
     assert t.rough_estimate_token_length(text) == estimate
 
@@ -57,3 +59,17 @@ def test_flags():
     assert [t.as_flag(v) for v in (False, 0, None, "", "False ")] == [False] * 5
     assert [t.is_switched_on(v) for v in (True, 1, "TRUE", "1", "yes", " On ")] == [True] * 6
     assert [t.is_switched_on(v) for v in (False, 0, None, "", "no", "maybe")] == [False] * 6
+
+
+@pytest.mark.parametrize("text, size, pieces", [
+    ("one two three four five six", 3, ["one two three", "four five six"]), ("", 3, []), (" \n", 3, []),
+    ("supercalifragilistic a b", 2, ["supercalifragilistic", "a b"]), ("a  b\nc", 0, ["a", "b", "c"])])
+def test_splitting_into_pieces(text, size, pieces):
+    assert t.split_into_tokenized_chunks(text, size) == pieces
+
+
+@pytest.mark.parametrize("limit, rest", [
+    (5, "two three four five six"), (0, ""), (-1, ""), (6, "one two three four five six"),
+    (99, "one two three four five six")])
+def test_the_last_words_that_fit(limit, rest):
+    assert t.reduce_text_to_token_limit("one  two three\nfour five six", limit) == rest

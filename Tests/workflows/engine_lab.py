@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.events import EngineListener, RunRecord
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
@@ -61,6 +62,8 @@ class EngineLab(Lab):
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, backend: StubBackend) -> None:
         super().__init__(root, monkeypatch)
+        if instance.DISCUSSION_DIRECTORY is None:  # else conversations would end up in the project's own folder
+            monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(root / "discussions"))
         self.backend = backend
         backend.responder = lambda request: reply_to(request, f"<{last_text(request)}>")
         self.endpoint("Main", {}, backend.url)

@@ -88,7 +88,7 @@ class Reader:
 def looks_encrypted(path: str) -> bool:
     """Whether a file is encrypted, whatever the key. Raises OSError."""
     with open(path, "rb") as file:
-        return is_token(file.read(64))
+        return is_token(file.read())
 
 
 def shape_name(file: StoredFile) -> str:

@@ -1,19 +1,31 @@
 """How texts and vectors look in the tables: in clear, or as tokens of a key."""
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from Middleware.exceptions import DataKeyError
+from Middleware.utilities import encryption_utils
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_memory.schema import storable
 
-_TOKEN = re.compile(r"gAAAA[A-Za-z0-9_-]{90,}={0,2}")  # 100 characters at least, so no memory is taken for one
+_START = encryption_utils.TOKEN_START.decode("ascii")
 
 
 def is_token(value: Any) -> bool:
     """Whether a stored value is encrypted, whatever the key."""
-    return isinstance(value, str) and _TOKEN.fullmatch(value) is not None
+    return (isinstance(value, str) and value.startswith(_START) and value.isascii()
+            and encryption_utils.is_token(value.encode("ascii")))
+
+
+def sql_is_clear(column: str) -> str:
+    """An expression that is true where a text is not encrypted; nearly ``not is_token``, and never false for a null.
+
+    It looks at what SQLite can tell fast, and errs only for texts without any space.
+    """
+    body = f"rtrim({column}, '=')"
+    size = f"(length({column}) / 4 * 3 - length({column}) + length({body}))"
+    return (f"({column} IS NOT NULL AND (substr({column}, 1, {len(_START)}) <> '{_START}' OR length({column}) < 100 "
+            f"OR length({column}) % 4 <> 0 OR {size} % 16 <> 9 OR {body} GLOB '*[^A-Za-z0-9_-]*'))")
 
 
 class Codec:
@@ -28,8 +40,7 @@ class Codec:
     def encode_text(self, text: str | None) -> str | None:
         if text is None:
             return None
-        text = storable(text)
-        return self._cipher.encrypt(text.encode()).decode("ascii") if self.active else text
+        return self._cipher.encrypt(storable(text).encode()).decode("utf-8")
 
     def decode_text(self, value: Any) -> Any:
         return self._plain(value).decode("utf-8") if is_token(value) else value

@@ -2,7 +2,8 @@
 
 Nothing in clear may stay behind where tokens are wanted. ``secure_delete`` blanks what is overwritten or freed; the
 index of words is dropped and made anew, because deleting its rows leaves their words in its segments; pages that were
-freed by others before are dropped by VACUUM; and the write-ahead log, which holds old pages, is cut to nothing.
+freed by others before are dropped by VACUUM, at a later write if somebody reads just then; and the write-ahead log,
+which holds old pages, is cut to nothing.
 """
 from __future__ import annotations
 
@@ -12,19 +13,18 @@ from collections.abc import Iterable
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.vector_memory import schema
-from Middleware.utilities.vector_memory.codec import Codec
-from Middleware.utilities.vector_memory.connection import transaction
+from Middleware.utilities.vector_memory.codec import Codec, sql_is_clear
+from Middleware.utilities.vector_memory.connection import transaction, when_free
 
 logger = logging.getLogger(__name__)
 
-_TOKEN_START = "gAAAA"
+_HOLDS_OLD_PAGES = 1  # the file's user_version, from its encryption until VACUUM has dropped such pages
 
 
 def has_clear_rows(database: sqlite3.Connection) -> bool:
     """Whether anything in the file is not encrypted; looks at no more of a row than it must."""
     checks = ("SELECT 1 FROM memories_fts LIMIT 1",
-              f"SELECT 1 FROM memories WHERE substr(memory_text, 1, 5) <> '{_TOKEN_START}' "
-              f"OR substr(metadata_json, 1, 5) <> '{_TOKEN_START}' LIMIT 1",
+              f"SELECT 1 FROM memories WHERE {sql_is_clear('memory_text')} OR {sql_is_clear('metadata_json')} LIMIT 1",
               "SELECT 1 FROM memory_embeddings WHERE typeof(vector) <> 'text' LIMIT 1")
     return any(database.execute(check).fetchone() for check in checks)
 
@@ -38,8 +38,10 @@ def convert(database: sqlite3.Connection, source: Codec, target: Codec, scope: C
         _convert_memories(database, source, target)
         _convert_vectors(database, source, target)
         write_index(database, target)
+        if target.active:
+            database.execute(f"PRAGMA user_version = {_HOLDS_OLD_PAGES}")
     if target.active:
-        _forget_old_pages(database)
+        forget_old_pages(database, scope)
 
 
 def remember_indexed_topics(database: sqlite3.Connection, codec: Codec) -> None:
@@ -93,12 +95,16 @@ def _convert_vectors(database: sqlite3.Connection, source: Codec, target: Codec)
         (target.encode_vector(source.decode_vector(row["vector"])), row["memory_id"], row["model"]) for row in rows))
 
 
-def _forget_old_pages(database: sqlite3.Connection) -> None:
+def forget_old_pages(database: sqlite3.Connection, scope: CancelScope | None = None) -> None:
+    """Drop what was freed while the file was in clear, if that is still to be done and nobody is in the way."""
+    if database.execute("PRAGMA user_version").fetchone()[0] != _HOLDS_OLD_PAGES:
+        return
     try:
-        database.execute("VACUUM")
+        when_free(lambda: database.execute("VACUUM"), scope)
+        when_free(lambda: database.execute("PRAGMA user_version = 0"), scope)
     except sqlite3.Error as error:
-        logger.warning("A memory database was encrypted, but pages that were deleted before could not be dropped: %s",
-                       error)
+        logger.warning("A memory database was encrypted, but pages that were deleted before could not be dropped; it "
+                       "is tried again at its next write: %s", error)
     empty_write_ahead_log(database)
 
 

@@ -17,6 +17,9 @@ EMBEDDINGS_TABLE = ("CREATE TABLE IF NOT EXISTS memory_embeddings (memory_id INT
                     "dim INTEGER NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (memory_id, model))")
 TOPICS_TABLE = "CREATE TABLE IF NOT EXISTS memory_indexed_topics (memory_id INTEGER PRIMARY KEY)"
 """Which memories have their topics in the index: an index that is not on the disk cannot tell when it is remade."""
+PLACES_TABLE = ("CREATE TABLE IF NOT EXISTS vector_memory_hash_places (log_id INTEGER PRIMARY KEY, "
+                "place TEXT NOT NULL)")
+"""Where the logged messages stood, as JSON: their hashes alone do not tell equal messages apart."""
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS memories (id INTEGER PRIMARY KEY, discussion_id TEXT NOT NULL, "
@@ -26,8 +29,11 @@ TABLES = (
     "discussion_id TEXT NOT NULL, message_hash TEXT NOT NULL, timestamp DATETIME NOT NULL)",
     EMBEDDINGS_TABLE,
     TOPICS_TABLE,
+    PLACES_TABLE,
 )
 NAMES = frozenset({"memories", "memories_fts", "vector_memory_hash_log", "memory_embeddings", "memory_indexed_topics"})
+ALL_NAMES = NAMES | {"vector_memory_hash_places"}
+"""With the table that databases made before do not have until they are written to."""
 
 MOST_INDEXED = 100_000  # characters of one column; a model may write anything
 _DEEPEST = 20
@@ -35,7 +41,7 @@ _DEEPEST = 20
 
 def table_names(connection: sqlite3.Connection) -> frozenset[str]:
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    return NAMES & {row[0] for row in rows}
+    return ALL_NAMES & {row[0] for row in rows}
 
 
 def create_tables(connection: sqlite3.Connection) -> None:

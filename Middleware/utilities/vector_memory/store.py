@@ -1,6 +1,7 @@
 """One pass over the memories of a conversation: everything that is read or written on one connection."""
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
+from Middleware.utilities.message_places import LoggedMessage, MessagePlace, place_from_text
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 from Middleware.utilities.vector_memory import connection, conversion, schema
 from Middleware.utilities.vector_memory.cache import file_state
@@ -21,6 +23,7 @@ from Middleware.utilities.vector_memory.vector_cache import vectors_of
 
 Row = dict[str, Any]
 _MOST_VALUES = 500  # in one statement; old SQLite takes 999
+_MOST_ROWS = 1 << 31
 
 
 class VectorMemories:
@@ -83,12 +86,15 @@ class VectorMemories:
         if self._codec.active:
             database.execute("PRAGMA secure_delete = ON")
         connection.use_write_ahead_log(database)
-        if self._tables != schema.NAMES:
+        if self._tables != schema.ALL_NAMES:
             with connection.transaction(database, self._scope):
                 schema.create_tables(database)
-            self._tables = schema.NAMES
-        if self._codec.active and conversion.has_clear_rows(database):
-            conversion.convert(database, self._codec, self._codec, self._scope)
+            self._tables = schema.ALL_NAMES
+        if self._codec.active:
+            if conversion.has_clear_rows(database):
+                conversion.convert(database, self._codec, self._codec, self._scope)
+            else:
+                conversion.forget_old_pages(database, self._scope)
 
     def _check_key(self) -> None:
         newest = self._one("memories", "SELECT memory_text FROM memories ORDER BY id DESC LIMIT 1")
@@ -104,27 +110,38 @@ class VectorMemories:
     # -- the log of processed messages ---------------------------------------------------------------------------
     def log_hashes(self, limit: int = 10) -> list[str]:
         """Hashes of the messages that ended the chunks processed last, newest first."""
-        rows = self._all("vector_memory_hash_log", "SELECT message_hash FROM vector_memory_hash_log "
-                         "ORDER BY timestamp DESC, id DESC LIMIT ?", (max(0, limit),))
-        return [row[0] for row in rows]
+        return [message.hash for message in self.logged_messages(limit)]
 
-    def log_hash(self, message_hash: str) -> None:
+    def logged_messages(self, limit: int = 10) -> list[LoggedMessage]:
+        """The messages that ended the chunks processed last, newest first."""
+        place = ("(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
+                 if "vector_memory_hash_places" in self._tables else "NULL")
+        rows = self._all("vector_memory_hash_log", f"SELECT l.message_hash, {place} FROM vector_memory_hash_log l "
+                         "ORDER BY l.timestamp DESC, l.id DESC LIMIT ?", (_count(limit),))
+        return [LoggedMessage(row[0], place_from_text(row[1])) for row in rows]
+
+    def log_hash(self, message_hash: str, place: MessagePlace | None = None) -> None:
+        """Log a message up to which the conversation was processed, and where it stands if that is known."""
         with connection.transaction(self._db, self._scope):
-            self._insert_hash(message_hash)
+            self._insert_hash(message_hash, place)
 
-    def _insert_hash(self, message_hash: str) -> None:
-        self._db.execute("INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) "
-                         "VALUES (?, ?, ?)", (self.discussion_id, message_hash, connection.utc_now()))
+    def _insert_hash(self, message_hash: str, place: MessagePlace | None) -> None:
+        row = self._db.execute("INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) "
+                               "VALUES (?, ?, ?)", (self.discussion_id, message_hash, connection.utc_now()))
+        if place is not None:
+            self._db.execute("INSERT OR REPLACE INTO vector_memory_hash_places VALUES (?, ?)",
+                             (row.lastrowid, json.dumps(place.as_json())))
 
     # -- writing memories ----------------------------------------------------------------------------------------
     def store_chunk(self, items: Sequence[tuple[str, str]], message_hash: str | None,
-                    index_topics: bool = False) -> list[int]:
+                    index_topics: bool = False, place: MessagePlace | None = None) -> list[int]:
         """Store the memories of a chunk and log the chunk as processed, all or nothing; returns the rows' ids.
 
         Args:
             items: text and metadata (a JSON object, stored as it is) of each memory.
             message_hash: of the chunk; None logs nothing.
             index_topics: let ``topics`` of the metadata be found too.
+            place: where the chunk's last message stands.
 
         Raises ValueError for metadata that is not a JSON object.
         """
@@ -132,7 +149,7 @@ class VectorMemories:
         with connection.transaction(self._db, self._scope):
             numbers = [self._insert(text, metadata, parsed, index_topics) for text, metadata, parsed in ready]
             if message_hash is not None:
-                self._insert_hash(message_hash)
+                self._insert_hash(message_hash, place)
         return numbers
 
     def _insert(self, text: str, metadata: str, parsed: dict[str, Any], index_topics: bool) -> int:
@@ -152,6 +169,7 @@ class VectorMemories:
     def keyword_search(self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None,
                        use_recency: bool = False) -> list[Row]:
         """The memories that fit the terms of ``query`` best; see ``keyword_query`` and ``keyword_search``."""
+        limit = _count(limit)
         search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
         if not self.exists or not search.phrases or limit < 1:
             return []
@@ -169,7 +187,7 @@ class VectorMemories:
         if not self.exists or "memory_embeddings" not in self._tables:
             return []
         return vectors_of(self.path, model, self._cipher).nearest(
-            vector, limit, file_state(self.path), lambda: self.embeddings(model))
+            vector, _count(limit), file_state(self.path), lambda: self.embeddings(model))
 
     def by_ids(self, numbers: Sequence[int]) -> list[Row]:
         """The memories with these ids, in their order; missing ones are left out."""
@@ -183,7 +201,8 @@ class VectorMemories:
 
     def all_memories(self, limit: int = -1, offset: int = 0) -> Iterator[Row]:
         """Every memory, oldest first."""
-        for row in self._all("memories", "SELECT * FROM memories ORDER BY id LIMIT ? OFFSET ?", (limit, offset)):
+        for row in self._all("memories", "SELECT * FROM memories ORDER BY id LIMIT ? OFFSET ?",
+                             (-1 if limit < 0 else _count(limit), _count(offset))):
             yield self._in_clear(row)
 
     def counts(self) -> dict[str, int]:
@@ -210,11 +229,20 @@ class VectorMemories:
 
     def without_embeddings(self, model: str, limit: int = 20) -> list[Row]:
         """The oldest memories that have no vector of this model."""
-        missing = ("WHERE NOT EXISTS (SELECT 1 FROM memory_embeddings e WHERE e.memory_id = m.id AND e.model = ?) "
-                   if "memory_embeddings" in self._tables else "WHERE ? IS NOT NULL ")
-        rows = self._all("memories", f"SELECT m.* FROM memories m {missing} ORDER BY m.id LIMIT ?",
-                         (model, max(0, limit)))
+        rows = self._all("memories", f"SELECT m.* {self._missing} ORDER BY m.id LIMIT ?",
+                         (model, _count(limit)))
         return [self._in_clear(row) for row in rows]
+
+    def count_without_embeddings(self, model: str) -> int:
+        return next((row[0] for row in self._all("memories", f"SELECT count(*) {self._missing}", (model,))), 0)
+
+    @property
+    def _missing(self) -> str:
+        """What follows SELECT for the memories without a vector of the model that is the first value."""
+        if "memory_embeddings" not in self._tables:
+            return "FROM memories m WHERE ? IS NOT NULL"
+        return ("FROM memories m WHERE NOT EXISTS "
+                "(SELECT 1 FROM memory_embeddings e WHERE e.memory_id = m.id AND e.model = ?)")
 
     # -- care ----------------------------------------------------------------------------------------------------
     def rebuild_index(self) -> int:
@@ -257,3 +285,8 @@ class VectorMemories:
         rows = self._all("memories_fts", "SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f "
                          "JOIN memories m ON m.id = f.rowid")
         return {row[0] for row in rows if not is_token(row[2]) and conversion.holds_topics(row[1], row[2])}
+
+
+def _count(number: int) -> int:
+    """A number of rows as SQLite can take it."""
+    return min(max(0, number), _MOST_ROWS)

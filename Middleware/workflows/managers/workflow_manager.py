@@ -85,6 +85,30 @@ class WorkflowManager:
             messages, request_id, discussion_id, is_streaming, non_responder, first_node_system_prompt_override,
             first_node_prompt_override, scoped_inputs, api_key, tools, tool_choice)
 
+    @staticmethod
+    def handle_conversation_memory_parser(request_id: str, discussion_id: str | None, messages: list[Message],
+                                          api_key: str | None = None) -> Any:
+        """The result of the workflow that the user's ``conversationMemoryToolWorkflow`` names, for nobody's answer."""
+        return _run_named_by_user("conversationMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
+
+    @staticmethod
+    def handle_recent_memory_parser(request_id: str, discussion_id: str | None, messages: list[Message],
+                                    api_key: str | None = None) -> Any:
+        """The result of the workflow that the user's ``recentMemoryToolWorkflow`` names, for nobody's answer."""
+        return _run_named_by_user("recentMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
+
+    @staticmethod
+    def handle_full_chat_summary_parser(request_id: str, discussion_id: str | None, messages: list[Message],
+                                        api_key: str | None = None) -> Any:
+        """The result of the workflow that the user's ``chatSummaryToolWorkflow`` names, for nobody's answer."""
+        return _run_named_by_user("chatSummaryToolWorkflow", request_id, discussion_id, messages, api_key)
+
+    @staticmethod
+    def process_file_memories(request_id: str, discussion_id: str | None, messages: list[Message],
+                              api_key: str | None = None) -> Any:
+        """The result of the workflow that the user's ``fileMemoryToolWorkflow`` names; no node runs that one."""
+        return _run_named_by_user("fileMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
+
     def run_workflow(self, messages: list[Message], request_id: str, discussionId: str | None = None,  # noqa: N803
                      stream: bool = False, nonResponder: bool | None = None,  # noqa: N803
                      first_node_system_prompt_override: str | None = None,
@@ -155,6 +179,14 @@ class WorkflowManager:
             system_prompt_override=system_prompt_override, prompt_override=prompt_override,
             scoped_inputs=scoped_inputs, api_key=context.api_key, tools=context.tools,
             tool_choice=context.tool_choice)
+
+
+def _run_named_by_user(key: str, request_id: str, discussion_id: str | None, messages: list[Message],
+                       api_key: str | None) -> Any:
+    name = config_utils.user_name_setting(key)
+    if not name:
+        raise ConfigValueError("the user's file names no workflow here", json_path=key, expected="a workflow's name")
+    return WorkflowManager.run_custom_workflow(name, request_id, discussion_id, messages, True, api_key=api_key)
 
 
 def build_registry(variables: Any = None) -> dict[str, BaseHandler]:

@@ -23,7 +23,7 @@ class MessageTimes:
     def __init__(self, run: RunRequest) -> None:
         self._run = run
         self._wanted = bool(run.discussion_id) and any(as_flag(node.get(STAMPED)) for node in run.nodes)
-        self._service = TimestampService(run.api_key_hash, run.encryption_key)
+        self._service = TimestampService(run.api_key_hash, run.encryption_key, scope=run.request.cancel_scope)
 
     def begin(self) -> None:
         """Give times to the messages that are new. A part of a conversation does not tell what is newest."""

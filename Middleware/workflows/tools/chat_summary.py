@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -21,7 +22,8 @@ from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import fill_markers
-from Middleware.workflows.tools.memory_turn import memory_turn, turn_timeout
+from Middleware.workflows.tools.discussion_memory import counted
+from Middleware.workflows.tools.memory_turn import memory_turn, readable, turn_timeout
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class ChatSummarizer:
         self._context, self._folder = context, folder
         self._store = MemoryStore(folder)
         self._least, self._most = least, max(1, most)
+        self._folded = 0
 
     def update(self) -> str:
         """The summary afterwards. Raises ConfigurationError, BackendError, DataKeyError, and
@@ -52,9 +55,15 @@ class ChatSummarizer:
         if not unsummarized(self._store):
             return self._current()
         with contextlib.ExitStack() as turn:
-            if not take_turn(turn, self._context, self._folder):
+            if not take_turn(turn, self._context, self._folder) or not readable(self._store):
                 return self._current()
-            return self._update(unsummarized(self._store))
+            began, self._folded = time.monotonic(), 0
+            try:
+                return self._update(unsummarized(self._store))
+            finally:
+                if self._folded:
+                    logger.info("Discussion %s: summary brought up to date with %s in %.1f s",
+                                self._folder.discussion_id, counted(self._folded), time.monotonic() - began)
 
     def _update(self, new: list[Pair]) -> str:
         if not new:
@@ -79,7 +88,10 @@ class ChatSummarizer:
         if not text.strip():
             logger.error("Discussion %s: the LLM wrote no summary; the present one stays", self._folder.discussion_id)
             return ""
-        return text if save_summary(self._store, text, batch[-1][1]) else ""
+        if not save_summary(self._store, text, batch[-1][1]):
+            return ""
+        self._folded += len(batch)
+        return text
 
     def _ask(self, markers: Mapping[str, str]) -> str:
         context = self._context

@@ -12,9 +12,10 @@ from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.discussion_memory import MEMORY_SEPARATOR, RECENT_MEMORIES, joined_memories
+from Middleware.workflows.tools.discussion_memory import MEMORY_SEPARATOR, RECENT_MEMORIES, counted, joined_memories
 from Middleware.workflows.tools.memory_call import MemoryCall
 from Middleware.workflows.tools.memory_errors import reason
+from Middleware.workflows.tools.memory_turn import readable
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +45,8 @@ class Condensation:
     def run(self) -> bool:
         """Join the oldest memories that were not looked at yet, if there are enough; returns whether that was done.
 
-        Without a usable answer everything stays as it is, with an error in the log. Raises UnreadableDataError,
-        DataKeyError, OSError, and EarlyTerminationException if the request is cancelled.
+        Without a usable answer, or a place to store it, everything stays as it is, with an error in the log. Raises
+        UnreadableDataError, DataKeyError, OSError, and EarlyTerminationException if the request is cancelled.
         """
         if not self._settings.condense:
             return False
@@ -54,15 +55,15 @@ class Condensation:
             logger.error("Discussion %s: memories are not condensed, since the settings have no "
                          "'memoriesBeforeCondensation' of 1 or more", self._discussion)
             return False
+        if not readable(self._store):
+            return False
         pairs = self._store.memories()
         start = self._first_new(pairs)
         if not pairs or len(pairs) - start < count + max(0, self._settings.condense_buffer):
             return False
-        text = self._joined(pairs, start, start + count)
-        if not text.strip():
-            return False
-        self._replace(pairs, start, start + count, text)
-        return True
+        batch = pairs[start:start + count]
+        text = self._joined(batch, pairs[max(0, start - RECENT_MEMORIES):start])
+        return bool(text.strip()) and self._store_in_place_of(batch, start, text)
 
     def _first_new(self, pairs: Sequence[Pair]) -> int:
         done = self._store.condensation_hash()
@@ -74,10 +75,9 @@ class Condensation:
                            self._discussion)
         return 0
 
-    def _joined(self, pairs: Sequence[Pair], start: int, end: int) -> str:
+    def _joined(self, batch: Sequence[Pair], preceding: Sequence[Pair]) -> str:
         try:
-            text = self._ask([text for text, _ in pairs[start:end]],
-                             [text for text, _ in pairs[max(0, start - RECENT_MEMORIES):start]])
+            text = self._ask([text for text, _ in batch], [text for text, _ in preceding])
         except DataKeyError:
             raise
         except Exception as error:  # whatever keeps the LLM from answering must not end the chat
@@ -97,6 +97,18 @@ class Condensation:
         system_prompt = (settings.condense_system_prompt or SYSTEM_PROMPT).replace(BATCH, _BATCH_AS_WRITTEN)
         return call.ask(system_prompt, settings.condense_prompt or PROMPT, markers)
 
+    def _store_in_place_of(self, batch: list[Pair], expected: int, text: str) -> bool:
+        """Look again, since the answer took its time and people may edit the file: only what was joined may go."""
+        pairs = self._store.memories() if readable(self._store) else []
+        start = _place_of(batch, pairs, expected)
+        if start is None:
+            logger.warning("Discussion %s: the memories to be joined were changed meanwhile; they stay as they are now",
+                           self._discussion)
+            return False
+        self._replace(pairs, start, start + len(batch), text)
+        logger.info("Discussion %s: %s joined into one", self._discussion, counted(len(batch)))
+        return True
+
     def _replace(self, pairs: list[Pair], start: int, end: int, text: str) -> None:
         """Write the three files so that a crash in between neither loses nor repeats a memory.
 
@@ -115,3 +127,10 @@ class Condensation:
         summary = self._store.summary()
         if summary is not None and summary[1] in removed and summary[0].strip():
             self._store.save_summary(summary[0], before)
+
+
+def _place_of(batch: list[Pair], pairs: list[Pair], expected: int) -> int | None:
+    """Where ``pairs`` hold the whole batch in one piece, as near as possible to ``expected``; None: nowhere."""
+    size = len(batch)
+    places = [start for start in range(len(pairs) - size + 1) if pairs[start:start + size] == batch]
+    return min(places, key=lambda start: abs(start - expected), default=None)

@@ -10,16 +10,18 @@ import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from Middleware.exceptions import BackendError, ConfigurationError, ConfigValueError, UnreadableDataError
+from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
-from Middleware.services.compactor_store import Boundary, CompactorState, CompactorStore
+from Middleware.services.compactor_store import Boundary, CompactorState, CompactorStore, Folded
 from Middleware.services.direct_calls import answer_text, call_with_texts, raise_if_cancelled
 from Middleware.services.llm_service import LlmHandlerService
+from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import COMPACTOR, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.prompt_extraction_utils import estimate_message, message_text
@@ -78,13 +80,29 @@ def is_run_needed(messages: Sequence[Message], sections: Sections, state: Compac
 
 
 def folded_up_to(messages: Sequence[Message], boundary: Boundary | None) -> int:
-    """The number of messages that Oldest tells of already; 0 if the boundary is gone."""
+    """The number of messages before the boundary, which Oldest tells of already; 0 if the boundary is gone."""
     if boundary is None:
         return 0
     index = boundary.index
     if index is not None and index < len(messages) and _hash(messages[index]) == boundary.stored_hash:
         return index
     return next((number for number, message in enumerate(messages) if _hash(message) == boundary.stored_hash), 0)
+
+
+def told_up_to(messages: Sequence[Message], state: CompactorState, folded: Folded | None) -> int:
+    """The number of messages that Oldest tells of already; the boundary may have moved back behind that."""
+    start = folded_up_to(messages, state.boundary)
+    if folded is None or folded != folded_mark(messages, folded.index, state.oldest):
+        return start
+    return max(start, folded.index)
+
+
+def folded_mark(messages: Sequence[Message], count: int, oldest: Pair | None) -> Folded | None:
+    """What is noted when the summary ``oldest`` tells of the first ``count`` messages; None if it cannot."""
+    if oldest is None or not 0 < count <= len(messages):
+        return None
+    previous = _hash(messages[count - 2]) if count > 1 else ""
+    return Folded(count, _hash(messages[count - 1]), previous, hash_content(oldest[0]))
 
 
 def _hash(message: Message) -> str:
@@ -163,28 +181,39 @@ class ContextCompaction:
 
     def _renewed(self, state: CompactorState) -> CompactorState:
         """The summaries of the present sections, saved if they tell of every message."""
-        try:
-            old = self._old_summary()
-            shifted = self._messages[folded_up_to(self._messages, state.boundary):self._sections.old]
-            oldest = self._oldest_summary(state.oldest[0] if state.oldest else "", shifted) if shifted else None
-        except (BackendError, ConfigurationError) as error:
-            logger.error("%s: discussion %s was not compacted: %s", self._settings.file, self._folder.discussion_id,
-                         error)
+        old = self._tried(self._old_summary)
+        if old is None:
             return state
         start, last = self._messages[self._sections.old], self._messages[self._sections.recent - 1]
         renewed = CompactorState((old, _hash(last)), Boundary(_hash(start), self._sections.old), state.oldest)
-        if oldest is None:
-            return self._saved(renewed)
-        if not oldest:
-            logger.error("Discussion %s: the model gave no summary of the oldest messages; nothing is saved",
-                         self._folder.discussion_id)
+        told = told_up_to(self._messages, state, self._store.folded())
+        shifted = self._messages[told:self._sections.old]
+        if not shifted:
+            return self._saved(renewed, told)
+        oldest = self._tried(lambda: self._oldest_summary(state.oldest[0] if state.oldest else "", shifted))
+        if not oldest:  # what there is now serves this request; the next one tries again
+            if oldest is not None:
+                logger.error("Discussion %s: the model gave no summary of the oldest messages; nothing is saved",
+                             self._folder.discussion_id)
             return renewed
-        return self._saved(dataclasses.replace(renewed, oldest=(oldest, _hash(self._messages[0]))), new_oldest=True)
+        renewed = dataclasses.replace(renewed, oldest=(oldest, _hash(self._messages[0])))
+        return self._saved(renewed, self._sections.old, new_oldest=True)
 
-    def _saved(self, state: CompactorState, new_oldest: bool = False) -> CompactorState:
+    def _tried(self, ask: Callable[[], str]) -> str | None:
+        """What ``ask`` returns; None, with an error in the log, if it fails."""
+        try:
+            return ask()
+        except (BackendError, ConfigurationError) as error:
+            logger.error("%s: discussion %s was not compacted: %s", self._settings.file, self._folder.discussion_id,
+                         log_text(error))
+            return None
+
+    def _saved(self, state: CompactorState, told: int, new_oldest: bool = False) -> CompactorState:
+        """``state``, written with the number of messages that its Oldest tells of."""
         assert state.old is not None and state.boundary is not None
         try:
-            self._store.save(state.old, state.boundary, state.oldest if new_oldest else None)
+            self._store.save(state.old, state.boundary, state.oldest if new_oldest else None,
+                             folded_mark(self._messages, told, state.oldest))
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:

@@ -52,5 +52,9 @@ def stored_memory(store: MemoryStore) -> DiscussionMemory:
     return DiscussionMemory(tuple(text for text, _ in store.memories()), summary[0] if summary else NO_SUMMARY)
 
 
+def counted(memories: int) -> str:
+    return f"{memories} {'memory' if memories == 1 else 'memories'}"
+
+
 def joined_memories(memories: Sequence[str]) -> str:
     return MEMORY_SEPARATOR.join(memories) or NO_MEMORIES

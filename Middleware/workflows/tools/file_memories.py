@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -18,7 +19,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.condensation import Condensation
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
-from Middleware.workflows.tools.discussion_memory import DiscussionMemory, stored_memory
+from Middleware.workflows.tools.discussion_memory import DiscussionMemory, counted, stored_memory
 from Middleware.workflows.tools.memory_anchors import MemoryAnchors
 from Middleware.workflows.tools.memory_call import MemoryCall
 from Middleware.workflows.tools.memory_errors import reason
@@ -34,6 +35,7 @@ class MemoryWriter:
     def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
         self._context, self._settings, self._discussion = context, settings, folder.discussion_id
         self._store, self._anchors = MemoryStore(folder), MemoryAnchors(folder)
+        self._written = 0
 
     def write(self, chunks: Sequence[Chunk], as_condensed: bool = False) -> bool:
         """Returns False, with an error in the log, at the first chunk that gives no memory: later ones would hide it.
@@ -41,6 +43,15 @@ class MemoryWriter:
         ``as_condensed``: condensation leaves these memories alone. Raises UnreadableDataError, DataKeyError, OSError,
         and EarlyTerminationException if the request is cancelled; what was written stays.
         """
+        began, self._written = time.monotonic(), 0
+        try:
+            return self._write(chunks, as_condensed)
+        finally:
+            if self._written:
+                logger.info("Discussion %s: %s written in %.1f s", self._discussion, counted(self._written),
+                            time.monotonic() - began)
+
+    def _write(self, chunks: Sequence[Chunk], as_condensed: bool) -> bool:
         known = stored_memory(self._store)
         for number, chunk in enumerate(chunks, 1):
             memory = self._memory(chunk, known)
@@ -49,6 +60,7 @@ class MemoryWriter:
                              self._discussion, number - 1, len(chunks))
                 return False
             self._store.append_memory(memory, chunk.hash)
+            self._written += 1
             self._note(chunk)
             if as_condensed:
                 self._store.save_condensation_hash(chunk.hash)
@@ -56,8 +68,8 @@ class MemoryWriter:
         return True
 
     def _note(self, chunk: Chunk) -> None:
-        if chunk.before is not None:
-            self._anchors.note(chunk.hash, chunk.before, {stored for _, stored in self._store.memories()})
+        if chunk.place is not None:
+            self._anchors.note(chunk.hash, chunk.place, {stored for _, stored in self._store.memories()})
 
     def _memory(self, chunk: Chunk, known: DiscussionMemory) -> str:
         """The text for one chunk; "" if there is none."""
@@ -123,8 +135,8 @@ class FileMemoryPass:
         """The index of the first message without a memory."""
         if not pairs or not self._end:
             return 0
-        before = MemoryAnchors(self._folder).read()
-        return first_new(self._hashes, [stored for _, stored in pairs], self._end, before)
+        places = MemoryAnchors(self._folder).read()
+        return first_new(self._hashes, [stored for _, stored in pairs], self._end, places)
 
     @cached_property
     def _hashes(self) -> list[str]:

@@ -3,11 +3,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from Middleware.exceptions import UnreadableDataError
 from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.discussion_files import if_readable
 from Middleware.utilities.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -16,7 +20,15 @@ logger = logging.getLogger(__name__)
 TIMEOUT_KEY = "condensationLockTimeoutSeconds"
 LONGEST_WAIT_BEFORE_ANSWER = 30.0
 
-_held: ContextVar[frozenset[str]] = ContextVar("wilmer_memory_turns", default=frozenset())
+
+@dataclass
+class _Turn:
+    """``told``: the log knows that somebody inside the turn asked for another one."""
+
+    told: bool = False
+
+
+_held: ContextVar[Mapping[str, _Turn]] = ContextVar("wilmer_memory_turns", default=MappingProxyType({}))
 
 
 def turn_timeout(settings: MemorySettings, context: ExecutionContext) -> float | None:
@@ -33,12 +45,12 @@ def memory_turn(context: ExecutionContext, folder: DiscussionFolder, timeout: fl
     """The turn of one thread of one process; says whether it came within ``timeout`` seconds, with a warning if not.
 
     A workflow that runs inside a turn, because it writes the memories, never gets one itself: it would wait for its
-    own end. Raises OSError, and EarlyTerminationException if the request is cancelled meanwhile.
+    own end. The log hears of that once in a turn. Raises OSError, and EarlyTerminationException if the request is
+    cancelled meanwhile.
     """
     place = folder.folder
-    if place in _held.get():
-        logger.warning("Discussion %s: a workflow that takes part in making memories asks for more of them; "
-                       "that is left out", folder.discussion_id)
+    if (outer := _held.get().get(place)) is not None:
+        _refuse(outer, folder)
         yield False
         return
     with contextlib.ExitStack() as stack:
@@ -49,11 +61,29 @@ def memory_turn(context: ExecutionContext, folder: DiscussionFolder, timeout: fl
                            folder.discussion_id)
             yield False
             return
-        token = _held.set(_held.get() | {place})
+        token = _held.set({**_held.get(), place: _Turn()})
         try:
             yield True
         finally:
             _held.reset(token)
+
+
+def _refuse(outer: _Turn, folder: DiscussionFolder) -> None:
+    if not outer.told:
+        outer.told = True
+        logger.warning("Discussion %s: a workflow that takes part in making memories asks for more of them; "
+                       "that is left out", folder.discussion_id)
+
+
+def readable(store: MemoryStore) -> bool:
+    """Whether what an LLM is about to be asked for could be stored; if not, the log says why, once in a request.
+
+    Raises DataKeyError.
+    """
+    def look() -> bool:
+        store.require_readable()
+        return True
+    return if_readable(look, False)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.utilities.message_chunks import chunk_messages_by_token_size, messages_to_text_block
+from Middleware.utilities.message_places import MessagePlace, find_place, place_of
 
 Message = dict[str, Any]
 
@@ -17,44 +18,53 @@ class Chunk:
     Attributes:
         text: their contents in escaped form.
         hash: the hash of the last of them.
-        before: the hash of the message before that one; "" if there is none, None if it is not known.
+        place: where that one stands in the conversation; None if it is not known.
     """
 
     text: str
     hash: str
-    before: str | None = None
+    place: MessagePlace | None = None
 
 
-def first_new(hashes: Sequence[str], stored: Sequence[str], end: int, before: Mapping[str, str]) -> int:
+def first_new(hashes: Sequence[str], stored: Sequence[str], end: int, places: Mapping[str, MessagePlace]) -> int:
     """The index of the first message that no memory covers; ``end`` if there is none among the first ``end``.
 
     The newest memory whose message is still in the conversation decides. Of several equal messages the one counts that
-    stands behind the right message, as far as ``before`` knows it, and of those the last up to the index ``end``. If
-    all lie behind it (newer messages were deleted), everything is covered.
+    stands where the memory's did; if nobody noted that, the last up to the index ``end``. If the message lies behind
+    that (newer messages were deleted), everything is covered.
 
     Args:
         hashes: of all messages.
         stored: the hashes of the memories, oldest first.
-        before: hash of a memory -> hash of the message before the one it stands for.
+        places: hash of a memory -> where the message stood.
     """
-    places: dict[str, list[int]] = {}
-    for index, found in enumerate(hashes):
-        places.setdefault(found, []).append(index)
+    where = indexes_by_hash(hashes)
     for known in dict.fromkeys(reversed(stored)):
-        if known in places:
-            reached = [index for index in _likely(places[known], hashes, before.get(known)) if index <= end]
-            return min(reached[-1] + 1, end) if reached else end
+        index = reached(where.get(known, []), hashes, places.get(known), end + 1)
+        if index is not None:
+            return min(index + 1, end)
     return 0
 
 
-def _likely(found: list[int], hashes: Sequence[str], before: str | None) -> list[int]:
-    if before is None:
-        return found
-    return [index for index in found if hash_before(hashes, index) == before] or found
+def indexes_by_hash(hashes: Sequence[str]) -> dict[str, list[int]]:
+    where: dict[str, list[int]] = {}
+    for index, found in enumerate(hashes):
+        where.setdefault(found, []).append(index)
+    return where
 
 
-def hash_before(hashes: Sequence[str], index: int) -> str:
-    return hashes[index - 1] if index else ""
+def reached(found: Sequence[int], hashes: Sequence[str], place: MessagePlace | None, before: int) -> int | None:
+    """The index of the message that a memory ends with; None if it is not there any more.
+
+    Args:
+        found: the indexes of all messages with its hash.
+        before: without a place, the last message with an index below this counts; if there is none, the last of all.
+    """
+    if not found:
+        return None
+    if place is not None:
+        return find_place(found, hashes, place)
+    return next((index for index in reversed(found) if index < before), found[-1])
 
 
 def chunks_of(messages: Sequence[Message], hashes: Sequence[str], start: int, end: int, size: int) -> list[Chunk]:
@@ -63,5 +73,5 @@ def chunks_of(messages: Sequence[Message], hashes: Sequence[str], start: int, en
     last = start - 1
     for group in chunk_messages_by_token_size(messages[start:end], size):
         last += len(group)
-        chunks.append(Chunk(messages_to_text_block(group), hashes[last], hash_before(hashes, last)))
+        chunks.append(Chunk(messages_to_text_block(group), hashes[last], place_of(hashes, last)))
     return chunks

@@ -40,11 +40,12 @@ class SlowButQualityRAGTool:
     def handle_discussion_id_flow(self, context: ExecutionContext, force_file_memory: bool = False) -> None:
         """Make the memories that are due: files, or searchable ones if the user's settings say so.
 
-        What goes wrong is logged, and tried again with the next request. Raises DataKeyError, and
+        What goes wrong is logged, and tried again with the next request. Nothing is made from a part of a
+        conversation: its messages would become memories once more with the whole. Raises DataKeyError, and
         EarlyTerminationException if the request is cancelled.
         """
         folder = folder_of(context)
-        if folder is None or len(raw_messages(context)) < FEWEST_MESSAGES:
+        if folder is None or _sees_but_a_part(context) or len(raw_messages(context)) < FEWEST_MESSAGES:
             return
         settings = load_memory_settings()
         if settings is None:
@@ -154,6 +155,19 @@ class SlowButQualityRAGTool:
             return self.process_single_chunk(block, prompt, system_prompt, context, memory)
         inputs = (block, memory.recent, memory.full, memory.summary)
         return run_helper_workflow(context, str(workflow), inputs)
+
+
+def _sees_but_a_part(context: ExecutionContext) -> bool:
+    """If so, the log gets a warning, once for each such workflow of a request."""
+    run = context.run
+    if run is None or not run.partial:
+        return False
+    warning = (f"Discussion {context.discussion_id}: workflow '{run.workflow_name}' sees but a part of the "
+               "conversation, so its nodes write no memories; they belong in a workflow that sees all of it")
+    if warning not in context.request.told:
+        context.request.told.add(warning)
+        logger.warning("%s", warning)
+    return True
 
 
 def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHandler:

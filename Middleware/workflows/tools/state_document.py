@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from Middleware.exceptions import EarlyTerminationException, WilmerError
 from Middleware.llmapis.backend_errors import log_text
+from Middleware.services.direct_calls import raise_if_cancelled
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import STATE_FILE, MemoryStore
 from Middleware.utilities.discussion_folder import DiscussionFolder
@@ -22,7 +23,8 @@ def update_state_document(context: ExecutionContext, settings: MemorySettings, f
                           facts: Sequence[str]) -> None:
     """Let the user's workflow rewrite the document with new facts, if the settings want one.
 
-    Whatever goes wrong is logged and leaves the document as it was. Raises EarlyTerminationException alone.
+    Whatever goes wrong is logged and leaves the document as it was. Raises EarlyTerminationException alone,
+    for a cancelled request.
     """
     if not settings.use_state_document or not facts:
         return
@@ -31,10 +33,16 @@ def update_state_document(context: ExecutionContext, settings: MemorySettings, f
         return
     try:
         _rewrite(context, settings, MemoryStore(folder), facts)
-    except EarlyTerminationException:
-        raise
     except Exception as error:  # workflows run foreign code, and a document is never worth a chat
+        raise_if_request_ended(error, context)
         logger.error("%s is not updated: %s", folder.display(STATE_FILE), cause_of(error))
+
+
+def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
+    """Raises EarlyTerminationException if nobody waits any more; a held lock ends only the workflow that wants it."""
+    raise_if_cancelled(context.request.cancel_scope)
+    if isinstance(error, EarlyTerminationException) and error.is_cancellation:
+        raise error
 
 
 def cause_of(error: Exception) -> str:

@@ -19,7 +19,7 @@ from Middleware.exceptions import (
     GateTimeoutError,
     StoredDataError,
 )
-from Middleware.services.embedding_service import embed_new_rows
+from Middleware.services.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
@@ -29,7 +29,8 @@ from Middleware.workflows.tools import vector_prompts
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
 from Middleware.workflows.tools.memory_call import MemoryCall
-from Middleware.workflows.tools.state_document import cause_of, update_state_document
+from Middleware.workflows.tools.new_messages import Chunk
+from Middleware.workflows.tools.state_document import cause_of, raise_if_request_ended, update_state_document
 from Middleware.workflows.tools.vector_answers import Item, parse_memories
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,6 @@ logger = logging.getLogger(__name__)
 Pair = tuple[str, str]
 
 MOST_FAILURES = 3  # in a row, of one chunk
-_PASSING_STATUSES = (401, 403, 404, 408, 429, 502, 503, 504)  # these say nothing about the text that was sent
 
 
 class FailureCounts:
@@ -80,10 +80,11 @@ class ChunkWriter:
         self._context, self._settings, self._folder, self._memories = context, settings, folder, memories
         self.stored = 0
         self._done = 0
+        self._embedding_works = True
         self._after: str | None = None
 
-    def write(self, pairs: Sequence[Pair], after: str | None = None) -> None:
-        """Work on the chunks ``(text, hash of the last message)`` in order, up to the first that fails.
+    def write(self, pieces: Sequence[Chunk], after: str | None = None) -> None:
+        """Work on the chunks in order, up to the first that fails.
 
         Args:
             after: hash of the message before the first chunk, "" for none. A chunk that fails may end elsewhere next
@@ -91,33 +92,34 @@ class ChunkWriter:
                 counted. None: they are counted by the chunk's own hash.
         """
         self._after = after
-        chunks = [(text, message_hash) for text, message_hash in pairs if text.strip()]
+        chunks = [chunk for chunk in pieces if chunk.text.strip()]
         started = time.monotonic()
         try:
-            for text, message_hash in chunks:
-                items = self._items_of(text, message_hash)
+            for chunk in chunks:
+                items = self._items_of(chunk)
                 if items is None:
                     return
-                self._store(items, message_hash)
+                self._store(items, chunk)
         finally:
             if chunks:
                 logger.info("Discussion %s: %d of %d chunks searched for memories, %d stored, in %.1f s",
                             self._folder.discussion_id, self._done, len(chunks), self.stored,
                             time.monotonic() - started)
 
-    def _items_of(self, text: str, message_hash: str) -> list[Item] | None:
+    def _items_of(self, chunk: Chunk) -> list[Item] | None:
         """The memories in a chunk; None, with a warning, if nobody could say."""
         try:
-            answer = self._ask(text)
-        except (EarlyTerminationException, DataKeyError):
+            answer = self._ask(chunk.text)
+        except DataKeyError:
             raise
         except Exception as error:  # workflows run foreign code
-            self._note_failure(message_hash, cause_of(error), _blames_text(error))
+            raise_if_request_ended(error, self._context)
+            self._note_failure(chunk, cause_of(error), _blames_text(error))
             return None
         items = parse_memories(answer)
         if items is None:
             log_prompt_content(logger, "Answer without memories", answer)
-            self._note_failure(message_hash, f"an answer of {len(answer)} characters holds no memories as JSON", True)
+            self._note_failure(chunk, f"an answer of {len(answer)} characters holds no memories as JSON", True)
         return items
 
     def _ask(self, text: str) -> str:
@@ -132,44 +134,46 @@ class ChunkWriter:
         return MemoryCall(self._context, settings.raw, settings.vector_endpoint, settings.vector_preset,
                           settings.vector_max_response_tokens)
 
-    def _store(self, items: Sequence[Item], message_hash: str) -> None:
+    def _store(self, items: Sequence[Item], chunk: Chunk) -> None:
         """Memories and hash first, together; what comes after them may fail."""
         texts = [(item["summary"], json.dumps(item, ensure_ascii=False)) for item in items]
-        rows = self._memories.store_chunk(texts, message_hash, self._settings.index_topics)
-        _failures.forget(self._place(message_hash))
+        rows = self._memories.store_chunk(texts, chunk.hash, self._settings.index_topics, place=chunk.place)
+        _failures.forget(self._failing(chunk))
         self.stored += len(rows)
         self._done += 1
         if self._after is not None:
-            self._after = message_hash
+            self._after = chunk.hash
         if rows:
             self._embed(rows)
             update_state_document(self._context, self._settings, self._folder, [text for text, _ in texts])
 
     def _embed(self, rows: Sequence[int]) -> None:
+        """Vectors for new memories. After a failure no more are tried: each may take minutes, and later calls do it."""
         settings = self._settings
-        if not settings.embedding_endpoint:
+        if not settings.embedding_endpoint or not self._embedding_works:
             return
+        self._embedding_works = False
         try:
-            embed_new_rows(self._memories, rows, settings.embedding_endpoint, settings.backfill,
-                           self._context.request.cancel_scope)
-        except EarlyTerminationException:
-            raise
+            done = embed_new_rows(self._memories, rows, settings.embedding_endpoint, settings.backfill,
+                                  self._context.request.cancel_scope)
+            self._embedding_works = done >= len(rows)
         except Exception as error:  # a memory without a vector is still found by its words
+            raise_if_request_ended(error, self._context)
             logger.error("Discussion %s: new memories got no vectors: %s", self._folder.discussion_id, cause_of(error))
 
-    def _note_failure(self, message_hash: str, cause: str, counts: bool) -> None:
-        count = _failures.add(self._place(message_hash)) if counts else 0
+    def _note_failure(self, chunk: Chunk, cause: str, counts: bool) -> None:
+        count = _failures.add(self._failing(chunk)) if counts else 0
         if count < MOST_FAILURES:
             logger.warning("Discussion %s: no memories were made of %s; it is tried again: %s",
-                           self._folder.discussion_id, _short(message_hash), cause)
+                           self._folder.discussion_id, _short(chunk.hash), cause)
             return
-        self._memories.log_hash(message_hash)
-        _failures.forget(self._place(message_hash))
+        self._memories.log_hash(chunk.hash, chunk.place)
+        _failures.forget(self._failing(chunk))
         logger.error("Discussion %s: %s failed %d times and is left without memories: %s",
-                     self._folder.discussion_id, _short(message_hash), count, cause)
+                     self._folder.discussion_id, _short(chunk.hash), count, cause)
 
-    def _place(self, message_hash: str) -> Pair:
-        return self._folder.folder, message_hash if self._after is None else f"after {self._after}"
+    def _failing(self, chunk: Chunk) -> Pair:
+        return self._folder.folder, chunk.hash if self._after is None else f"after {self._after}"
 
 
 def _short(message_hash: str) -> str:
@@ -177,9 +181,10 @@ def _short(message_hash: str) -> str:
 
 
 def _blames_text(error: Exception) -> bool:
-    """Whether a failure may be due to the chunk, and not to a server that is away or a mistake in the settings."""
+    """Whether a failure may be due to the chunk: not to a server that is away, a held lock, or wrong settings."""
     if isinstance(error, FailoverError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     if isinstance(error, BackendStatusError):
-        return error.status not in _PASSING_STATUSES
-    return not isinstance(error, (BackendConnectionError, GateTimeoutError, ConfigurationError, StoredDataError))
+        return error.status not in PASSING_STATUSES
+    return not isinstance(error, (BackendConnectionError, GateTimeoutError, ConfigurationError, StoredDataError,
+                                  EarlyTerminationException))

@@ -9,13 +9,15 @@ from functools import cached_property
 
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.utilities.discussion_folder import DiscussionFolder
-from Middleware.utilities.hashing_utils import chunk_messages_with_hashes, hash_messages
+from Middleware.utilities.hashing_utils import hash_messages
 from Middleware.utilities.message_chunks import messages_to_text_block
+from Middleware.utilities.message_places import LoggedMessage
 from Middleware.utilities.text_utils import restore_braces, rough_estimate_token_length
 from Middleware.utilities.vector_memory import VectorMemories
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
 from Middleware.workflows.tools.memory_turn import memory_turn, turn_timeout
+from Middleware.workflows.tools.new_messages import Chunk, chunks_of, indexes_by_hash, reached
 from Middleware.workflows.tools.vector_chunk_writer import ChunkWriter, Pair
 
 logger = logging.getLogger(__name__)
@@ -46,15 +48,15 @@ class VectorMemoryPass:
     def _work(self, memories: VectorMemories) -> None:
         new = self._due(memories, warn=True)  # another request may have been here meanwhile
         if new:
-            pairs = chunk_messages_with_hashes(self._of(new), self._settings.vector_chunk_size)
+            chunks = chunks_of(self._messages, self._hashes, new.start, new.stop, self._settings.vector_chunk_size)
             after = self._hashes[new.start - 1] if new.start else ""
-            ChunkWriter(self._context, self._settings, self._folder, memories).write(pairs, after)
+            ChunkWriter(self._context, self._settings, self._folder, memories).write(chunks, after)
 
     def _due(self, memories: VectorMemories, warn: bool = False) -> range:
         """The positions of the new messages; none if they are not enough yet."""
         if len(self._messages) <= self._settings.lookback:
             return range(0)
-        logged = memories.log_hashes(KNOWN_HASHES)
+        logged = memories.logged_messages(KNOWN_HASHES)
         new = new_messages(self._hashes, logged, self._settings.lookback)
         if warn and logged and new.start == 0:
             logger.warning("Discussion %s: none of the messages with memories is known any more, so all are new",
@@ -75,22 +77,24 @@ class VectorMemoryPass:
         return hash_messages(self._messages)
 
 
-def new_messages(hashes: Sequence[str], logged: Sequence[str], lookback: int) -> range:
+def new_messages(hashes: Sequence[str], logged: Sequence[LoggedMessage], lookback: int) -> range:
     """The positions of the messages that follow the newest processed one, without the newest ``lookback``.
 
     Args:
         hashes: of all messages, oldest first.
-        logged: hashes of messages that ended processed chunks, newest first.
+        logged: messages that ended processed chunks, newest first. Of equal messages the one counts that stands where
+            the logged one did; if nobody noted that, the last that is not among the newest.
 
     All are new if none of the logged ones is there; none is if the newest logged one has moved among the newest
     ``lookback``, as happens when messages before it are deleted.
     """
     end = max(0, len(hashes) - max(0, lookback))
-    last = {message_hash: position for position, message_hash in enumerate(hashes[:end])}
-    if logged and logged[0] not in last and logged[0] in hashes[end:]:
-        return range(end, end)
-    known = next((last[message_hash] for message_hash in logged if message_hash in last), -1)
-    return range(known + 1, end)
+    where = indexes_by_hash(hashes)
+    for number, message in enumerate(logged):
+        index = reached(where.get(message.hash, []), hashes, message.place, end)
+        if index is not None and (index < end or number == 0):
+            return range(min(index + 1, end), end)
+    return range(0, end)
 
 
 def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context: ExecutionContext) -> int:
@@ -108,7 +112,7 @@ def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context:
             with _opened(context, folder) as memories:
                 writer = ChunkWriter(context, settings, folder, memories)
                 try:
-                    writer.write(pairs)
+                    writer.write([Chunk(text, message_hash) for text, message_hash in pairs])
                 finally:
                     stored = writer.stored
     return stored

@@ -2,15 +2,21 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from Middleware.exceptions import DataKeyError
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
-from Middleware.utilities.vector_memory import encrypted_index
+from Middleware.utilities.vector_memory import connection, conversion, encrypted_index
+from Middleware.utilities.vector_memory.codec import is_token, sql_is_clear
 from Tests.utilities.vector_memory.lab import CIPHER, OTHER, bytes_on_disk, item, old_database, opened, texts
 
 WORD = "Quetzalcoatl"
@@ -71,6 +77,41 @@ def test_old_rows_are_encrypted_at_the_next_write(path: Path, write_ahead: bool)
     assert not in_clear(path.parent) and vector_to_blob([1.5, 2.5]) not in bytes_on_disk(path.parent)
 
 
+def test_old_pages_go_as_soon_as_nobody_is_in_the_way(path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                      caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody reads while the database is encrypted, so that it cannot be made anew."""
+    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
+    old_database(path, *[f"the {WORD} stone {number}" for number in range(2000)])
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA secure_delete = OFF")
+        database.execute("DELETE FROM memories WHERE id > 100")
+        database.execute("DELETE FROM memories_fts WHERE rowid > 100")
+        database.commit()
+    when_free, waiting = conversion.when_free, []
+
+    def busy(action: Any, scope: Any) -> Any:
+        """A writer that comes between the encryption and what follows it."""
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            if not waiting:
+                waiting.append(other.execute("BEGIN IMMEDIATE"))
+            return when_free(action, scope)
+
+    monkeypatch.setattr(conversion, "when_free", busy)
+    with opened(path, CIPHER) as memories:
+        assert len(list(memories.all_memories())) == 100
+    assert in_clear(path.parent) and "tried again at its next write" in caplog.text
+    caplog.clear()
+    with opened(path, CIPHER, write=False) as memories:
+        assert len(list(memories.all_memories())) == 100
+    assert in_clear(path.parent)
+    with opened(path, CIPHER) as memories:
+        memories.store_chunk([item("new")], "h")
+    assert not in_clear(path.parent) and caplog.text == ""
+    monkeypatch.setattr(conversion, "when_free", None)  # nothing is left to do
+    with opened(path, CIPHER) as memories:
+        assert len(list(memories.all_memories())) == 101
+
+
 def test_a_row_in_clear_among_tokens_is_read_and_encrypted(path: Path) -> None:
     with opened(path, CIPHER) as memories:
         memories.store_chunk([item("first")], None)
@@ -95,6 +136,45 @@ def test_the_key_can_be_changed(path: Path, target: Cipher) -> None:
     with opened(path, target, write=False) as memories:
         assert texts(memories.keyword_search("zoo")) == ["lion"] and len(memories.keyword_search("lion;tiger")) == 2
         assert memories.embeddings("m") == [(1, vector_to_blob([1.0]))]
+
+
+TOKEN = OTHER.encrypt(b"x").decode()
+LOOKALIKES = st.one_of(
+    st.text(max_size=20), st.text("AZaz09-_", max_size=130).map(lambda text: f"gAAAA{text}"),
+    st.binary(max_size=60).map(lambda data: OTHER.encrypt(data).decode())).flatmap(
+    lambda text: st.sampled_from([text, f"{text}\n", f"\n{text}", f"{text}=", text[:-1]]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(LOOKALIKES, min_size=1, max_size=4))
+def test_no_text_in_clear_makes_a_database_unusable(lookalikes: list[str]) -> None:
+    """Whatever a model writes is stored, read, and encrypted later on."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "vector_memory.db")
+        with opened(path) as memories:
+            memories.store_chunk([item(text) for text in lookalikes], "h")
+        for cipher, write in ((NO_CIPHER, False), (CIPHER, False), (CIPHER, True), (CIPHER, False)):
+            with opened(path, cipher, write=write) as memories:
+                found = texts(list(memories.all_memories()))
+                assert [text.removeprefix(" ") for text in found] == [text.removeprefix(" ") for text in lookalikes]
+        with closing(sqlite3.connect(path)) as database:
+            assert all(is_token(row[0]) for row in database.execute("SELECT memory_text FROM memories"))
+
+
+@given(LOOKALIKES)
+def test_the_database_tells_tokens_like_the_program(text: str) -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        (clear,) = database.execute(f"SELECT {sql_is_clear('t')} FROM (SELECT ? AS t)", (text,)).fetchone()
+        assert bool(clear) is not (is_token(text) and not text.endswith("\n"))
+        assert database.execute(f"SELECT {sql_is_clear('NULL')}").fetchone() == (0,)
+
+
+def test_a_token_of_another_key_is_not_text(path: Path) -> None:
+    with opened(path, OTHER) as memories:
+        memories.store_chunk([item("secret")], None)
+    for cipher in (NO_CIPHER, CIPHER):
+        with pytest.raises(DataKeyError), opened(path, cipher, write=False) as memories:
+            list(memories.all_memories())
 
 
 def test_the_index_in_memory_ranks_like_the_one_on_disk(tmp_path: Path) -> None:

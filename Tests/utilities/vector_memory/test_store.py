@@ -105,7 +105,7 @@ def test_a_failure_in_the_middle_stores_nothing(path: Path, cipher: Cipher) -> N
 
 def test_a_killed_process_neither_loses_nor_doubles_a_chunk(path: Path) -> None:
     script = (f"import os\nfrom Tests.utilities.vector_memory.lab import *\nm = opened(Path({str(path)!r}))\n"
-              "m.store_chunk([item('one')], 'h1')\nm._insert_hash = lambda h: os._exit(9)\n"
+              "m.store_chunk([item('one')], 'h1')\nm._insert_hash = lambda *h: os._exit(9)\n"
               "m.store_chunk([item('two')], 'h2')")
     assert subprocess.run([sys.executable, "-c", script], cwd=INSTALL, check=False).returncode == 9
     with opened(path) as memories:
@@ -238,10 +238,12 @@ def test_vectors(path: Path, cipher: Cipher) -> None:
         assert texts(memories.without_embeddings("m")) == ["b"]
         assert texts(memories.without_embeddings("none", 2)) == ["a", "b"]
         assert memories.without_embeddings("none", 0) == []
+        assert [memories.count_without_embeddings(model) for model in ("m", "other", "none")] == [1, 2, 3]
         assert memories.nearest([0.1, 1], "m", 5) == [3, 1] and memories.nearest([0.1, 1], "m", 1) == [3]
         assert memories.nearest([1, 1], "none", 5) == []
         memories.add_embeddings([(1, vector_to_blob([0.1, 1, 0]))], "m")
-        assert memories.nearest([0.1, 1], "m", 5) == [3, 1]
+        assert memories.nearest([0.1, 1], "m", 5) == [3]  # what cannot be compared is not found
+        assert memories.nearest([1, 0, 0, 0], "m", 5) == []
         assert memories._db.execute("SELECT dim FROM memory_embeddings WHERE model = 'm' ORDER BY 1").fetchall()[1][
             "dim"] == 3
     assert ids == [1, 2, 3]
@@ -261,6 +263,16 @@ def test_vectors_stay_unpacked_until_the_file_changes(path: Path, cipher: Cipher
     with opened(path, cipher) as memories:
         memories.add_embeddings([(2, vector_to_blob([0, 1]))], "m")
         assert memories.nearest([0, 1], "m", 2) == [2, 1]
+
+
+@pytest.mark.parametrize("limit", [2 ** 31, 2 ** 63, 10 ** 30])
+def test_no_limit_is_too_large(path: Path, cipher: Cipher, limit: int) -> None:
+    with opened(path, cipher) as memories:
+        memories.store_chunk([item("owl")], "h")
+        memories.add_embeddings([(1, vector_to_blob([1, 0]))], "m")
+        assert texts(memories.keyword_search("owl", limit)) == ["owl"] and memories.nearest([1, 0], "m", limit) == [1]
+        assert memories.log_hashes(limit) == ["h"] and len(memories.without_embeddings("other", limit)) == 1
+        assert len(list(memories.all_memories(limit))) == 1 and list(memories.all_memories(limit, limit)) == []
 
 
 def test_rows_come_in_the_order_of_their_ids(path: Path, cipher: Cipher) -> None:

@@ -326,3 +326,19 @@ def test_registry() -> None:
     assert {"Standard", "CustomWorkflow", "ConditionalCustomWorkflow", "StaticResponse", "Conditional",
             "StringConcatenator"} <= set(registry)
     assert all(node_type in handler.KEYS for node_type, handler in registry.items())
+
+
+# -- workflows that the user's file names ------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("entry", "key"), [
+    ("handle_conversation_memory_parser", "conversationMemoryToolWorkflow"),
+    ("handle_recent_memory_parser", "recentMemoryToolWorkflow"),
+    ("handle_full_chat_summary_parser", "chatSummaryToolWorkflow"),
+    ("process_file_memories", "fileMemoryToolWorkflow")])
+def test_workflows_of_the_user(lab: EngineLab, entry: str, key: str) -> None:
+    run = getattr(WorkflowManager, entry)
+    with pytest.raises(ConfigurationError, match=key):
+        run("r-1", "d1", [user("hi")])
+    lab.workflow("Mine", [static("{Discussion_Id}: {chat_user_prompt_last_one}")])
+    lab.user(**{key: "Mine"})
+    assert run("r-1", "d1", [user("hi")]) == "d1: hi"

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,11 @@ from typing import Any
 import pytest
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.timestamp_service import PLACEHOLDER
+from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
@@ -63,6 +68,25 @@ def test_the_answer_gets_its_time_when_it_comes_back(lab: EngineLab, tmp_path: P
     turn(lab, [stamped()], user("a"), assistant("hello {you}"), user("b"), stream=stream)
     assert times(tmp_path)[h("hello {you}")] == noted[PLACEHOLDER]
     assert set(times(tmp_path)) == {h("a"), h("hello {you}"), h("b"), PLACEHOLDER}
+
+
+def test_a_cancelled_request_waits_for_no_other(lab: EngineLab, tmp_path: Path) -> None:
+    scope, left = CancelScope(), threading.Event()
+
+    def ask() -> None:
+        with pytest.raises(EarlyTerminationException):
+            turn(lab, [stamped()], user("a"), cancel_scope=scope)
+        left.set()
+
+    thread = threading.Thread(target=ask, daemon=True)
+    with DiscussionFolder("k1").lock(SHORT):
+        thread.start()
+        assert not left.wait(0.3)
+        started = time.monotonic()
+        scope.cancel("gone")
+        assert left.wait(5) and time.monotonic() - started < 0.25
+    thread.join(5)
+    assert times(tmp_path) == {} and not lab.backend.requests
 
 
 @pytest.mark.parametrize("stream", [False, True])

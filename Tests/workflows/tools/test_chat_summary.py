@@ -1,6 +1,8 @@
 """The rolling summary, with files, locks and an LLM server as in service."""
 from __future__ import annotations
 
+import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -115,7 +117,8 @@ def test_nothing_new(lab: EngineLab, store: MemoryStore) -> None:
 
 def test_nothing_stored_creates_nothing(lab: EngineLab, store: MemoryStore) -> None:
     assert run(lab, node()) == NO_SUMMARY
-    assert not Path(store.folder.folder).exists()
+    kept = [path for path in Path(store.folder.folder).iterdir() if not path.name.startswith(".")]
+    assert [path.name for path in kept] == ["memories.json"]
 
 
 def test_without_discussion_id(lab: EngineLab) -> None:
@@ -224,14 +227,46 @@ def test_a_cancelled_request_stores_nothing(lab: EngineLab, store: MemoryStore) 
     assert time.monotonic() - started < 2 and store.summary() is None
 
 
-def test_a_summary_that_cannot_be_read_is_left_alone(lab: EngineLab, store: MemoryStore,
-                                                     caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("prompt", ["[LATEST_MEMORIES]", "plain"])
+@pytest.mark.parametrize(("name", "content", "shown"), [
+    ("chat_summary.json", "[broken", NO_SUMMARY), ("chat_summary.json", '{"a": "b"}', NO_SUMMARY),
+    ("memories.json", "[1]", "old"), ("condensation_tracker.json", "[]", "old")])
+def test_nobody_is_asked_for_a_summary_that_cannot_be_stored(
+        lab: EngineLab, store: MemoryStore, caplog: pytest.LogCaptureFixture, name: str, content: str, shown: str,
+        prompt: str) -> None:
     remember(store, 7)
+    store.save_summary("old", "h1")
+    path = Path(store.folder.folder) / name
+    path.write_text(content, encoding="utf-8")
+    assert run(lab, node(prompt=prompt)) == shown
+    assert path.read_text(encoding="utf-8") == content and lab.prompts == []
+    assert len([record for record in caplog.records if f"d1/{name}" in record.getMessage()]) == 1
+
+
+def test_a_summary_that_breaks_meanwhile_is_left_alone(lab: EngineLab, store: MemoryStore,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
+    remember(store, 3)
     path = Path(store.folder.folder) / "chat_summary.json"
-    path.write_text("[broken", encoding="utf-8")
+
+    def respond(request: RecordedRequest) -> Reply:
+        path.write_text("[broken", encoding="utf-8")
+        return chat_reply("new")
+    lab.backend.responder = respond
     assert run(lab, node()) == NO_SUMMARY
-    assert path.read_text(encoding="utf-8") == "[broken" and len(lab.prompts) == 1
-    assert "cannot be stored" in caplog.text
+    assert path.read_text(encoding="utf-8") == "[broken" and "cannot be stored" in caplog.text
+
+
+@pytest.mark.parametrize(("memories", "more", "told"), [(7, {}, "6 memories"), (1, {"minMemoriesPerSummary": 1},
+                                                                               "1 memory"), (2, {}, None)])
+def test_the_log_tells_of_success(lab: EngineLab, store: MemoryStore, caplog: pytest.LogCaptureFixture, memories: int,
+                                  more: dict[str, Any], told: str | None) -> None:
+    caplog.set_level(logging.INFO, "Middleware.workflows.tools")
+    remember(store, memories)
+    run(lab, node(**more))
+    lines = [record.getMessage() for record in caplog.records if "summary" in record.getMessage()]
+    assert len(lines) == bool(told)
+    assert all(re.fullmatch(rf"Discussion d1: summary brought up to date with {told} in \d+\.\d s", line)
+               for line in lines)
 
 
 # -- taking turns ------------------------------------------------------------------------------------------------------

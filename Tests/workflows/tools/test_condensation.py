@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,77 @@ def test_settings_may_be_a_mapping(lab: MemoryLab) -> None:
         assert SlowButQualityRAGTool().condense_memories(
             "d1", {"condenseMemories": True, "memoriesBeforeCondensation": 2, "endpointName": "Main"},
             lab.context(chat(3)))
+
+
+@pytest.mark.parametrize("name", ["condensation_tracker.json", "chat_summary.json", "memories.json"])
+@pytest.mark.parametrize("content", ["{broken", '"x"'])
+def test_nobody_is_asked_for_what_cannot_be_stored(lab: MemoryLab, name: str, content: str,
+                                                   caplog: pytest.LogCaptureFixture) -> None:
+    fill(lab, 3)
+    path = lab.path.with_name(name)
+    path.write_text(content, encoding="utf-8")
+    assert not condense(lab)
+    assert lab.prompts == [] and path.read_text("utf-8") == content
+    assert len([record for record in caplog.records if name in record.getMessage()]) == 1
+
+
+# -- edited meanwhile --------------------------------------------------------------------------------------------------
+
+Pairs = list[tuple[str, str]]
+
+
+def edited(lab: MemoryLab, change: Callable[[Pairs], Pairs]) -> bool:
+    """Join k3 to k5 of eight memories; somebody makes ``change`` to the file while the LLM is at it."""
+    def respond(request: Any) -> Reply:
+        lab.store.replace_memories(change(lab.store.memories()))
+        return chat_reply("one")
+    fill(lab, 8, "h2")
+    lab.store.save_summary("the summary", "h4")
+    lab.backend.responder = respond
+    return condense(lab)
+
+
+@pytest.mark.parametrize(("change", "after", "points_to"), [
+    (lambda pairs: [*pairs, ("by hand", "")], [*kept(1, 2), ("one", "h5"), *kept(6, 7, 8), ("by hand", "")], "h2"),
+    (lambda pairs: [("new", "n"), *pairs], [("new", "n"), *kept(1, 2), ("one", "h5"), *kept(6, 7, 8)], "h2"),
+    (lambda pairs: pairs[1:], [*kept(2), ("one", "h5"), *kept(6, 7, 8)], "h2"),
+    (lambda pairs: pairs[2:], [("one", "h5"), *kept(6, 7, 8)], ""),
+    (lambda pairs: [("corrected", "h1"), *pairs[1:6], ("x", "y")],
+     [("corrected", "h1"), *kept(2), ("one", "h5"), *kept(6), ("x", "y")], "h2")])
+def test_edits_around_the_batch_stay(lab: MemoryLab, change: Callable[[Pairs], Pairs], after: Pairs,
+                                     points_to: str) -> None:
+    assert edited(lab, change)
+    assert lab.stored() == after and lab.store.condensation_hash() == "h5" and summary_hash(lab) == points_to
+
+
+@pytest.mark.parametrize("change", [
+    lambda pairs: [*pairs[:3], ("corrected", "h4"), *pairs[4:]],
+    lambda pairs: [*pairs[:3], ("k4", "other"), *pairs[4:]],
+    lambda pairs: [*pairs[:3], *pairs[4:]],
+    lambda pairs: [*pairs[:3], ("between", "b"), *pairs[3:]],
+    lambda pairs: []])
+def test_an_edited_batch_is_left_alone(lab: MemoryLab, change: Callable[[Pairs], Pairs],
+                                       caplog: pytest.LogCaptureFixture) -> None:
+    assert not edited(lab, change)
+    assert lab.stored() == change(kept(*range(1, 9)))
+    assert lab.store.condensation_hash() == "h2" and summary_hash(lab) == "h4"
+    assert "d1: the memories to be joined were changed meanwhile" in caplog.text and "k4" not in caplog.text
+
+
+def test_of_equal_batches_the_one_that_was_sent_goes(lab: MemoryLab) -> None:
+    same = ["k", "k"]
+    lab.put("x", *same, "y", *same, "z", texts=["x", *same, "y", *same, "z"])
+    lab.store.save_condensation_hash(hash_content("y"))
+    assert condense(lab, memoriesBeforeCondensation=2)
+    assert [text for text, _ in lab.stored()] == ["x", *same, "y", f"<k{LINE}k>", "z"]
+
+
+def test_the_log_tells_of_success(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "Middleware.workflows.tools")
+    fill(lab, 3)
+    assert condense(lab)
+    assert [record.getMessage() for record in caplog.records] == ["Discussion d1: 3 memories joined into one"]
+    assert not condense(lab) and len(caplog.records) == 1
 
 
 def test_originals_are_kept_aside(lab: MemoryLab) -> None:

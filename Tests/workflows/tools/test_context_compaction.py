@@ -39,6 +39,7 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, 
 from Tests.workflows.engine_lab import EngineLab, last_text, until
 
 FILES = ("context_compactor_old.json", "context_compactor_oldest.json")
+FOLDED = "context_compactor_folded.json"
 Message = dict[str, Any]
 
 
@@ -189,6 +190,11 @@ class CompactorLab(EngineLab):
     def calls(self) -> list[str]:
         return [prompt.split("|")[0] for prompt in self.prompts]
 
+    @property
+    def folds(self) -> list[str]:
+        """The messages that went into Oldest, run by run."""
+        return [prompt.partition("|")[2] for prompt in self.prompts if prompt.startswith("neutral|")]
+
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CompactorLab]:
@@ -238,11 +244,22 @@ def test_a_boundary_without_index(lab: CompactorLab) -> None:
     assert lab.prompts[4].startswith(f"neutral|{message_lines([said(4)])}")
 
 
-def test_a_lost_boundary_folds_all_again(lab: CompactorLab) -> None:
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_lost_boundary_folds_all_again_unless_it_is_noted_what_was_folded(lab: CompactorLab, noted: bool) -> None:
     lab.compact(chat(9))
+    if not noted:
+        (lab.data / "k1" / FOLDED).unlink()
     edited = [*chat(4), {"role": "assistant", "content": "x4 two three four f"}, *chat(11)[5:]]
     lab.compact(edited)
-    assert lab.prompts[4:] == [f"neutral|{message_lines(edited[:6])}", "oldest|OLDEST|NEUTRAL"]
+    assert lab.prompts[4:] == [f"neutral|{message_lines(edited[4 * noted:6])}", "oldest|OLDEST|NEUTRAL"]
+
+
+def test_where_folding_stopped_is_lost_altogether(lab: CompactorLab) -> None:
+    lab.compact(chat(9))
+    edited = [{**message, "content": message["content"].replace("m", "x")} if index in (3, 4) else message
+              for index, message in enumerate(chat(11))]
+    lab.compact(edited)
+    assert lab.folds[1:] == [message_lines(edited[:6])]
 
 
 def test_a_shortened_history_folds_nothing(lab: CompactorLab) -> None:
@@ -258,6 +275,94 @@ def test_a_history_cut_at_its_head(lab: CompactorLab) -> None:
     lab.compact(chat(11)[3:])
     assert lab.prompts[4] == f"neutral|{message_lines(chat(6)[4:])}"
 
+
+# -- what Oldest tells already -----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("fewer", [10, 9, 8, 7, 6])
+def test_messages_that_come_back_are_not_folded_again(lab: CompactorLab, fewer: int) -> None:
+    lab.compact(chat(11))
+    lab.compact(chat(fewer))
+    lab.compact(chat(11))
+    assert lab.folds == [message_lines(chat(6))]
+    lab.compact(chat(13))
+    assert lab.folds[1:] == [message_lines(chat(8)[6:])]
+
+
+def test_a_late_run_of_an_older_request(lab: CompactorLab) -> None:
+    for count in (9, 11, 9, 13, 11, 13):
+        lab.compact(chat(count))
+    assert lab.folds == [message_lines(chat(4)), message_lines(chat(6)[4:]), message_lines(chat(8)[6:])]
+
+
+def test_a_new_message_in_place_of_the_boundary(lab: CompactorLab) -> None:
+    lab.compact(chat(11))
+    lab.compact([*chat(6), {"role": "user", "content": "x6 two three four f"}, *chat(11)[7:]])
+    assert lab.folds == [message_lines(chat(6))]
+
+
+def test_summaries_of_older_versions(lab: CompactorLab) -> None:
+    lab.compact(chat(11))
+    (lab.data / "k1" / FOLDED).unlink()
+    lab.compact(chat(9))
+    lab.compact(chat(11))
+    assert lab.folds == [message_lines(chat(6))]
+
+
+def test_an_edited_message_is_folded(lab: CompactorLab) -> None:
+    lab.compact(chat(11))
+    lab.compact(chat(9))
+    edited = [*chat(5), {"role": "user", "content": "x5 two three four f"}, *chat(11)[6:]]
+    lab.compact(edited)
+    assert lab.folds[1:] == [message_lines(edited[4:6])]
+
+
+def test_repeated_messages_do_not_hide_new_ones(lab: CompactorLab) -> None:
+    history = chat(13)
+    history[1::2] = [{"role": "user", "content": "go two three four f"}] * 6
+    lab.compact(history[:11])
+    lab.compact(history[2:])  # cut at its head: another "go" is where the last folded one was
+    assert lab.folds[1:] == [message_lines(history[6:8])]
+
+
+@pytest.mark.parametrize("change", [
+    lambda folder: [(folder / name).unlink() for name in FILES],
+    lambda folder: (folder / FILES[1]).write_text('[{"text_block": "begun anew", "hash": "h"}]', encoding="utf-8")])
+def test_another_oldest_summary_is_not_what_was_folded(lab: CompactorLab, change: Any) -> None:
+    lab.compact(chat(11))
+    lab.compact(chat(9))
+    change(lab.data / "k1")
+    lab.compact(chat(11))
+    assert lab.folds[1].endswith(message_lines(chat(6)[4:]))
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b"gAAAAA-token"])
+def test_an_unusable_note_of_what_was_folded(lab: CompactorLab, content: bytes) -> None:
+    lab.compact(chat(11))
+    (lab.data / "k1" / FOLDED).write_bytes(content)
+    assert lab.compact(chat(9)) == both()
+    (lab.data / "k1" / FOLDED).write_bytes(content)
+    assert lab.compact(chat(11)) == both()
+    assert lab.folds[1:] == [message_lines(chat(6)[4:])]
+
+
+def test_an_interrupted_run_folds_nothing_twice(lab: CompactorLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.compact(chat(9))
+    with monkeypatch.context() as patch:
+        write = context_compaction.CompactorStore._write
+
+        def die(self: Any, name: str, pairs: Any) -> None:
+            if name == FILES[0]:
+                raise KeyboardInterrupt
+            write(self, name, pairs)
+
+        patch.setattr(context_compaction.CompactorStore, "_write", die)
+        with pytest.raises(KeyboardInterrupt):
+            lab.compact(chat(11))
+    lab.compact(chat(11))
+    assert lab.folds == [message_lines(chat(4)), message_lines(chat(6)[4:])]
+
+
+# -- what the model is asked and says ----------------------------------------------------------------------------------
 
 def test_nothing_is_substituted_or_replaced_twice(lab: CompactorLab) -> None:
     lab.settings(oldSectionPrompt="old|{agent1Output} {{x}} [MESSAGES_TO_SUMMARIZE]",
@@ -331,16 +436,34 @@ def fail_at(lab: CompactorLab, name: str, reply: Reply) -> None:
     lab.backend.responder = respond
 
 
-@pytest.mark.parametrize("call", ["old", "neutral", "oldest"])
-def test_a_failing_call_leaves_the_chat_with_what_there_was(lab: CompactorLab, caplog: pytest.LogCaptureFixture,
-                                                            call: str) -> None:
+@pytest.mark.parametrize(("call", "old"), [("old", "OLD"), ("neutral", "OLD 2"), ("oldest", "OLD 2")])
+def test_a_failing_call_leaves_the_chat_with_what_there_is(lab: CompactorLab, caplog: pytest.LogCaptureFixture,
+                                                           call: str, old: str) -> None:
     lab.compact(chat(9))
     before = lab.files
     lab.answers["old"] = "OLD 2"
     fail_at(lab, call, status_reply(400, "no"))
-    assert lab.compact(chat(11)) == both() and lab.files == before
+    assert lab.compact(chat(11)) == both(old) and lab.files == before
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1 and "Workflows/tester/Compactor.json" in errors[0] and "Main" in errors[0]
+
+
+def test_a_summary_of_old_outlives_a_failure_of_the_first_fold(lab: CompactorLab) -> None:
+    fail_at(lab, "neutral", status_reply(500, "no"))
+    assert lab.compact(chat(9)) == both("OLD", "") and lab.files == {}
+
+
+@pytest.mark.parametrize("redact", [False, True])
+@pytest.mark.parametrize("call", ["old", "neutral"])
+def test_a_redacted_log_tells_nothing_of_what_a_back_end_echoes(
+        lab: CompactorLab, caplog: pytest.LogCaptureFixture, call: str, redact: bool) -> None:
+    caplog.set_level(logging.DEBUG)
+    lab.request = RequestContext(request_id="r-1", redact=redact)
+    fail_at(lab, call, status_reply(400, "cannot take 'm4 two three'"))
+    lab.compact(chat(9))
+    [error] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "Main" in error and "400" in error and "Workflows/tester/Compactor.json" in error
+    assert ("two three" in error) is not redact and ("cannot take" in caplog.text) is not redact
 
 
 @pytest.mark.parametrize(("changes", "clue"), [
@@ -388,7 +511,8 @@ def test_summaries_are_encrypted(lab: CompactorLab) -> None:
     assert lab.compact(chat(9), key=key) == both() == lab.compact(chat(9), key=key)
     assert len(lab.calls) == 3
     written = {path.name: path.read_bytes() for path in (lab.data / "k1").iterdir()}
-    assert written.keys() > set(FILES) and all(written[name].startswith(b"gAAAA") for name in FILES)
+    assert written.keys() > {*FILES, FOLDED}
+    assert all(written[name].startswith(b"gAAAA") for name in (*FILES, FOLDED))
     assert not any(b"OLD" in data for data in written.values())
 
 

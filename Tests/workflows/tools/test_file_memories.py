@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import multiprocessing
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -481,6 +483,61 @@ def test_a_workflow_inside_a_turn_gets_none(lab: MemoryLab, caplog: pytest.LogCa
         assert again
 
 
+@pytest.mark.parametrize("vector", [False, True])
+def test_many_requests_inside_a_turn_are_one_warning(lab: MemoryLab, vector: bool,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
+    """The workflow that writes the memories has memory nodes of its own."""
+    nodes = [{"type": "QualityMemory"}, {"type": "RecentMemory"},
+             {"type": "FullChatSummary"}, static("[]" if vector else "made of {agent1Input}")]
+    lab.settings(chunkEstimatedTokenSize=4, vectorMemoryChunkEstimatedTokenSize=4, useVectorForQualityMemory=vector,
+                 fileMemoryWorkflowName="Maker", vectorMemoryWorkflowName="Maker")
+    lab.workflow("Maker", nodes)
+    lab.remember(chat(9))
+    first = caplog.text.count("asks for more of them")
+    lab.remember(chat(18))
+    assert (first, caplog.text.count("asks for more of them")) == (1, 2)
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+
+
+def test_the_log_tells_of_success(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "Middleware.workflows.tools")
+    lab.settings(chunkEstimatedTokenSize=5)
+    lab.remember(said("secret", *"bcdefgh"))
+    assert [re.sub(r"\d+\.\d s$", "T", line) for line in told(caplog)] == ["Discussion d1: 2 memories written in T"]
+    lab.remember(said("secret", *"bcdefgh"))
+    assert len(told(caplog)) == 1
+
+
+def test_the_log_tells_of_half_a_success(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "Middleware.workflows.tools")
+    lab.settings(chunkEstimatedTokenSize=4)
+    lab.backend.responder = answer_all_but("secret2", chat_reply(""))
+    lab.remember(said("secret1", "secret2", "a", "b", "c"))
+    assert [line.partition(" in ")[0] for line in told(caplog)] == ["Discussion d1: 1 memory written"]
+
+
+def test_the_log_tells_nothing_of_nothing(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "Middleware.workflows.tools")
+    open_file(lab)
+    lab.backend.responder = lambda request: chat_reply("")
+    lab.remember(chat(8))
+    assert told(caplog) == []
+
+
+@pytest.mark.parametrize("name", ["chat_summary.json", "condensation_tracker.json"])
+def test_another_broken_file_does_not_keep_memories_from_being_written(lab: MemoryLab, name: str) -> None:
+    lab.settings(condenseMemories=True, memoriesBeforeCondensation=1)
+    open_file(lab)
+    lab.path.with_name(name).write_text("{broken", encoding="utf-8")
+    lab.remember(chat(8))
+    assert lab.stored() == covering((0, 4)) and len(lab.prompts) == 1
+
+
 # -- places ------------------------------------------------------------------------------------------------------------
 
 def test_key_without_encryption_is_a_place_of_its_own(lab: MemoryLab) -> None:
@@ -507,3 +564,30 @@ def test_stamped_messages_do_not_count(lab: MemoryLab) -> None:
     with request_scope(lab.request):
         SlowButQualityRAGTool().handle_discussion_id_flow(context)
     assert lab.stored() == covering((0, 4))
+
+
+# -- equal messages ----------------------------------------------------------------------------------------------------
+
+CALL: dict[str, Any] = {"role": "assistant", "content": "",
+                        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+
+
+def with_tools(number: int) -> list[Any]:
+    return [*said(f"question {number}"), CALL, {"role": "tool", "tool_call_id": "1", "content": "done"}, *said("ok")]
+
+
+def with_repeats(number: int) -> list[Any]:
+    return said("ok", "ok", "ok", f"question {number}")
+
+
+@pytest.mark.parametrize("turn", [with_tools, with_repeats])
+def test_no_turn_of_a_chat_with_equal_messages_is_lost(lab: MemoryLab, turn: Any) -> None:
+    open_file(lab)
+    messages: list[Any] = []
+    for number in range(20):
+        for message in turn(number):
+            messages.append(message)
+            if message["role"] == "user":
+                lab.remember(messages)
+    asked = re.findall(r"question (\d+)", "\n".join(text for text, _ in lab.stored()))
+    assert asked == [str(number) for number in range(len(asked))] and len(asked) >= 18

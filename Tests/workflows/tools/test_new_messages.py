@@ -1,11 +1,15 @@
 """Which messages are new, as a pure function."""
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
+from Middleware.utilities.message_places import CONTEXT, MessagePlace, place_from_json, place_of
 from Middleware.workflows.tools.new_messages import chunks_of, first_new
 
 TEN = [f"m{number}" for number in range(10)]
@@ -30,14 +34,70 @@ def test_first_new(hashes: list[str], stored: list[str], end: int, start: int) -
     assert first_new(hashes, stored, end, {}) == start
 
 
-@pytest.mark.parametrize(("before", "start"), [
-    ({"k": "b"}, 3), ({"k": "d"}, 6), ({"k": "?"}, 6), ({}, 6), ({"k": ""}, 6)])
-def test_equal_messages_are_told_apart(before: dict[str, str], start: int) -> None:
-    assert first_new(["a", "b", "k", "c", "d", "k", "e"], ["k"], 7, before) == start
+@pytest.mark.parametrize(("before", "start"), [("b", 3), ("d", 6), ("?", 0), (None, 6), ("", 0)])
+def test_equal_messages_are_told_apart(before: str | None, start: int) -> None:
+    """The message may be gone if it is nowhere behind the right one; what nobody noted is a guess as ever."""
+    places = {} if before is None else {"k": MessagePlace((before,))}
+    assert first_new(["a", "b", "k", "c", "d", "k", "e"], ["k"], 7, places) == start
 
 
 def test_first_message_has_none_before_it() -> None:
-    assert first_new(["k", "a", "k"], ["k"], 3, {"k": ""}) == 1
+    assert first_new(["k", "a", "k"], ["k"], 3, {"k": MessagePlace(("",))}) == 1
+
+
+@pytest.mark.parametrize(("then", "at", "now", "start"), [
+    ("okkkcd", 1, "okkkcde", 2), ("okkkcd", 2, "okkkcde", 3), ("okkkcd", 3, "okkkcde", 4),  # nothing before changed
+    ("kkkk", 1, "kkkkkkkk", 2), ("kakaka", 4, "kakakakaka", 5), ("kakaka", 0, "kaka", 1),
+    ("abkcdk", 5, "cdkef", 3), ("abkcdk", 5, "kefk", 1),  # the beginning was cut off
+    ("kkkkkkkkkkkkkk", 12, "kkkkkkkkkkkkk", 13),  # nobody can tell
+    ("abkcdk", 5, "abkcxk", 6), ("abkcdk", 5, "abkxdk", 6), ("abkcdk", 2, "axkcdk", 3),  # one message before changed
+    ("abkcdk", 5, "abkck", 5), ("abkcdk", 5, "abkcydk", 7),  # ... deleted, or added
+    ("abkcdk", 5, "abkxyk", 0), ("akbkckdk", 7, "akbkxyzk", 0),  # so much changed that it may be another one
+    ("abcdef", 3, "acdef", 3), ("abcdef", 3, "abxdef", 4), ("abcdef", 3, "xyzdef", 4), ("abcdef", 3, "def", 1),
+    ("abkcde", 2, "abcdek", 0), ("abcdef", 3, "abcef", 0),  # it was deleted
+])
+def test_where_a_memory_ends_now(then: str, at: int, now: str, start: int) -> None:
+    place = place_from_json(json.loads(json.dumps(place_of(list(then), at).as_json())))
+    assert place is not None
+    assert first_new(list(now), [then[at]], len(now), {then[at]: place}) == start
+
+
+def test_of_many_repeats_the_first_that_fits_counts() -> None:
+    """Half of the repeats were deleted, and more came: what may be new is looked at."""
+    history = [*"xyz", *"ab" * 10]
+    place = place_of(history, 20)
+    assert first_new([*"ab" * 10], [history[20]], 20, {history[20]: place}) == 10
+
+
+@pytest.mark.parametrize("value", [None, 5, [], {}, {"before": "x"}, {"before": [1]}])
+def test_places_that_are_none(value: Any) -> None:
+    assert place_from_json(value) is None
+
+
+@pytest.mark.parametrize("value", [{"before": ["a"]}, {"before": ["a"], "index": True, "history": 5}])
+def test_places_of_which_little_is_known(value: Any) -> None:
+    assert place_from_json(value) == MessagePlace(("a",)) == place_from_json("a")
+
+
+@given(st.lists(st.sampled_from(["blank", "ok", "a", "b"]), min_size=1, max_size=30), st.data())
+def test_whatever_is_repeated_a_growing_history_is_known_exactly(hashes: list[str], data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(hashes) - 1))
+    place = place_of(hashes[:index + 1], index)
+    assert first_new(hashes, [hashes[index]], len(hashes), {hashes[index]: place}) == index + 1
+
+
+@given(st.lists(st.sampled_from(["blank", "ok", "a", "b"]), max_size=30), st.integers(0, 60), st.data())
+def test_a_sliding_window_passes_nothing_over(rest: list[str], cut: int, data: st.DataObject) -> None:
+    """Questions are unique, the rest is repeated, and the client sends the end of it all only."""
+    history = [text for number, other in enumerate(rest) for text in (f"q{number}", other, "ok")]
+    if not history:
+        return
+    index = data.draw(st.integers(min(CONTEXT, len(history) - 1), len(history) - 1))
+    now = history[min(cut, len(history) - 1):]
+    start = first_new(now, [history[index]], len(now), {history[index]: place_of(history[:index + 1], index)})
+    gone = len(history) - len(now)
+    assert not [text for text in now[:start] if text in history[index + 1:] and text.startswith("q")]
+    assert start == index + 1 - gone or index < gone
 
 
 @given(st.lists(st.text("abcdefgh", min_size=2, max_size=6), unique=True, max_size=12), st.data())
@@ -49,10 +109,11 @@ def test_ordinary_histories(texts: list[str], data: st.DataObject) -> None:
     end = max(0, len(messages) - lookback)
     ends = sorted(data.draw(st.sets(st.sampled_from(range(end)))) if end else [])
     stored = [hashes[index] for index in ends]
-    before = {hashes[index]: hashes[index - 1] if index else "" for index in ends}
+    noted = {hashes[index]: place_of(hashes, index) for index in ends}
+    short = {hashes[index]: MessagePlace((hashes[index - 1] if index else "",)) for index in ends}
     expected = find_last_matching_hash_message(
         messages, [("", found) for found in stored], turns_to_skip_looking_back=lookback)
-    for known in ({}, before):
+    for known in ({}, noted, short):
         assert end - first_new(hashes, stored, end, known) == expected
 
 
@@ -60,7 +121,7 @@ def test_ordinary_histories(texts: list[str], data: st.DataObject) -> None:
        st.integers(0, 10), st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["", *"abc"])))
 def test_never_beyond_the_end(hashes: list[str], stored: list[str], end: int, before: dict[str, str]) -> None:
     end = min(end, len(hashes))
-    start = first_new(hashes, stored, end, before)
+    start = first_new(hashes, stored, end, {key: MessagePlace((value,)) for key, value in before.items()})
     assert 0 <= start <= end
     if start and not set(stored) & set(hashes[end:]):
         assert hashes[start - 1] in stored
@@ -74,5 +135,5 @@ def test_chunks_cover_everything_once(texts: list[str], start: int, size: int) -
     chunks = chunks_of(messages, hashes, start, len(texts), size)
     assert "\n".join(chunk.text for chunk in chunks) == "\n".join(texts[start:])
     for chunk in chunks:
-        assert chunk.before == (str(int(chunk.hash) - 1) if int(chunk.hash) else "")
+        assert chunk.place == place_of(hashes, int(chunk.hash)) and chunk.place.index == int(chunk.hash)
     assert [chunk.hash for chunk in chunks][-1:] == hashes[start:][-1:]

@@ -1,6 +1,7 @@
 """The tool that applies a prompt to blocks of text, and what it tells the model of memories."""
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,23 @@ def test_vector_pass_by_setting(memory_lab: MemoryLab, monkeypatch: pytest.Monke
     assert not memory_lab.path.exists()
     memory_lab.remember(chat(8), force=True)
     assert len(passes) == 2 and memory_lab.path.exists()
+
+
+@pytest.mark.parametrize("settings", [{}, {"useVectorForQualityMemory": True}])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_part_of_a_conversation_makes_no_memories(memory_lab: MemoryLab, settings: dict[str, Any], force: bool,
+                                                    caplog: pytest.LogCaptureFixture) -> None:
+    memory_lab.settings(chunkEstimatedTokenSize=1, vectorMemoryMaxMessagesBetweenChunks=1, **settings)
+    context = memory_lab.context(chat(20))
+    assert context.run is not None
+    context.run = dataclasses.replace(context.run, partial=True)
+    with request_scope(memory_lab.request):
+        for _ in range(3):
+            SlowButQualityRAGTool().handle_discussion_id_flow(context, force)
+    assert memory_lab.prompts == [] and not (memory_lab.root / "discussions").exists()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "Discussion d1: workflow 'Main' sees but a part of the conversation, so its nodes write no memories; they "
+        "belong in a workflow that sees all of it"]
 
 
 def test_vector_memories_of_chunks(memory_lab: MemoryLab, monkeypatch: pytest.MonkeyPatch) -> None:

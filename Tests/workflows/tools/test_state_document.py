@@ -10,6 +10,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext
 from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools import state_document
 from Middleware.workflows.tools.state_document import loses_too_much, update_state_document
@@ -153,6 +154,27 @@ def test_encrypted(chat: MemoryChat) -> None:
     assert document(chat) == "- one- two"
     for name in ("state_document.md", "state_document.md.bak"):
         assert Path(chat.folder.plain_file(name)).read_bytes().startswith(b"gAAAA")
+
+
+@pytest.mark.parametrize("text", [
+    cipher_for(KEY).encrypt(b"x").decode(), cipher_for(KEY).encrypt(b"x").decode() + "\n", "gAAAA" + "A" * 200],
+    ids=["token", "token and line end", "almost"])
+def test_a_document_that_looks_encrypted(chat: MemoryChat, text: str) -> None:
+    """A model may write anything. The conversation can go on, with and without a key."""
+    chat.answers = lambda prompt: text
+    update(chat, "one")
+    assert document(chat).strip() == text.strip()
+    chat.answers = lambda prompt: "two"
+    update(chat, "two")
+    assert document(chat) == "two" and (backup(chat) or "").strip() == text.strip()
+
+
+@pytest.mark.parametrize("text", [cipher_for(KEY).encrypt(b"x").decode(), "gAAAA"], ids=["token", "start"])
+def test_files_of_memories_that_look_encrypted(chat: MemoryChat, text: str) -> None:
+    store = MemoryStore(chat.folder)
+    store.append_memory(text, text)
+    store.save_summary(text, text)
+    assert store.memories() == [(text, text)] and store.summary() == (text, text)
 
 
 def test_a_document_of_another_key_is_left_alone(chat: MemoryChat, caplog: pytest.LogCaptureFixture) -> None:

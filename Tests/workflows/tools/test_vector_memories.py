@@ -1,8 +1,10 @@
 """Searchable memories of a conversation: what is new, when it is worked on, and what survives failures."""
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import re
 import sqlite3
 import threading
 import time
@@ -27,9 +29,12 @@ from Middleware.exceptions import (
     GateTimeoutError,
     UnreadableDataError,
 )
+from Middleware.exceptions.early_termination_exception import CANCELLED, LOCKED
 from Middleware.models.request_context import RequestContext
+from Middleware.services.locking_service import locking_service
 from Middleware.utilities.discussion_folder import MEMORIES
 from Middleware.utilities.hashing_utils import hash_content
+from Middleware.utilities.message_places import LoggedMessage, place_of
 from Middleware.utilities.vector_memory import VectorMemories
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools import vector_chunk_writer, vector_memories
@@ -77,16 +82,27 @@ def hashes(*numbers: int) -> list[str]:
     ("a", "", 3, (0, 0)), ("", "a", 0, (0, 0)), ("abc", "", 0, (0, 3)), ("abc", "c", -1, (3, 3)),
 ])
 def test_new_messages(known: str, logged: str, lookback: int, new: tuple[int, int]) -> None:
-    assert new_messages(list(known), list(logged), lookback) == range(*new)
+    """As databases tell it that do not know where messages stood."""
+    assert new_messages(list(known), [LoggedMessage(found) for found in logged], lookback) == range(*new)
+
+
+@pytest.mark.parametrize("then, at, now, lookback, new", [
+    ("abab", 0, "abab", 1, (1, 3)), ("aaabcd", 1, "aaabcd", 2, (2, 4)), ("abacad", 4, "abaca", 1, (4, 4)),
+    ("abacad", 4, "abaca", 0, (5, 5)), ("abcdef", 4, "cde", 1, (2, 2)), ("abcdef", 4, "cdefg", 1, (3, 4)),
+])
+def test_new_messages_behind_a_known_place(then: str, at: int, now: str, lookback: int, new: tuple[int, int]) -> None:
+    logged = LoggedMessage(then[at], place_of(list(then), at))
+    assert new_messages(list(now), [logged], lookback) == range(*new)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_growing_edited_conversations_never_skip_a_message(data: st.DataObject) -> None:
     """Messages are unique here: whatever is edited, what is new was never processed, and what follows it is new too."""
+    noted = data.draw(st.booleans())
     lookback = data.draw(st.integers(0, 4))
     messages: list[str] = []
-    logged: list[str] = []
+    logged: list[LoggedMessage] = []
     counter = 0
     for _ in range(data.draw(st.integers(1, 8))):
         grown = data.draw(st.integers(0, 6))
@@ -102,15 +118,68 @@ def test_growing_edited_conversations_never_skip_a_message(data: st.DataObject) 
         end = max(0, len(messages) - lookback)
         new = new_messages(messages, logged[:10], lookback)
         assert 0 <= new.start <= new.stop == end
-        if logged and logged[0] in messages[:end]:
-            assert new.start == messages.index(logged[0]) + 1
-        elif logged and logged[0] in messages:
+        known = [message.hash for message in logged[:10]]
+        if known and known[0] in messages[:end]:
+            assert new.start == messages.index(known[0]) + 1
+        elif known and known[0] in messages:
             assert not new
-        elif not set(logged[:10]) & set(messages[:end]):
+        elif not set(known) & set(messages[:end]):
             assert new.start == 0
         if new:
-            logged.insert(0, messages[new.stop - 1])
+            logged.insert(0, LoggedMessage(messages[new.stop - 1],
+                                           place_of(messages, new.stop - 1) if noted else None))
             assert not new_messages(messages, logged[:10], lookback)  # at once again: nothing
+
+
+TEXTS = st.sampled_from(["blank", "blank", "ok", "ok", "yes", "unique"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=12), st.integers(0, 4), st.data())
+def test_repeats_and_blanks_neither_hide_nor_repeat_anything(turns: list[list[str]], lookback: int,
+                                                             data: st.DataObject) -> None:
+    """The newest messages may be changed as long as they are among those that are left alone."""
+    messages: list[str] = []
+    logged: list[LoggedMessage] = []
+    processed = 0
+    for turn in turns:
+        messages += [f"unique {len(messages)}" if text == "unique" else text for text in turn]
+        if data.draw(st.booleans()) and lookback and len(messages) > lookback + processed:
+            messages[-data.draw(st.integers(1, lookback)):] = ["ok", "blank"]
+        end = max(0, len(messages) - lookback)
+        new = new_messages(messages, logged[:10], lookback)
+        assert new == range(min(processed, end), end)
+        if new:
+            cut = data.draw(st.integers(new.start + 1, new.stop))  # a later chunk may fail
+            logged.insert(0, LoggedMessage(messages[cut - 1], place_of(messages, cut - 1)))
+            processed = cut
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=12),
+       st.integers(0, 4))
+def test_a_client_that_forgets_or_changes_what_is_old_hides_nothing(steps: list[tuple[int, int, int]],
+                                                                    lookback: int) -> None:
+    """Every question that stays until it is old enough is looked at, though all answers and calls are alike."""
+    messages: list[str] = []
+    logged: list[LoggedMessage] = []
+    seen: set[str] = set()
+    number = 0
+    steps = [(3, 0, 99), *steps]
+    for grown, cut, changed in steps:
+        for _ in range(grown):
+            messages += [f"question {number}", "blank", "done", "ok"]
+            number += 1
+        del messages[:cut]
+        if changed < len(messages) and messages[changed] in seen:
+            seen.add(f"changed {number}")
+            messages[changed] = f"changed {number}"
+        new = new_messages(messages, logged[:10], lookback)
+        seen |= set(messages[new.start:new.stop])
+        if new:
+            logged.insert(0, LoggedMessage(messages[new.stop - 1], place_of(messages, new.stop - 1)))
+        eligible = messages[:max(0, len(messages) - lookback)]
+        assert [text for text in eligible if text.startswith("question") and text not in seen] == []
 
 
 # -- trigger -----------------------------------------------------------------------------------------------------------
@@ -148,6 +217,70 @@ def test_nothing_twice(chat: MemoryChat) -> None:
     assert len(chat.texts) == 3
     run_pass(chat, numbered(18))
     assert chat.texts[3:] == ["about m10", "about m11\nm12\nm13\nm14"]
+
+
+PLAIN: Message = {"role": "assistant", "content": "ok"}
+CALL: Message = {"role": "assistant", "content": "",
+                 "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+
+
+def with_tools(number: int) -> list[Message]:
+    return [user(f"question {number}"), CALL, {"role": "tool", "tool_call_id": "1", "content": "done"}, PLAIN]
+
+
+def with_repeats(number: int) -> list[Message]:
+    return [user("ok"), PLAIN, PLAIN, user(f"question {number}")]
+
+
+@pytest.mark.parametrize("turn", [with_tools, with_repeats])
+@pytest.mark.parametrize("encryption_key", [None, KEY], ids=["clear", "encrypted"])
+def test_no_turn_of_a_chat_with_equal_messages_is_lost(lab: EngineLab, turn: Any, encryption_key: bytes | None) -> None:
+    chat = MemoryChat(lab, encryption_key=encryption_key)
+    messages: list[Message] = []
+    for number in range(38):
+        for message in turn(number):
+            messages.append(message)
+            if message["role"] == "user":
+                run_pass(chat, messages)
+    asked = re.findall(r"question (\d+)", "\n".join(chat.lab.prompts))
+    assert asked == [str(number) for number in range(len(asked))] and len(asked) >= 36
+
+
+def test_a_database_without_places_goes_on_as_before(chat: MemoryChat) -> None:
+    run_pass(chat, numbered(13))
+    with closing(sqlite3.connect(chat.folder.vector_database())) as database:
+        database.execute("DROP TABLE vector_memory_hash_places")
+        database.commit()
+    run_pass(chat, numbered(18))
+    assert chat.logged == hashes(1, 5, 9, 10, 14) and len(chat.rows("SELECT * FROM vector_memory_hash_places")) == 2
+
+
+def test_hash_and_place_are_stored_together(chat: MemoryChat) -> None:
+    run_pass(chat, numbered(2))
+    with closing(sqlite3.connect(chat.folder.vector_database())) as database:
+        database.execute("CREATE TRIGGER full BEFORE INSERT ON vector_memory_hash_places "
+                         "BEGIN SELECT RAISE(FAIL, 'disk full'); END")
+        database.commit()
+    run_pass(chat, numbered(13))
+    assert chat.texts == [] and chat.logged == []
+
+
+def test_a_place_that_cannot_be_read_is_none(chat: MemoryChat) -> None:
+    run_pass(chat, numbered(13))
+    with closing(sqlite3.connect(chat.folder.vector_database())) as database:
+        database.execute("UPDATE vector_memory_hash_places SET place = '{'")
+        database.commit()
+    run_pass(chat, numbered(18))
+    assert chat.logged == hashes(1, 5, 9, 10, 14)
+
+
+def test_a_chunk_that_is_given_up_is_known_by_its_place(chat: MemoryChat) -> None:
+    chat.answers = lambda chunk: "nothing"
+    messages = [message for number in range(3) for message in with_tools(number)]
+    for _ in range(4):
+        run_pass(chat, messages)
+    places = chat.rows("SELECT place FROM vector_memory_hash_places")
+    assert len(places) == 1 == len(chat.logged) and json.loads(places[0])["index"] < 8
 
 
 @pytest.mark.parametrize("deleted", [(11, 12), (0, 1), (3, 7)])
@@ -265,7 +398,8 @@ def failover(cause: Exception) -> FailoverError:
     (BackendConnectionError("x"), False), (BackendTimeoutError("x"), True), (BackendResponseError("x"), True),
     (GateTimeoutError("x"), False), (ConfigValueError("x"), False), (UnreadableDataError("x"), False),
     (failover(BackendConnectionError("x")), False), (failover(BackendStatusError("x", status=500)), True),
-    (FailoverError("x"), True), (RuntimeError("x"), True), (KeyError("x"), True),
+    (EarlyTerminationException("x", LOCKED), False), (FailoverError("x"), True), (RuntimeError("x"), True),
+    (KeyError("x"), True),
 ])
 def test_whose_fault_it_may_be(error: Exception, blames: bool) -> None:
     assert vector_chunk_writer._blames_text(error) is blames
@@ -370,6 +504,61 @@ def test_what_follows_the_memories_may_fail(chat: MemoryChat, monkeypatch: pytes
     assert "SECRET" not in caplog.text and "got no vectors: RuntimeError" in caplog.text and "Missing" in caplog.text
 
 
+def test_after_a_failed_embedding_the_pass_embeds_no_more(chat: MemoryChat) -> None:
+    """A server that hangs would hold up each chunk by minutes. The next pass fills the gap."""
+    embedding(chat)
+    respond = chat.lab.backend.responder
+    chat.lab.backend.responder = lambda request: (status_reply(503) if "embed" in request.path else respond(request))
+    assert generate(chat, ("x", "h1"), ("y", "h2"), ("z", "h3")) == 3
+    assert len([request for request in chat.lab.backend.requests if "embed" in request.path]) == 1
+    chat.lab.backend.responder = respond
+    assert generate(chat, ("v", "h4"), ("w", "h5")) == 2
+    assert len(chat.rows("SELECT memory_id FROM memory_embeddings")) == 5
+
+
+def locked(chat: MemoryChat, name: str) -> None:
+    chat.lab.workflow(name, [{"type": "WorkflowLock", "workflowLockId": "L1"}, llm("after {agent1Input}")])
+
+
+@pytest.fixture
+def held(chat: MemoryChat) -> Iterator[None]:
+    """Somebody else's request holds the lock L1."""
+    assert locking_service.acquire("L1", "somebody else's run")
+    yield
+    locking_service.release("somebody else's run")
+
+
+def test_a_held_lock_in_the_workflow_of_memories_is_a_failure_that_does_not_count(
+        chat: MemoryChat, held: None, caplog: pytest.LogCaptureFixture) -> None:
+    chat.raw["vectorMemoryWorkflowName"] = "Writer"
+    locked(chat, "Writer")
+    for _ in range(4):
+        run_pass(chat, numbered(13))
+    assert chat.logged == [] == chat.texts and "it is tried again" in caplog.text
+    assert len(vector_chunk_writer._failures) == 0
+
+
+def test_a_held_lock_in_the_workflow_of_the_state_document_costs_that_alone(
+        chat: MemoryChat, held: None, caplog: pytest.LogCaptureFixture) -> None:
+    chat.raw |= {"useStateDocument": True, "stateDocumentWorkflowName": "State"}
+    locked(chat, "State")
+    run_pass(chat, numbered(13))
+    assert chat.logged == hashes(1, 5, 9) and "state_document.md is not updated" in caplog.text
+
+
+@pytest.mark.parametrize("reason, passes", [(CANCELLED, True), (LOCKED, False)])
+def test_only_a_cancellation_leaves_the_embedding(chat: MemoryChat, monkeypatch: pytest.MonkeyPatch, reason: str,
+                                                  passes: bool) -> None:
+    def stop(*args: Any) -> int:
+        raise EarlyTerminationException("stopped", reason)
+
+    embedding(chat)
+    monkeypatch.setattr(vector_chunk_writer, "embed_new_rows", stop)
+    with pytest.raises(EarlyTerminationException) if passes else contextlib.nullcontext():
+        run_pass(chat, numbered(13))
+    assert chat.logged == (hashes(1) if passes else hashes(1, 5, 9))
+
+
 def test_facts_reach_the_state_document(chat: MemoryChat) -> None:
     chat.raw |= {"useStateDocument": True, "stateDocumentWorkflowName": "State"}
     chat.lab.workflow("State", [static("{agent2Input}{agent1Input};")])
@@ -411,11 +600,11 @@ def test_a_crash_costs_nothing_and_doubles_nothing(chat: MemoryChat, monkeypatch
 
     store = VectorMemories.store_chunk
 
-    def crash(self: VectorMemories, items: Any, message_hash: str | None, topics: bool = False) -> list[int]:
+    def crash(self: VectorMemories, items: Any, message_hash: str | None, *args: Any, **more: Any) -> list[int]:
         if message_hash != hashes(5)[0]:
-            return store(self, items, message_hash, topics)
+            return store(self, items, message_hash, *args, **more)
         if after:
-            store(self, items, message_hash, topics)
+            store(self, items, message_hash, *args, **more)
         raise Crash
 
     with monkeypatch.context() as patch, pytest.raises(Crash):

@@ -5,6 +5,7 @@ import json
 import logging
 import math
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,6 @@ class BaseEmbeddingsHandler(ABC):
             numbers = [float(number) for number in vector]
         except OverflowError:
             numbers = [math.inf]
-        if not all(map(math.isfinite, numbers)):
+        if not all(map(math.isfinite, array("f", numbers))):  # 32 bits are stored
             raise self.malformed("a vector that holds numbers without a finite value")
         return numbers

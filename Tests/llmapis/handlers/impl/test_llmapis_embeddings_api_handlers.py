@@ -145,6 +145,7 @@ def test_the_number_of_vectors_must_be_that_of_the_texts(
     ('["1"]', "something else than numbers"), ("[1, null]", "something else than numbers"),
     ("[true]", "something else than numbers"), ("[[1]]", "something else than numbers"),
     ("[NaN]", "without a finite value"), ("[1, -Infinity]", "without a finite value"),
+    ("[1e39]", "without a finite value"), ("[-1e39, 1]", "without a finite value"),
     ("[1e999]", "without a finite value"), ("[1" + "0" * 400 + "]", "without a finite value")])
 def test_vectors_that_are_refused(
         backend: StubBackend, handler_class: Any, answer: Any, path: str, vector: str, text: str) -> None:

@@ -20,7 +20,7 @@ from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext, RunRequest
 from Middleware.workflows.tools import memory_turn
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
-from Tests.stub_backend import StubBackend
+from Tests.stub_backend import StubBackend, chat_reply
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, static, user
 
 NO_MEMORIES = "There are not yet any memories"
@@ -104,7 +104,8 @@ def test_without_discussion_id(lab: EngineLab, given: Any, output: str, stream: 
      "No relevant memories found in the vector database for the given keywords.")])
 def test_a_new_discussion(lab: EngineLab, given: Any, output: str) -> None:
     assert run(lab, given) == output
-    assert not (lab.root.parent / "D").exists()
+    kept = [path for path in (lab.root.parent / "D").rglob("*") if path.is_file() and path.name != ".lock"]
+    assert all((path.name, path.read_bytes()) == ("memories.json", b"[]") for path in kept)
 
 
 def test_every_type_has_a_handler() -> None:
@@ -154,6 +155,52 @@ def test_conversation_memory(lab: EngineLab, store: MemoryStore, stream: bool) -
     helper(lab, "conversationMemoryToolWorkflow", [static("{Discussion_Id}/{chat_user_prompt_last_one}")])
     assert run(lab, "ConversationMemory", stream=stream) == "d1/m5"
     assert run(lab, "ConversationMemory", discussion_id=None, stream=stream) == NO_MEMORIES
+
+
+def with_settings(lab: EngineLab, **settings: Any) -> None:
+    lab.write("Workflows/tester/Mem", {"endpointName": "Main", "prompt": "[TextChunk]",
+                                       "chunkEstimatedTokenSize": 1000, **settings})
+    lab.user(discussionIdMemoryFileWorkflowSettings="Mem")
+
+
+@pytest.mark.parametrize(("reader", "at_once"), [
+    (node("RecentMemorySummarizerTool", maxTurnsToPull=3), True), ("ChatSummaryMemoryGatheringTool", True),
+    ("GetCurrentMemoryFromFile", True), ("ConversationMemory", True),
+    (node("chatSummarySummarizer", endpointName="Main", prompt="[LATEST_MEMORIES]"), True),
+    (node("MemoryKeywordSearchPerformerTool", keywords="x", searchTarget="RecentMemories"), True),
+    ("GetCurrentSummaryFromFile", False), ("GetCurrentStateDocument", False),
+    (node("VectorMemorySearch", input="x"), False), (node("FullChatSummary", isManualConfig=True), False),
+    (static("x"), False)])
+def test_a_node_that_read_memories_before_makes_the_first_one_come_at_once(
+        lab: EngineLab, store: MemoryStore, reader: Any, at_once: bool) -> None:
+    with_settings(lab)
+    chat = [user(f"m{number}") for number in range(20)]
+    run(lab, reader, "QualityMemory", messages=chat)
+    first = [stored for _, stored in store.memories()]
+    run(lab, reader, "QualityMemory", messages=chat)
+    assert first == ([hash_content("m16")] if at_once else [])
+    assert [stored for _, stored in store.memories()] == [hash_content("m16")]
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("writer", ["QualityMemory", "RecentMemory", "FullChatSummary"])
+def test_a_part_of_the_conversation_is_remembered_once(lab: EngineLab, store: MemoryStore, writer: str, vector: bool,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
+    """The workflow that a node runs for each piece of the conversation has a memory node, as has the one around it."""
+    with_settings(lab, chunkEstimatedTokenSize=5, vectorMemoryMaxMessagesBetweenChunks=1,
+                  useVectorForQualityMemory=vector)
+    lab.backend.responder = lambda request: chat_reply(
+        json.dumps([{"title": "t", "summary": "s", "entities": [], "key_phrases": []}]) if vector else "made")
+    lab.workflow("Each", [node(writer), node(writer)])
+    pieces = node("ConversationChunkProcessor", id="p", workflowName="Each", chunkSize=4, lookbackMessages=0,
+                  cursorDirectory=str(lab.root / "cursors"))
+    chat = [user(f"m{number:02}") for number in range(16)]
+    assert run(lab, pieces, static("{agent1Output}"), messages=chat).endswith("processed 4 chunk(s).")
+    assert lab.prompts == [] and store.memories() == []
+    assert caplog.text.count("workflow 'Each' sees but a part of the conversation") == 1
+    run(lab, writer, messages=chat)
+    asked = [text for text in lab.prompts if "m00" in text]
+    assert len(asked) == 1
 
 
 # -- memories are read -------------------------------------------------------------------------------------------------
@@ -324,12 +371,49 @@ def test_the_summarizer_as_responder(lab: EngineLab, store: MemoryStore) -> None
     assert run(lab, summarizer) == "<c0\n------------\nc1\n------------\nc2>"
 
 
+# -- files that cannot be read -----------------------------------------------------------------------------------------
+
+EVERY_NODE = [
+    "QualityMemory", "RecentMemory", node("RecentMemorySummarizerTool", maxTurnsToPull=3),
+    "ChatSummaryMemoryGatheringTool", "ConversationMemory", "GetCurrentMemoryFromFile", "GetCurrentSummaryFromFile",
+    "FullChatSummary", node("FullChatSummary", isManualConfig=True),
+    node("chatSummarySummarizer", endpointName="Main", prompt="[LATEST_MEMORIES]", minMemoriesPerSummary=1),
+    node("WriteCurrentSummaryToFileAndReturnIt", input="new"), node("VectorMemorySearch", input="x"),
+    "GetCurrentStateDocument",
+    node("MemoryKeywordSearchPerformerTool", keywords="x", searchTarget="RecentMemories"),
+    node("SlowButQualityRAG", endpointName="Main", ragTarget="x", ragType="y", prompt="[Memory_file][Chat_Summary]")]
+FILES = ["memories.json", "chat_summary.json", "condensation_tracker.json", "memory_anchors.json",
+         "state_document.md", "vector_memory.db"]
+
+
+def spoil(path: Path, how: str) -> None:
+    if how == "folder":
+        path.mkdir(parents=True)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{broken \xff")
+
+
+@pytest.mark.parametrize("how", ["folder", "junk"])
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("given", EVERY_NODE, ids=lambda given: given if isinstance(given, str) else given["type"])
+def test_the_chat_goes_on(lab: EngineLab, store: MemoryStore, given: Any, vector: bool, name: str, how: str) -> None:
+    with_settings(lab, chunkEstimatedTokenSize=5, vectorMemoryMaxMessagesBetweenChunks=1, condenseMemories=True,
+                  memoriesBeforeCondensation=1, useVectorForQualityMemory=vector)
+    path = Path(store.folder.folder) / name
+    spoil(path, how)
+    chat = [user(f"m{number}") for number in range(20)]
+    assert run(lab, given, static("on with {chat_user_prompt_last_one}"), messages=chat) == "on with m19"
+    assert path.is_dir() if how == "folder" else path.read_bytes() == b"{broken \xff"
+
+
 # -- keyword search in memories ----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("node_type", ["ConversationalKeywordSearchPerformerTool", "MemoryKeywordSearchPerformerTool"])
 def test_search_in_memories(lab: EngineLab, store: MemoryStore, node_type: str) -> None:
     search = node(node_type, keywords="Owls OR owl", searchTarget="RecentMemories")
-    assert run(lab, search) == "" and not Path(store.folder.folder).exists()
+    assert run(lab, search) == ""
     for number, text in enumerate(["owl {1}", "cat", "owl 2", "owl 3", "owl 4", "owl 5"]):
         store.append_memory(text, f"h{number}")
     assert run(lab, search) == "owl {1}\n\nowl 2"

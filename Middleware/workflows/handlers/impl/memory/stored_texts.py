@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from Middleware.services.memory_service import CHUNK_BREAK, MemoryService
+from Middleware.services.memory_service import CHUNK_BREAK, NO_STATE_DOCUMENT, MemoryService
+from Middleware.utilities.discussion_files import if_readable
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.memory.node_values import keys_of, whole_number
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -69,4 +70,5 @@ class CurrentStateDocumentHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentStateDocument": ()}
 
     def handle(self, context: ExecutionContext) -> Any:
-        return MemoryService().get_current_state_document(context.discussion_id, **keys_of(context))
+        return if_readable(lambda: MemoryService().get_current_state_document(
+            context.discussion_id, **keys_of(context)), NO_STATE_DOCUMENT)

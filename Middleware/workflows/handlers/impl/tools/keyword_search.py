@@ -34,5 +34,5 @@ class KeywordSearchHandler(BaseHandler):
         if target == "CurrentConversation":
             return search_conversation(messages, keywords, self.value(context, "lookbackStartTurn"))
         if target == "RecentMemories" and folder is not None:
-            return search_memories([text for text, _ in MemoryStore(folder).memories()], messages, keywords)
+            return search_memories([text for text, _ in MemoryStore(folder).read_memories()], messages, keywords)
         return ""
