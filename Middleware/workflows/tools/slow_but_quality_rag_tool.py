@@ -18,14 +18,14 @@ from Middleware.utilities.search_utils import search_conversation, search_memori
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
-from Middleware.workflows.tools.condensation import Condensation
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
-from Middleware.workflows.tools.discussion_memory import DiscussionMemory, load_discussion_memory
-from Middleware.workflows.tools.file_memories import FileMemoryPass, MemoryWriter
-from Middleware.workflows.tools.memory_turn import memory_turn, storage_errors_logged, turn_timeout
-from Middleware.workflows.tools.new_messages import Chunk
+from Middleware.workflows.tools.memory.condensation import Condensation
+from Middleware.workflows.tools.memory.discussion_memory import DiscussionMemory, load_discussion_memory
+from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, MemoryWriter
+from Middleware.workflows.tools.memory.memory_turn import memory_turn, storage_errors_logged, turn_timeout
+from Middleware.workflows.tools.memory.new_messages import Chunk
+from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store
 from Middleware.workflows.tools.parallel_llm_processing_tool import ParallelLlmProcessingTool
-from Middleware.workflows.tools.vector_memories import VectorMemoryPass, generate_and_store
 
 logger = logging.getLogger(__name__)
 

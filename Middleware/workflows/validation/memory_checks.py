@@ -9,7 +9,7 @@ from Middleware.services.memory_settings import MemorySettings
 from Middleware.utilities.config_workflows import LoadedWorkflow
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.condensation import BATCH
+from Middleware.workflows.tools.memory.condensation import BATCH
 from Middleware.workflows.validation.findings import Finding, Severity, child, quoted
 from Middleware.workflows.validation.lookups import ConfigFile, Lookups, Problem
 from Middleware.workflows.validation.node_view import NodeView

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from Middleware.services.memory_search import HYBRID, KEYWORD, SEMANTIC
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.chat_summary import CURRENT_SUMMARY, LATEST_MEMORIES, PROMPTS
+from Middleware.workflows.tools.memory.chat_summary import CURRENT_SUMMARY, LATEST_MEMORIES, PROMPTS
 from Middleware.workflows.validation.findings import Finding, quoted
 from Middleware.workflows.validation.lookups import Lookups
 from Middleware.workflows.validation.names import nearest

@@ -18,7 +18,7 @@ from Middleware.workflows.tools import slow_but_quality_rag_tool
 from Middleware.workflows.tools.slow_but_quality_rag_tool import DiscussionMemory, SlowButQualityRAGTool
 from Tests.stub_backend import StubBackend, chat_reply
 from Tests.workflows.engine_lab import EngineLab, user
-from Tests.workflows.tools.memory_lab import MemoryLab, chat, said
+from Tests.workflows.tools.memory.memory_lab import MemoryLab, chat, said
 
 NONE = "No preceding memories to show"
 LINE = "\n--------------\n"

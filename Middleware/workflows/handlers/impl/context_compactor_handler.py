@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 from Middleware.services.compactor_settings import load_compactor_settings
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.context_compaction import ContextCompaction
 from Middleware.workflows.tools.discussion_context import folder_of
+from Middleware.workflows.tools.memory.context_compaction import ContextCompaction
 
 
 class ContextCompactorHandler(BaseHandler):

@@ -18,7 +18,7 @@ from Middleware.workflows.handlers.impl.memory_node_handler import MemoryNodeHan
 from Middleware.workflows.managers import workflow_manager
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext, RunRequest
-from Middleware.workflows.tools import memory_turn
+from Middleware.workflows.tools.memory import memory_turn
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 from Tests.stub_backend import StubBackend, chat_reply
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, static, user

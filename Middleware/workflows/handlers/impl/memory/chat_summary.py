@@ -14,8 +14,8 @@ from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHa
 from Middleware.workflows.handlers.impl.memory.node_values import helper_result, keys_of, whole_number
 from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.chat_summary import ChatSummarizer, save_summary, take_turn
 from Middleware.workflows.tools.discussion_context import folder_of
+from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer, save_summary, take_turn
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 
 logger = logging.getLogger(__name__)

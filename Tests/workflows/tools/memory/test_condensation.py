@@ -19,7 +19,7 @@ from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 from Tests.stub_backend import Reply, StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import last_text
-from Tests.workflows.tools.memory_lab import MemoryLab, chat
+from Tests.workflows.tools.memory.memory_lab import MemoryLab, chat
 
 LINE = "\n--------------\n"
 NONE = "No preceding memories to show"

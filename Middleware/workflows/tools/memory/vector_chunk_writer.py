@@ -25,13 +25,13 @@ from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.utilities.vector_memory import VectorMemories
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools import vector_prompts
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
-from Middleware.workflows.tools.memory_call import MemoryCall
-from Middleware.workflows.tools.new_messages import Chunk
-from Middleware.workflows.tools.state_document import cause_of, raise_if_request_ended, update_state_document
-from Middleware.workflows.tools.vector_answers import Item, parse_memories
+from Middleware.workflows.tools.memory import vector_prompts
+from Middleware.workflows.tools.memory.memory_call import MemoryCall
+from Middleware.workflows.tools.memory.new_messages import Chunk
+from Middleware.workflows.tools.memory.state_document import cause_of, raise_if_request_ended, update_state_document
+from Middleware.workflows.tools.memory.vector_answers import Item, parse_memories
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from Middleware.workflows.tools.vector_answers import (
+from Middleware.workflows.tools.memory.vector_answers import (
     MOST_CHARACTERS,
     MOST_ITEM_BYTES,
     MOST_ITEMS,

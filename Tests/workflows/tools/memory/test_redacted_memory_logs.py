@@ -13,15 +13,15 @@ from Middleware.services.memory_search import VectorSearch, search_memories_full
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools import vector_chunk_writer
-from Middleware.workflows.tools.condensation import Condensation
-from Middleware.workflows.tools.file_memories import FileMemoryPass
-from Middleware.workflows.tools.state_document import update_state_document
-from Middleware.workflows.tools.vector_chunk_writer import FailureCounts
-from Middleware.workflows.tools.vector_memories import VectorMemoryPass, generate_and_store
+from Middleware.workflows.tools.memory import vector_chunk_writer
+from Middleware.workflows.tools.memory.condensation import Condensation
+from Middleware.workflows.tools.memory.file_memories import FileMemoryPass
+from Middleware.workflows.tools.memory.state_document import update_state_document
+from Middleware.workflows.tools.memory.vector_chunk_writer import FailureCounts
+from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store
 from Tests.stub_backend import Reply, StubBackend, status_reply
 from Tests.workflows.engine_lab import EngineLab, llm, user
-from Tests.workflows.tools.memory_chat import MemoryChat, numbered
+from Tests.workflows.tools.memory.memory_chat import MemoryChat, numbered
 
 ECHO = "cannot take 'the owl sleeps'"
 Work = Callable[[MemoryChat, ExecutionContext], object]

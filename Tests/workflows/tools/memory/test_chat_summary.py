@@ -18,7 +18,7 @@ from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools import memory_turn
+from Middleware.workflows.tools.memory import memory_turn
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, last_text, reply_to, static, until, user
 

@@ -12,11 +12,11 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools import state_document
-from Middleware.workflows.tools.state_document import loses_too_much, update_state_document
+from Middleware.workflows.tools.memory import state_document
+from Middleware.workflows.tools.memory.state_document import loses_too_much, update_state_document
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, llm, static, user
-from Tests.workflows.tools.memory_chat import MemoryChat
+from Tests.workflows.tools.memory.memory_chat import MemoryChat
 
 KEY = b"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 OLD = "o" * 1000

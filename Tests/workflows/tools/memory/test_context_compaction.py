@@ -24,8 +24,9 @@ from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_extraction import tagged_text
 from Middleware.utilities.text_utils import escape_braces, rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools import context_compaction
-from Middleware.workflows.tools.context_compaction import (
+from Middleware.workflows.tools.image_describer import VisionNote
+from Middleware.workflows.tools.memory import context_compaction
+from Middleware.workflows.tools.memory.context_compaction import (
     ContextCompaction,
     Sections,
     cut_sections,
@@ -34,7 +35,6 @@ from Middleware.workflows.tools.context_compaction import (
     message_lines,
     tagged_summaries,
 )
-from Middleware.workflows.tools.image_describer import VisionNote
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, last_text, until
 

@@ -25,8 +25,8 @@ from Middleware.services.settings_file import read_settings
 from Middleware.utilities import config_utils
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools import file_memories
-from Middleware.workflows.tools.file_memories import FileMemoryPass
+from Middleware.workflows.tools.memory import file_memories
+from Middleware.workflows.tools.memory.file_memories import FileMemoryPass
 
 LOOKBACK, EVERY, SIZE = 3, 4, 30
 

@@ -23,11 +23,11 @@ from Middleware.utilities.file_access import process_lock
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
-from Middleware.workflows.tools import memory_turn
+from Middleware.workflows.tools.memory import memory_turn
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 from Tests.stub_backend import Reply, StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import last_text, static, user
-from Tests.workflows.tools.memory_lab import MemoryLab, chat, covering, said
+from Tests.workflows.tools.memory.memory_lab import MemoryLab, chat, covering, said
 
 LINE = "\n--------------\n"
 NONE = "No preceding memories to show"

@@ -12,10 +12,15 @@ from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.discussion_memory import MEMORY_SEPARATOR, RECENT_MEMORIES, counted, joined_memories
-from Middleware.workflows.tools.memory_call import MemoryCall
-from Middleware.workflows.tools.memory_errors import reason
-from Middleware.workflows.tools.memory_turn import readable
+from Middleware.workflows.tools.memory.discussion_memory import (
+    MEMORY_SEPARATOR,
+    RECENT_MEMORIES,
+    counted,
+    joined_memories,
+)
+from Middleware.workflows.tools.memory.memory_call import MemoryCall
+from Middleware.workflows.tools.memory.memory_errors import reason
+from Middleware.workflows.tools.memory.memory_turn import readable
 
 logger = logging.getLogger(__name__)
 

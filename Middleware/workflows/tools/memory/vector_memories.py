@@ -16,9 +16,9 @@ from Middleware.utilities.text_utils import restore_braces, rough_estimate_token
 from Middleware.utilities.vector_memory import VectorMemories
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
-from Middleware.workflows.tools.memory_turn import memory_turn, turn_timeout
-from Middleware.workflows.tools.new_messages import Chunk, chunks_of, indexes_by_hash, reached
-from Middleware.workflows.tools.vector_chunk_writer import ChunkWriter, Pair
+from Middleware.workflows.tools.memory.memory_turn import memory_turn, turn_timeout
+from Middleware.workflows.tools.memory.new_messages import Chunk, chunks_of, indexes_by_hash, reached
+from Middleware.workflows.tools.memory.vector_chunk_writer import ChunkWriter, Pair
 
 logger = logging.getLogger(__name__)
 

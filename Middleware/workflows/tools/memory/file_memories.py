@@ -17,14 +17,14 @@ from Middleware.utilities.prompt_extraction_utils import join_contents
 from Middleware.utilities.text_utils import restore_braces, rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.condensation import Condensation
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
-from Middleware.workflows.tools.discussion_memory import DiscussionMemory, counted, stored_memory
-from Middleware.workflows.tools.memory_anchors import MemoryAnchors
-from Middleware.workflows.tools.memory_call import MemoryCall
-from Middleware.workflows.tools.memory_errors import reason
-from Middleware.workflows.tools.memory_turn import memory_turn, storage_errors_logged, turn_timeout
-from Middleware.workflows.tools.new_messages import Chunk, chunks_of, first_new
+from Middleware.workflows.tools.memory.condensation import Condensation
+from Middleware.workflows.tools.memory.discussion_memory import DiscussionMemory, counted, stored_memory
+from Middleware.workflows.tools.memory.memory_anchors import MemoryAnchors
+from Middleware.workflows.tools.memory.memory_call import MemoryCall
+from Middleware.workflows.tools.memory.memory_errors import reason
+from Middleware.workflows.tools.memory.memory_turn import memory_turn, storage_errors_logged, turn_timeout
+from Middleware.workflows.tools.memory.new_messages import Chunk, chunks_of, first_new
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import fill_markers
-from Middleware.workflows.tools.discussion_memory import counted
-from Middleware.workflows.tools.memory_turn import memory_turn, readable, turn_timeout
+from Middleware.workflows.tools.memory.discussion_memory import counted
+from Middleware.workflows.tools.memory.memory_turn import memory_turn, readable, turn_timeout
 
 logger = logging.getLogger(__name__)
 

@@ -37,12 +37,12 @@ from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.message_places import LoggedMessage, place_of
 from Middleware.utilities.vector_memory import VectorMemories
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools import vector_chunk_writer, vector_memories
-from Middleware.workflows.tools.vector_chunk_writer import FailureCounts
-from Middleware.workflows.tools.vector_memories import VectorMemoryPass, generate_and_store, new_messages
+from Middleware.workflows.tools.memory import vector_chunk_writer, vector_memories
+from Middleware.workflows.tools.memory.vector_chunk_writer import FailureCounts
+from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store, new_messages
 from Tests.stub_backend import StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, Message, llm, static, user
-from Tests.workflows.tools.memory_chat import MemoryChat, memory, numbered
+from Tests.workflows.tools.memory.memory_chat import MemoryChat, memory, numbered
 
 KEY = b"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 
