@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from Middleware.exceptions import DataKeyError
+from Middleware.models.request_context import current_request
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,9 @@ _BASE64 = re.compile(rb"[A-Za-z0-9_-]+={0,2}")
 _AROUND_BLOCKS = 57
 _SMALLEST = _AROUND_BLOCKS + 16
 _WRONG_KEY = "stored data of this conversation belongs to another API key or user"
+_NO_KEY = ("stored data of this conversation belongs to another API key or user, or was encrypted before "
+           "'encryptUsingApiKey' was switched off")
+_IN_CLEAR = "Stored data that is not encrypted yet was read; its next write encrypts it."
 
 
 class Cipher(Protocol):
@@ -49,7 +53,7 @@ class NoCipher:
     def decrypt(self, data: bytes) -> bytes:
         """Raises DataKeyError for an encrypted token: showing or overwriting it helps nobody."""
         if is_token(data):
-            raise DataKeyError(_WRONG_KEY)
+            raise DataKeyError(_NO_KEY)
         return data
 
 
@@ -72,12 +76,21 @@ class FernetCipher:
 
         if not is_token(data):
             if data:
-                logger.warning("Stored data that is not encrypted yet was read; its next write encrypts it.")
+                _warn_once(_IN_CLEAR)
             return data
         try:
             return self._fernet.decrypt(data.strip())
         except InvalidToken:
             raise DataKeyError(_WRONG_KEY) from None
+
+
+def _warn_once(text: str) -> None:
+    """Warn the log, in a request for the first time only."""
+    told = getattr(current_request(), "told", None)
+    if told is None or text not in told:
+        logger.warning("%s", text)
+    if told is not None:
+        told.add(text)
 
 
 NO_CIPHER = NoCipher()
