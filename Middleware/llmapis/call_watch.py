@@ -28,6 +28,8 @@ class CallWatch:
     def of(endpoint: str, streamed: bool, request_id: str | None) -> CallWatch | None:
         """The watch over a call of the current node, else of the current request; None if nobody listens."""
         site, request = current_site(), current_request()
+        if site is not None and request is not None and site.request_id != request.request_id:
+            site = None  # what an abandoned run of an earlier request left on this thread
         observer = site.observer if site is not None else request.listeners if request is not None else None
         if observer is None or not observer.hears(*EVENTS):
             return None  # a stream costs least if nobody counts its tokens

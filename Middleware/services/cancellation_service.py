@@ -59,8 +59,11 @@ class CancellationService:
             with self._lock:
                 entry.watchers -= 1
                 is_over = not entry.watchers and not entry.adopted and self._entries.get(request_id) is entry
+                if is_over:  # in the same step: somebody might adopt it meanwhile
+                    del self._entries[request_id]
+                    self._unknown.pop(request_id, None)
             if is_over:
-                self.acknowledge_cancellation(request_id)
+                entry.scope.remove_callbacks()
 
     def adopt(self, request_id: str, scope: CancelScope) -> None:
         """Make ``scope`` the one of a request. A cancellation and callbacks that came first carry over to it."""

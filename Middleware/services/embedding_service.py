@@ -14,6 +14,7 @@ from Middleware.exceptions.early_termination_exception import EarlyTerminationEx
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Middleware.utilities.vector_memory import VectorMemories
 
@@ -107,7 +108,7 @@ class _Batch:
             return self._in_parts(rows[:middle]) + self._in_parts(rows[middle:])
         logger.warning("Discussion %s: endpoint '%s' makes no vector of memory %d, which is found by words only: %s",
                        self._memories.discussion_id, self._service.endpoint_name, rows[0]["id"], log_text(error))
-        _hopeless.add(self._key(rows[0]["id"]))
+        _hopeless.add((self._memories.path, self._service.model_name, *_identity(rows[0])))
         return 0
 
     def _store(self, rows: list[dict[str, Any]]) -> int:
@@ -125,28 +126,33 @@ class _Batch:
             return []
         hopeless = _hopeless.rows(self._memories.path, self._service.model_name)
         rows = self._memories.without_embeddings(self._service.model_name, count + len(new) + len(hopeless))
-        return [row for row in rows if row["id"] not in new | hopeless][:count]
+        return [row for row in rows if row["id"] not in new and _identity(row) not in hopeless][:count]
 
-    def _key(self, row: int) -> tuple[str, str, int]:
-        return self._memories.path, self._service.model_name, row
+
+def _identity(row: dict[str, Any]) -> tuple[int, str]:
+    """The row's id and a digest of its text: a conversation begun anew has other rows with the same ids."""
+    return row["id"], hash_content(row["memory_text"])
 
 
 class _HopelessRows:
-    """Rows on which an endpoint failed alone, as (path, model, row); the oldest are forgotten. Thread-safe."""
+    """Rows on which an endpoint failed alone, as (path, model, row, digest of its text).
+
+    The oldest are forgotten. Thread-safe.
+    """
 
     def __init__(self, size: int = 10_000) -> None:
         self._size, self._lock = size, threading.Lock()
-        self._known: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, int, str], None] = OrderedDict()
 
-    def add(self, key: tuple[str, str, int]) -> None:
+    def add(self, key: tuple[str, str, int, str]) -> None:
         with self._lock:
             self._known[key] = None
             while len(self._known) > self._size:
                 self._known.popitem(last=False)
 
-    def rows(self, path: str, model: str) -> set[int]:
+    def rows(self, path: str, model: str) -> set[tuple[int, str]]:
         with self._lock:
-            return {row for where, name, row in self._known if (where, name) == (path, model)}
+            return {(row, digest) for where, name, row, digest in self._known if (where, name) == (path, model)}
 
 
 _hopeless = _HopelessRows()

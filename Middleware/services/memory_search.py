@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -101,7 +102,11 @@ def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str
             if search.limit > 0:
                 rows = _Search(search, memories, scope, folder.discussion_id).rows()
     except sqlite3.Error as error:
-        logger.error("Discussion %s: its memories cannot be searched: %s", folder.discussion_id, type(error).__name__)
+        logger.error("%s cannot be searched: %s. 'Scripts/memory_tool.py check' tells more.",
+                     folder.display(os.path.basename(folder.vector_database())), error)
+    else:
+        logger.info("Discussion %s: %d memories found for %d search terms", folder.discussion_id, len(rows),
+                    len(split_query(search.keywords)))
     return SEPARATOR.join(_text(row, search.include_dates) for row in rows) or NOTHING_FOUND
 
 
@@ -160,10 +165,10 @@ class _Search:
         return self._memories.nearest(vectors[0], service.model_name, self._search.limit)
 
     def _tell_of_missing_vectors(self, model: str) -> None:
-        if self._name in fallback_notices:
+        if self._memories.path in fallback_notices:
             return
         missing = self._memories.count_without_embeddings(model)
-        if missing and fallback_notices.first(self._name):
+        if missing and fallback_notices.first(self._memories.path):
             logger.warning("Discussion %s: %d memories have no vector of model '%s' and are found by keywords only",
                            self._name, missing, model)
 

@@ -126,9 +126,35 @@ def recent_message_blocks(messages: Sequence[Message], max_turns: int, lookback:
 
 def unsummarized(store: MemoryStore) -> list[Pair]:
     """The memories that are not in the summary, oldest first; all of them if it refers to none of them."""
-    memories, summary = store.read_memories(), store.summary()
-    count = MemoryService.find_how_many_new_memories_since_last_summary([summary] if summary else [], memories)
-    return memories if count < 0 else memories[len(memories) - count:]
+    memories, covered = memories_and_covered(store)
+    return memories[covered:]
+
+
+def memories_and_covered(store: MemoryStore) -> tuple[list[Pair], int]:
+    """All memories, oldest first, and how many of them are in the summary; 0 if it refers to none of them."""
+    memories = store.read_memories()
+    count = _lag(store, memories)
+    return memories, 0 if count < 0 else len(memories) - count
+
+
+def summary_lag(store: MemoryStore) -> int:
+    """How many memories are newer than the summary; -1 if there are none at all, or it refers to none of them."""
+    return _lag(store, store.memories())
+
+
+def place_among(memories: Sequence[Pair], summary: Pair | None, place: int | None) -> int | None:
+    """``place``, the stored number of memories in the summary, if it still fits the memories; else None."""
+    if summary is None or place is None or not 0 < place <= len(memories):
+        return None
+    return place if memories[place - 1][1] == summary[1] else None
+
+
+def _lag(store: MemoryStore, memories: Sequence[Pair]) -> int:
+    summary = store.summary()
+    place = place_among(memories, summary, store.summary_place())
+    if place is not None:
+        return len(memories) - place
+    return MemoryService.find_how_many_new_memories_since_last_summary([summary] if summary else [], memories)
 
 
 def _store(discussion_id: str, encryption_key: bytes | None, api_key_hash: str | None) -> MemoryStore:

@@ -8,6 +8,7 @@ from typing import Any
 from Middleware.services.settings_file import FLAG, INT, LEVEL, NAME, NUMBER, TEXT, load_settings, setting
 
 USER_KEY = "discussionIdMemoryFileWorkflowSettings"
+LONGEST_WAIT_AFTER_ANSWER = 600.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class MemorySettings:
     use_state_document: bool = setting("useStateDocument", FLAG, False, "Keep a document of the present state.")
     state_workflow: str = setting("stateDocumentWorkflowName", NAME, "", "Workflow that writes it.")
     state_retention: float = setting("stateDocumentMinRetentionRatio", NUMBER, 0.5,
-                                     "A new document shorter than this share of the old is refused; 0: never.")
+                                     "A new document shorter than this share of the old is refused; 0: never.", most=1)
 
     condense: bool = setting("condenseMemories", FLAG, False, "Join older memories.")
     condense_count: int = setting("memoriesBeforeCondensation", INT, 0, "Memories joined at a time.")
@@ -63,8 +64,10 @@ class MemorySettings:
     condense_preset_name: str = setting("condenseMemoriesPreset", NAME, "", "Its sampler settings.")
     condense_response_tokens: int | None = setting("condenseMemoriesMaxResponseSizeInTokens", INT, None,
                                                    "Longest joined memory.", least=1)
-    lock_seconds: float = setting("condensationLockTimeoutSeconds", NUMBER, 600.0,
-                                  "How long to wait for another request at work on the memories; 0: for ever.")
+    lock_seconds: float | None = setting(
+        "condensationLockTimeoutSeconds", NUMBER, None,
+        "How long to wait for another request at work on the memories; 0: for ever. Not given: 30 before the answer, "
+        "600 after it.")
 
     @property
     def file_chunk_size(self) -> int:
@@ -99,8 +102,9 @@ class MemorySettings:
 
     @property
     def lock_timeout(self) -> float | None:
-        """Seconds; None waits for ever."""
-        return self.lock_seconds if self.lock_seconds > 0 else None
+        """Seconds, those after the answer if the file does not say; None waits for ever."""
+        seconds = LONGEST_WAIT_AFTER_ANSWER if self.lock_seconds is None else self.lock_seconds
+        return seconds if seconds > 0 else None
 
 
 def load_memory_settings() -> MemorySettings | None:

@@ -27,9 +27,11 @@ from Middleware.utilities.file_utils import read_plain_text_file, write_plain_te
 MEMORIES_FILE = "memories.json"
 SUMMARY_FILE = "chat_summary.json"
 TRACKER_FILE = "condensation_tracker.json"
+ANCHORS_FILE = "memory_anchors.json"
 STATE_FILE = "state_document.md"
 BACKUP = ".bak"
 CONDENSED_UP_TO = "lastCondensationHash"
+SUMMARIZED = "summarizedMemories"
 
 
 class MemoryStore:
@@ -82,12 +84,35 @@ class MemoryStore:
         pairs = if_readable(lambda: self._pairs(SUMMARY_FILE), None)
         return pairs[0] if pairs else None
 
-    def save_summary(self, text: str, stored_hash: str) -> None:
-        """Replace the summary, which is kept in ``chat_summary.json.bak``. Raises ValueError for a blank text."""
+    def save_summary(self, text: str, stored_hash: str, covered: int | None = None) -> None:
+        """Replace the summary, which is kept in ``chat_summary.json.bak``. Raises ValueError for a blank text.
+
+        ``covered`` becomes the ``summary_place``. It is written last and may fail, with an error in the log: an older,
+        lower number at worst makes memories with equal hashes be summarized again.
+        """
         if not text.strip():
             raise ValueError("a blank text is no summary")
         self._back_up(SUMMARY_FILE)
         self._write(SUMMARY_FILE, pairs_as_json([(text, stored_hash)]))
+        if covered is not None:
+            if_readable(lambda: self.save_summary_place(covered), None)
+
+    def summary_place(self) -> int | None:
+        """How many memories the summary covered when it was stored; None if that is not known.
+
+        It tells memories with equal hashes apart, and counts only as long as the last of them has the summary's hash.
+        """
+        nothing: dict[str, object] = {}
+        found = if_readable(lambda: self._object(TRACKER_FILE), nothing).get(SUMMARIZED)
+        return found if type(found) is int else None
+
+    def save_summary_place(self, covered: int | None) -> None:
+        """Store the ``summary_place``, beside the summary, whose file has a fixed form; None forgets it."""
+        tracker = self._object(TRACKER_FILE)
+        if tracker.get(SUMMARIZED) == covered:
+            return
+        rest = {key: value for key, value in tracker.items() if key != SUMMARIZED}
+        self._write(TRACKER_FILE, rest if covered is None else {**rest, SUMMARIZED: covered})
 
     # -- condensation ----------------------------------------------------------------------------------------------
     def condensation_hash(self) -> str | None:

@@ -21,7 +21,7 @@ _MISSING = object()
 
 
 def setting(key: str, kind: str, default: Any, meaning: str, *, otherwise: Any = _MISSING,
-            least: int | None = None) -> Any:
+            least: int | None = None, most: int = MOST) -> Any:
     """A field of a settings dataclass.
 
     Args:
@@ -29,9 +29,10 @@ def setting(key: str, kind: str, default: Any, meaning: str, *, otherwise: Any =
             The value of a level is a factor.
         otherwise: what an unusable value counts as, if not as the default.
         least: what a smaller number counts as.
+        most: what a larger number counts as.
     """
     return dataclasses.field(default=default, metadata={
-        "key": key, "kind": kind, "meaning": meaning, "least": least,
+        "key": key, "kind": kind, "meaning": meaning, "least": least, "most": most,
         "otherwise": default if otherwise is _MISSING else otherwise})
 
 
@@ -53,7 +54,10 @@ def load_settings(cls: type[T], user_key: str, purpose: str) -> T | None:
 
 
 def read_settings(cls: type[T], content: Mapping[str, Any], display: str) -> T:
-    """The declared keys of ``content``, numbers in texts included; a value that is none is logged and not used."""
+    """The declared keys of ``content``, each as its field says; a number may be in a text, and a blank one is absent.
+
+    What is no number or text, and a number out of range, is logged with what is used in its place.
+    """
     values: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         key = field.metadata.get("key")
@@ -77,15 +81,17 @@ def _value(value: Any, field: dataclasses.Field[Any], display: str) -> Any:
             return _within(number, field, display)
     if kind in (INT, NUMBER) and value == "":
         return field.default
-    logger.warning("%s: '%s' is no %s: %r; using %r", display, field.metadata["key"],
-                   "text" if kind in (TEXT, NAME) else "number", value, field.metadata["otherwise"])
-    return field.metadata["otherwise"]
+    otherwise = field.metadata["otherwise"]
+    logger.warning("%s: '%s' is no %s: %r; %s", display, field.metadata["key"],
+                   "text" if kind in (TEXT, NAME) else "number", value,
+                   "it counts as not given" if otherwise is None else f"using {otherwise!r}")
+    return otherwise
 
 
 def _within(number: float, field: dataclasses.Field[Any], display: str) -> float:
     """The number, or the nearest one that makes sense, with a word in the log."""
     least = field.metadata["least"]
-    nearest = min(number if least is None else max(number, least), MOST)
+    nearest = min(number if least is None else max(number, least), field.metadata["most"])
     if nearest != number:
         logger.warning("%s: '%s' is %s; using %s", display, field.metadata["key"], number, nearest)
     return nearest

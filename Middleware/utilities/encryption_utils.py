@@ -27,11 +27,16 @@ _SMALLEST = _AROUND_BLOCKS + 16
 _WRONG_KEY = "stored data of this conversation belongs to another API key or user"
 _NO_KEY = ("stored data of this conversation belongs to another API key or user, or was encrypted before "
            "'encryptUsingApiKey' was switched off")
+_CUT_OFF = "stored data of this conversation is part of an encrypted text; the rest of it is lost"
 _IN_CLEAR = "Stored data that is not encrypted yet was read; its next write encrypts it."
 
 
 class Cipher(Protocol):
-    """How bytes look on disk; ``decrypt`` undoes ``encrypt``. ``active`` says whether they differ from the original."""
+    """How bytes look on disk. ``active`` says whether they are encrypted.
+
+    ``decrypt`` gives back what ``encrypt`` was given, but for the space that ``NoCipher`` puts before what would be
+    taken for a token.
+    """
 
     @property
     def active(self) -> bool: ...
@@ -113,6 +118,18 @@ def is_token(data: bytes) -> bool:
     size = len(text) * 3 // 4 - text.count(b"=")
     return (len(text) % 4 == 0 and size >= _SMALLEST and (size - _AROUND_BLOCKS) % 16 == 0
             and _BASE64.fullmatch(text) is not None)
+
+
+def is_cut_off(data: bytes) -> bool:
+    """Whether all of this, but for line ends behind it, may be a token whose end, or more, is missing."""
+    return (data.startswith(TOKEN_START) and _BASE64.fullmatch(data.rstrip(b"\r\n")) is not None
+            and not is_token(data))
+
+
+def refuse_cut_off(data: bytes) -> None:
+    """Raises DataKeyError for what ``is_cut_off``, which ``decrypt`` takes for data in clear."""
+    if is_cut_off(data):
+        raise DataKeyError(_CUT_OFF)
 
 
 def hash_api_key(api_key: str) -> str:

@@ -23,7 +23,7 @@ from Middleware.utilities.discussion_files import (
     write_condensation_tracker,
     write_vision_responses,
 )
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, NoCipher
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, NoCipher, is_cut_off, refuse_cut_off
 from Middleware.utilities.file_access import (
     atomic_write,
     encode_text,
@@ -57,27 +57,40 @@ _BOM = "\ufeff"
 # -- plain text --------------------------------------------------------------------------------------------------------
 
 def read_plain_text_file(path: str, cipher: Cipher = NO_CIPHER) -> str:
-    """The text of exactly this file; empty if there is none."""
+    """The text of exactly this file; empty if there is none.
+
+    Raises OSError, and DataKeyError for a token of another key, and for a part of any token.
+    """
     data = _read(resolve_file_path(path))
-    return "" if data is None else decode_text(cipher.decrypt(data), path)
+    return "" if data is None else decode_text(_decrypted(data, cipher), path)
 
 
 def write_plain_text_file(path: str, text: str, cipher: Cipher = NO_CIPHER, backup_suffix: str | None = None,
                           mode: int | None = None) -> None:
     """Replace the file's content. With a suffix, the present content is first copied to ``path`` + suffix.
 
-    ``mode`` is for a new file. Raises OSError, and DataKeyError if the copy is of a file of another key; if it is the
-    copy that fails, nothing is written. Takes no lock: who reads, changes and writes holds ``path_lock`` or
-    ``process_lock`` around all of it.
+    ``mode`` is for a new file. A text that would be taken for a token, or part of one, gets a space before it. Raises
+    OSError, and DataKeyError if the copy is of a file that cannot be read; if it is the copy that fails, nothing is
+    written. Takes no lock: who reads, changes and writes holds ``path_lock`` or ``process_lock`` around all of it.
     """
     path = resolve_file_path(path)
     known = ordinary_file(path) if backup_suffix else None
     if known is not None:
         data = _read(path)
         if data is not None:
-            copy = cipher.encrypt(cipher.decrypt(data))  # what was in clear is not copied in clear
+            copy = _encrypted(_decrypted(data, cipher), cipher)  # what was in clear is not copied in clear
             atomic_write(f"{path}{backup_suffix}", copy, known.st_mode & 0o777)
-    atomic_write(path, cipher.encrypt(encode_text(text)), mode)
+    atomic_write(path, _encrypted(encode_text(text), cipher), mode)
+
+
+def _decrypted(data: bytes, cipher: Cipher) -> bytes:
+    refuse_cut_off(data)
+    return cipher.decrypt(data)
+
+
+def _encrypted(data: bytes, cipher: Cipher) -> bytes:
+    stored = cipher.encrypt(data)
+    return b" " + stored if is_cut_off(stored) else stored
 
 
 def _read(path: str) -> bytes | None:

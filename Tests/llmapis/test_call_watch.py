@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import BackendError, BackendStatusError
+from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmCallRecord, NodeSite, enter_node, leave_node
@@ -228,14 +229,14 @@ def test_a_backup_that_fails_too(ear: Ear, lab: Lab, backend: StubBackend, strea
 def test_the_node_counts_more_than_the_request(ear: Ear, backend: StubBackend) -> None:
     backend.script(chat_stream_reply(["a"]))
     inner = Ear()
-    site = NodeSite(inner, "r-8", "Child", 3, "Ask")
+    site = NodeSite(inner, "r-7", "Child", 3, "Ask")
     before = enter_node(site)
     stream: Any = LlmApiService("Main", stream=True).get_response_from_llm(HI)
     leave_node(site, before)
     list(stream)
     assert ear.events == [] and inner.events == ENDED
     assert (inner.call.request_id, inner.call.workflow_name, inner.call.node_index, inner.call.node_name) == (
-        "r-8", "Child", 3, "Ask")
+        "r-7", "Child", 3, "Ask")
 
 
 @both_modes
@@ -245,3 +246,15 @@ def test_without_a_listener(backend: StubBackend, stream: bool, listeners: Ear |
     with request_scope(RequestContext(listeners=listeners)):
         assert ask(LlmApiService("Main", stream=stream)) == "Hello"
     assert listeners is None or listeners.events == []
+
+
+def test_a_node_that_an_earlier_request_left_is_not_blamed(ear: Ear) -> None:
+    left = NodeSite(Ear(), "r-1", "Old", 1, "left behind")
+    before = enter_node(left)
+    try:
+        with request_scope(RequestContext(request_id="r-2", listeners=ear)):
+            watch = CallWatch.of("Main", False, None)
+    finally:
+        leave_node(left, before)
+    assert watch is not None and watch._observer is ear
+    assert (watch._record.request_id, watch._record.workflow_name) == ("r-2", "")

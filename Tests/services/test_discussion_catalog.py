@@ -159,7 +159,7 @@ def test_overview_of_damaged_data(lab: DiscussionLab, name: str) -> None:
 def sql(statement: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         with closing(sqlite3.connect(folder / "vector_memory.db")) as database, database:
-            database.execute(statement)
+            database.executescript(statement)
     return change
 
 
@@ -179,6 +179,8 @@ def test_sound_data(lab: DiscussionLab) -> None:
     (lambda folder: (folder / "state_document.md").write_bytes(b"a\xff"), "plain/state_document.md: byte 2"),
     (lambda folder: (folder / "vector_memory.db").write_bytes(b"junk" * 999), "plain/vector_memory.db: cannot be read"),
     (sql("DELETE FROM memories_fts WHERE rowid = 1"), "1 of the memories are not in the index.*rebuild-index"),
+    (sql("DELETE FROM memories_fts WHERE rowid = 1; "
+         "UPDATE memories SET memory_text = 'gAAAA, said the owl' WHERE id = 1"), "1 of the memories are not in"),
     (sql("INSERT INTO memories_fts (rowid, title) VALUES (9, 'x')"), "index of words has 1 rows without"),
     (sql("DROP TABLE memories_fts"), "no table 'memories_fts'"),
     (sql("UPDATE memory_embeddings SET memory_id = 9"), "1 vectors belong to no memory"),

@@ -123,6 +123,17 @@ def test_a_row_that_no_server_takes_stops_nothing(backend: StubBackend, memories
     assert inputs(backend) == [[4, 5]] and list(stored(memories)) == [1, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("cipher", [NO_CIPHER, CIPHER], ids=["clear", "encrypted"])
+def test_a_conversation_begun_anew_has_hope_again(backend: StubBackend, tmp_path: Path, cipher: Any) -> None:
+    backend.responder = lambda request: status_reply(400) if "bad" in request.json["input"] else answer(request)
+    for text, known in (("bad", 0), ("good", 1)):
+        for path in tmp_path.glob("anew.db*"):
+            path.unlink()
+        with opened(tmp_path / "anew.db", cipher) as memories:
+            memories.store_chunk([item(text)], None)
+            assert embedding_service.embed_new_rows(memories, [], "Embed", 3) == known
+
+
 def test_older_rows_alone(backend: StubBackend, memories: VectorMemories) -> None:
     backend.responder = lambda request: status_reply(400) if "aa" in request.json["input"] else answer(request)
     assert embedding_service.embed_new_rows(memories, [], "Embed", 3) == 2
@@ -156,8 +167,8 @@ def test_a_request_cancelled_between_the_calls_sends_no_more(backend: StubBacken
 def test_rows_without_hope_are_bounded() -> None:
     rows = embedding_service._HopelessRows(2)
     for number in range(3):
-        rows.add(("p", "m", number))
-    assert rows.rows("p", "m") == {1, 2} and rows.rows("p", "x") == rows.rows("q", "m") == set()
+        rows.add(("p", "m", number, "digest"))
+    assert rows.rows("p", "m") == {(1, "digest"), (2, "digest")} and rows.rows("p", "x") == rows.rows("q", "m") == set()
 
 
 @pytest.mark.parametrize("reply", [

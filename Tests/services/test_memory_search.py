@@ -363,3 +363,18 @@ def test_node_warns_of_weights_that_are_no_list(lab: Lab, folder: DiscussionFold
     remember(folder, "owl")
     assert run(lab, monkeypatch, {"type": "VectorMemorySearch", "input": "owl", "bm25Weights": 5}) == "owl"
     assert "bm25Weights" in caplog.text
+
+
+def test_the_log_tells_what_was_found_but_not_the_words(folder: DiscussionFolder,
+                                                        caplog: pytest.LogCaptureFixture) -> None:
+    remember(folder, "the owl sleeps", "a cat ran")
+    with caplog.at_level(logging.INFO):
+        search("owl; moon")
+    assert "Discussion d1: 1 memories found for 2 search terms" in caplog.text and "owl" not in caplog.text
+
+
+def test_a_broken_database_is_named(folder: DiscussionFolder, caplog: pytest.LogCaptureFixture) -> None:
+    folder.create()
+    Path(folder.vector_database()).write_bytes(b"no database" * 500)
+    search("owl")
+    assert "d1/vector_memory.db cannot be searched: file is not a database" in caplog.text

@@ -9,7 +9,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError
-from Middleware.services.memory_service import MemoryService
+from Middleware.services.memory_service import MemoryService, summary_lag, unsummarized
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
@@ -129,6 +129,24 @@ def test_latest_memories(store: MemoryStore, summary: str | None, expected: list
     assert service.get_latest_memory_chunks_with_hashes_since_last_summary("d1") == [
         (text, f"h{text[1]}") for text in expected]
     assert service.get_chat_summary_memories([], "d1", 5) == DASHES.join(expected)
+
+
+EQUAL = [("A", "ok"), ("B", "m5"), ("C", "ok"), ("D", "m7")]
+
+
+@pytest.mark.parametrize(("count", "stored", "covered", "expected"), [
+    (3, "ok", 1, "BC"), (3, "ok", 3, ""), (4, "ok", 1, "BCD"), (4, "ok", 3, "D"), (4, "m5", 2, "CD"),
+    (3, "ok", None, ""), (4, "ok", None, "D"),  # a summary of before
+    (3, "ok", 2, ""), (3, "ok", 4, ""), (3, "ok", 0, ""), (3, "ok", -2, ""),  # a number that does not fit
+    (3, "gone", 1, "ABC"), (3, "", 1, "ABC")])
+def test_memories_that_end_with_equal_messages(store: MemoryStore, count: int, stored: str, covered: int | None,
+                                               expected: str) -> None:
+    for pair in EQUAL[:count]:
+        store.append_memory(*pair)
+    store.save_summary("text", stored, covered)
+    assert "".join(text for text, _ in unsummarized(store)) == expected
+    assert service.get_chat_summary_memories([], "d1") == DASHES.join(expected)
+    assert summary_lag(store) == (-1 if stored not in ("ok", "m5") else len(expected))
 
 
 # -- without an id -----------------------------------------------------------------------------------------------------

@@ -56,9 +56,13 @@ def test_fallbacks_between_keys(lab: Lab) -> None:
     ({"embeddingBackfillBatchSize": 0}, "backfill", 0), ({"embeddingBackfillBatchSize": True}, "backfill", 0),
     ({"embeddingBackfillBatchSize": 1.5}, "backfill", 0), ({"embeddingBackfillBatchSize": "8"}, "backfill", 8),
     ({"stateDocumentMinRetentionRatio": 0}, "state_retention", 0),
+    ({"stateDocumentMinRetentionRatio": "1"}, "state_retention", 1),
+    ({"stateDocumentMinRetentionRatio": 50}, "state_retention", 1),
     ({"condensationLockTimeoutSeconds": 0}, "lock_timeout", None),
     ({"condensationLockTimeoutSeconds": -1}, "lock_timeout", None),
     ({"condensationLockTimeoutSeconds": "soon"}, "lock_timeout", 600),
+    ({"condensationLockTimeoutSeconds": "soon"}, "lock_seconds", None),
+    ({"condensationLockTimeoutSeconds": ""}, "lock_timeout", 600),
     ({"condensationLockTimeoutSeconds": 1.5}, "lock_timeout", 1.5),
     ({"chunkEstimatedTokenSize": -5}, "chunk_tokens", 1), ({"maxMessagesBetweenChunks": 0}, "chunk_messages", 1),
     ({"lookbackStartTurn": -2}, "lookback", 0), ({"maxResponseSizeInTokens": 10 ** 40}, "max_response_tokens", 10 ** 9),
@@ -75,10 +79,15 @@ def test_values(lab: Lab, content: dict[str, Any], attribute: str, value: Any) -
     assert getattr(settings, attribute) == value
 
 
-def test_a_wrong_value_is_named(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("key", "value", "message"), [
+    ("lookbackStartTurn", "many", "is no number: 'many'; using 3"),
+    ("condensationLockTimeoutSeconds", "soon", "is no number: 'soon'; it counts as not given"),
+    ("stateDocumentMinRetentionRatio", 1.5, "is 1.5; using 1")])
+def test_a_wrong_value_is_named(lab: Lab, caplog: pytest.LogCaptureFixture, key: str, value: Any,
+                                message: str) -> None:
     with caplog.at_level(logging.WARNING):
-        loaded(lab, {"lookbackStartTurn": "many"})
-    assert "Memory-Settings.json: 'lookbackStartTurn' is no number: 'many'; using 3" in caplog.text
+        loaded(lab, {key: value})
+    assert f"Memory-Settings.json: '{key}' {message}" in caplog.text
 
 
 @pytest.mark.parametrize("content, name, problem", [

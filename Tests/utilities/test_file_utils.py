@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from Middleware.exceptions import EarlyTerminationException
+from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import config_text, file_utils
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key
 from Middleware.utilities.file_access import path_lock
 from Middleware.utilities.file_utils import (
     EMPTY_TEXT,
@@ -68,6 +70,40 @@ def test_plain_text_through_a_cipher(path: Path) -> None:
     write_plain_text_file(str(path), "def", Reversed(), backup_suffix=".bak")
     assert path.read_bytes() == b"#fed" and path.with_name("a.txt.bak").read_bytes() == b"#cba"
     assert read_plain_text_file(str(path), Reversed()) == "def"
+
+
+TOKEN = cipher_for(derive_encryption_key("a key")).encrypt(b"x" * 40)
+
+
+@pytest.mark.parametrize("cipher", [NO_CIPHER, cipher_for(derive_encryption_key("a key"))], ids=["clear", "encrypted"])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("kept", [5, 6, 99, 100, len(TOKEN) - 20, len(TOKEN) - 1])
+def test_a_token_cut_off_is_no_text(path: Path, kept: int, end: bytes, cipher: Cipher) -> None:
+    data = TOKEN[:kept] + end
+    path.write_bytes(data)
+    with pytest.raises(DataKeyError):
+        read_plain_text_file(str(path), cipher)
+    with pytest.raises(DataKeyError):
+        write_plain_text_file(str(path), "x", cipher, backup_suffix=".bak")
+    assert path.read_bytes() == data and names(path.parent) == ["a.txt"]
+
+
+@pytest.mark.parametrize("text", ["gAAAA, said the owl.", "gAAA", "gAAAA\nBBBB", "gAAAA===", "AgAAAA"])
+@pytest.mark.parametrize("cipher", [NO_CIPHER, cipher_for(derive_encryption_key("a key"))], ids=["clear", "encrypted"])
+def test_text_that_begins_like_a_token(path: Path, text: str, cipher: Cipher) -> None:
+    path.write_text(text, encoding="utf-8", newline="")
+    assert read_plain_text_file(str(path), cipher) == text
+
+
+@given(st.one_of(st.text(max_size=30), st.text("ABCz09-_=\n", max_size=130).map("gAAAA{}".format)))
+def test_any_text_is_read_as_it_was_written(text: str) -> None:
+    for cipher in (NO_CIPHER, cipher_for(derive_encryption_key("a key"))):
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder, "a.txt"))
+            for _ in range(2):
+                write_plain_text_file(path, text, cipher, backup_suffix=".bak")
+                read = read_plain_text_file(path, cipher)
+                assert read == text or (read == f" {text}" and text.startswith("gAAAA") and not cipher.active)
 
 
 def test_backup(path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from Middleware.services.compactor_store import FOLDED_FILE, OLD_FILE, OLDEST_FILE
-from Middleware.services.memory_store import BACKUP, MEMORIES_FILE, STATE_FILE, SUMMARY_FILE, TRACKER_FILE
+from Middleware.services.memory_store import ANCHORS_FILE, BACKUP, MEMORIES_FILE, STATE_FILE, SUMMARY_FILE, TRACKER_FILE
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
@@ -24,7 +24,7 @@ from Middleware.utilities.path_utils import is_flat_name
 logger = logging.getLogger(__name__)
 
 PAIR_FILES = (MEMORIES_FILE, SUMMARY_FILE, OLD_FILE, OLDEST_FILE)
-OBJECT_FILES = (TRACKER_FILE, TIMESTAMPS_FILE, VISION_FILE, FOLDED_FILE)
+OBJECT_FILES = (TRACKER_FILE, ANCHORS_FILE, TIMESTAMPS_FILE, VISION_FILE, FOLDED_FILE)
 JSON_FILES = PAIR_FILES + OBJECT_FILES
 LOCK_FILES = (MEMORIES, COMPACTOR, SHORT)
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")

@@ -12,10 +12,10 @@ from typing import Any
 
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 from Middleware.utilities.vector_memory import connection, schema
-from Middleware.utilities.vector_memory.codec import is_token
+from Middleware.utilities.vector_memory.codec import is_token, sql_is_clear
 
 _HASH = re.compile("[0-9a-f]{64}")
-_CLEAR = "substr(memory_text, 1, 5) <> 'gAAAA'"
+_CLEAR = sql_is_clear("memory_text")
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,22 @@
 """What is kept between two searches of a database, and how a change of the file is noticed."""
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.models.cancel_scope import CancelScope
 
 T = TypeVar("T")
 
 _TICK = 0.05  # seconds; changes closer together may look alike, as file systems keep time
+_LOOK = 0.1  # seconds between two looks whether the request that waits is still wanted
 
 
 def file_state(path: str) -> Hashable:
@@ -33,8 +39,27 @@ def file_state(path: str) -> Hashable:
     return tuple(state)
 
 
+def raise_if_cancelled(scope: CancelScope | None) -> None:
+    if scope is not None and scope.cancelled:
+        raise EarlyTerminationException("The request was cancelled", CANCELLED)
+
+
+@contextlib.contextmanager
+def turn(lock: threading.Lock, scope: CancelScope | None) -> Iterator[None]:
+    """Hold ``lock``. Raises EarlyTerminationException when ``scope`` is cancelled while it is another thread's."""
+    while not lock.acquire(timeout=_LOOK):
+        raise_if_cancelled(scope)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class LatestUsed(Generic[T]):
-    """At most ``size`` objects, those used last; thread-safe. Each is made under no lock of others."""
+    """At most ``size`` objects, those used last; thread-safe.
+
+    One object is made at a time while everybody else waits, so that making one must take no time.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,20 +1,17 @@
 """The index of words of an encrypted database. It lives in memory alone, where the file's own index must stay empty."""
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.exceptions import EarlyTerminationException
-from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.encryption_utils import Cipher
 from Middleware.utilities.vector_memory import connection, schema
-from Middleware.utilities.vector_memory.cache import LatestUsed
+from Middleware.utilities.vector_memory.cache import LatestUsed, raise_if_cancelled, turn
 from Middleware.utilities.vector_memory.codec import Codec
 from Middleware.utilities.vector_memory.keyword_search import KeywordSearch, search_ids
 
@@ -52,7 +49,7 @@ class EncryptedIndex:
         Args:
             state: of the file, taken before; the rows are read only when it differs from last time.
         """
-        with self._turn(scope):
+        with turn(self._lock, scope):
             if self._database is None or state != self._state:
                 self._refresh(list(rows()), codec, scope)
                 self._state = state
@@ -66,8 +63,7 @@ class EncryptedIndex:
         try:
             for row in rows:
                 if row.id not in self._known:
-                    if scope is not None and scope.cancelled:
-                        raise EarlyTerminationException("The request was cancelled", CANCELLED)
+                    raise_if_cancelled(scope)
                     self._add(row, codec)
                     self._known[row.id] = prints[row.id]
         finally:
@@ -96,16 +92,6 @@ class EncryptedIndex:
         columns = schema.index_row(codec.decode_text(row.memory_text), metadata, row.with_topics)
         self._database.execute("INSERT INTO memories VALUES (?, ?)", (row.id, row.date_added))
         self._database.execute(schema.INSERT_INDEX, (row.id, *columns))
-
-    @contextlib.contextmanager
-    def _turn(self, scope: CancelScope | None) -> Iterator[None]:
-        while not self._lock.acquire(timeout=0.1):
-            if scope is not None and scope.cancelled:
-                raise EarlyTerminationException("The request was cancelled", CANCELLED)
-        try:
-            yield
-        finally:
-            self._lock.release()
 
 
 _indexes: LatestUsed[EncryptedIndex] = LatestUsed(MOST_INDEXES)

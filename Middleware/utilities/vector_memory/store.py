@@ -187,7 +187,7 @@ class VectorMemories:
         if not self.exists or "memory_embeddings" not in self._tables:
             return []
         return vectors_of(self.path, model, self._cipher).nearest(
-            vector, _count(limit), file_state(self.path), lambda: self.embeddings(model))
+            vector, _count(limit), file_state(self.path), lambda: self.embeddings(model), self._scope)
 
     def by_ids(self, numbers: Sequence[int]) -> list[Row]:
         """The memories with these ids, in their order; missing ones are left out."""

@@ -5,9 +5,10 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 
+from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.encryption_utils import Cipher
 from Middleware.utilities.vector_math_utils import NormalisedVectors
-from Middleware.utilities.vector_memory.cache import LatestUsed
+from Middleware.utilities.vector_memory.cache import LatestUsed, turn
 
 MOST_SETS = 8  # databases and models whose vectors stay in memory
 
@@ -21,9 +22,12 @@ class CachedVectors:
         self._vectors: NormalisedVectors | None = None
 
     def nearest(self, query: Sequence[float], limit: int, state: Hashable,
-                load: Callable[[], list[tuple[int, bytes]]]) -> list[int]:
-        """Ids of the vectors most like ``query``; they are loaded only when ``state`` differs from last time."""
-        with self._lock:
+                load: Callable[[], list[tuple[int, bytes]]], scope: CancelScope | None = None) -> list[int]:
+        """Ids of the vectors most like ``query``; they are loaded only when ``state`` differs from last time.
+
+        Raises EarlyTerminationException when ``scope`` is cancelled while another thread loads them.
+        """
+        with turn(self._lock, scope):
             if self._vectors is None or state != self._state:
                 self._vectors = NormalisedVectors(load())
                 self._state = state

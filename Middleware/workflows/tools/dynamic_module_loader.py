@@ -24,6 +24,7 @@ from Middleware.utilities.sensitive_logging_utils import is_encryption_active, s
 logger = logging.getLogger(__name__)
 
 SETUP_ERROR = "Error: Module '{}' setup issue. Please check logs."
+OWN_ERROR = "Error processing request in module '{}'. "
 UNEXPECTED_ERROR = ("Error: An unexpected error occurred while processing your request. "
                     "Please check system logs.")
 FAILURES = (Exception, SystemExit, asyncio.CancelledError)  # of foreign code
@@ -174,6 +175,11 @@ def _token(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def tells_of_a_failure(text: str) -> bool:
+    """Whether this is what a node answers when its script failed: nothing to be kept as if it were an answer."""
+    return text.startswith((UNEXPECTED_ERROR, SETUP_ERROR.partition("{")[0], OWN_ERROR.partition("{")[0]))
+
+
 def _failure_text(error: BaseException, path: str) -> str:
     """What the node answers for a failure inside ``Invoke``; raises ``error`` if the workflow must see it."""
     if isinstance(error, (FileNotFoundError, EarlyTerminationException)):
@@ -181,8 +187,7 @@ def _failure_text(error: BaseException, path: str) -> str:
     _log_failure(error, path)
     name = os.path.basename(path)
     if _is_own_error(error):
-        text = (f"Error processing request in module '{getattr(error, 'module_name', None) or name}'. "
-                f"{getattr(error, 'message', error)}")
+        text = f"{OWN_ERROR.format(getattr(error, 'module_name', None) or name)}{getattr(error, 'message', error)}"
         details = getattr(error, "details", None)
         return f"{text}. Details: {details}" if details else text
     if isinstance(error, (AttributeError, TypeError)):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from Middleware.services.settings_file import FLAG, INT, LEVEL, MOST, NAME, NUMBER, TEXT, read_settings
+from Middleware.services.settings_file import FLAG, INT, LEVEL, NAME, NUMBER, TEXT, read_settings
 from Middleware.utilities.config_workflows import LoadedWorkflow
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
@@ -161,7 +161,8 @@ def _out_of_range(field: dataclasses.Field[Any], number: float) -> str:
     least = field.metadata["least"]
     if least is not None and number < least:
         return f"{least} or more"
-    return f"at most {MOST}" if number > MOST else ""
+    most = field.metadata["most"]
+    return f"at most {most}" if number > most else ""
 
 
 _NUMBERS = {INT: "a whole number", NUMBER: "a number"}
@@ -182,5 +183,6 @@ def _instead(field: dataclasses.Field[Any], value: Any) -> str:
     if kind == FLAG:
         return f"it counts as {'true' if as_flag(value) else 'false'}"
     if kind in (INT, NUMBER) and _is_number(value, kind == INT):
-        return f"{MOST if float(value) > MOST else field.metadata['least']} is used"
+        most = field.metadata["most"]
+        return f"{most if float(value) > most else field.metadata['least']} is used"
     return "it counts as not given" if kind in (NAME, TEXT) or default is None else f"{default:g} is used"

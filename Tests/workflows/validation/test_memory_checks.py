@@ -169,11 +169,11 @@ def test_a_misspelt_key_beside_the_right_one(lab: MemoryChecks) -> None:
 @pytest.mark.parametrize(("key", "value", "says"), [
     ("lookbackStartTurn", "three", "3 is used"), ("lookbackStartTurn", 2.5, "whole number"),
     ("lookbackStartTurn", True, "whole number"), ("embeddingBackfillBatchSize", "x", "0 is used"),
-    ("condensationLockTimeoutSeconds", [1], "600 is used"), ("stateDocumentMinRetentionRatio", "half", "a number"),
+    ("condensationLockTimeoutSeconds", [1], "as not given"), ("stateDocumentMinRetentionRatio", "half", "a number"),
     ("condenseMemoriesMaxResponseSizeInTokens", "x", "as not given"), ("vectorMemoryPreset", 5, "a text"),
     ("vectorMemoryIndexTopics", "no", "counts as true"), ("vectorMemoryIndexTopics", 0, "counts as false"),
     ("chunkEstimatedTokenSize", 0, "must be 1 or more, not 0; 1 is used"),
-    ("maxResponseSizeInTokens", 10 ** 12, "at most 1000000000"),
+    ("maxResponseSizeInTokens", 10 ** 12, "at most 1000000000"), ("stateDocumentMinRetentionRatio", 50, "at most 1"),
     ("wilmerContextEstimationLevel", "agressive", "unknown")])
 def test_values_of_the_wrong_kind(lab: MemoryChecks, caplog: pytest.LogCaptureFixture, key: str, value: Any,
                                   says: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
 from Middleware.services.direct_calls import answer_text, raise_if_cancelled, unstreamed
 from Middleware.services.llm_dispatch_service import LLMDispatchService
-from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, unsummarized
+from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, memories_and_covered, unsummarized
 from Middleware.services.memory_settings import USER_KEY, MemorySettings
 from Middleware.services.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
@@ -46,7 +46,7 @@ class ChatSummarizer:
         self._context, self._folder = context, folder
         self._store = MemoryStore(folder)
         self._least, self._most = least, max(1, most)
-        self._folded = 0
+        self._folded = self._covered = 0
 
     def update(self) -> str:
         """The summary afterwards. Raises ConfigurationError, BackendError, DataKeyError, and
@@ -59,7 +59,8 @@ class ChatSummarizer:
                 return self._current()
             began, self._folded = time.monotonic(), 0
             try:
-                return self._update(unsummarized(self._store))
+                memories, self._covered = memories_and_covered(self._store)
+                return self._update(memories[self._covered:])
             finally:
                 if self._folded:
                     logger.info("Discussion %s: summary brought up to date with %s in %.1f s",
@@ -88,9 +89,10 @@ class ChatSummarizer:
         if not text.strip():
             logger.error("Discussion %s: the LLM wrote no summary; the present one stays", self._folder.discussion_id)
             return ""
-        if not save_summary(self._store, text, batch[-1][1]):
+        covered = self._covered + len(batch)
+        if not save_summary(self._store, text, batch[-1][1], covered):
             return ""
-        self._folded += len(batch)
+        self._folded, self._covered = self._folded + len(batch), covered
         return text
 
     def _ask(self, markers: Mapping[str, str]) -> str:
@@ -128,13 +130,14 @@ class _WithMarkers:
         return fill_markers(self._variables.apply_variables(text, context), self._markers)
 
 
-def save_summary(store: MemoryStore, text: str, stored_hash: str) -> bool:
+def save_summary(store: MemoryStore, text: str, stored_hash: str, covered: int | None = None) -> bool:
     """Whether the summary could be stored; if not, the log says why and nothing has changed.
 
-    Raises DataKeyError for a file of another API key.
+    ``covered`` is the number of memories in it; None leaves the stored number alone. Raises DataKeyError for a file of
+    another API key.
     """
     try:
-        store.save_summary(text, stored_hash)
+        store.save_summary(text, stored_hash, covered)
     except (UnreadableDataError, OSError) as error:
         logger.error("Discussion %s: its summary cannot be stored: %s", store.folder.discussion_id, error)
         return False

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from Middleware.exceptions import DataKeyError
 from Middleware.services.direct_calls import raise_if_cancelled
+from Middleware.services.memory_service import place_among
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.discussion_files import Pair
@@ -124,14 +125,32 @@ class Condensation:
         stored_hash = pairs[end - 1][1]
         after = [*pairs[:start], (text, stored_hash), *pairs[end:]]
         self._store.save_condensation_hash(stored_hash)
-        self._move_summary({known for _, known in pairs} - {known for _, known in after},
-                           pairs[start - 1][1] if start else "")
+        self._move_summary(pairs, after, start, end)
         self._store.replace_memories(after)
 
-    def _move_summary(self, removed: set[str], before: str) -> None:
+    def _move_summary(self, pairs: list[Pair], after: list[Pair], start: int, end: int) -> None:
+        """Make the summary refer to the last memory that it knows and that stays.
+
+        Until the memories follow, its place is too low rather than too high: with equal hashes a memory is summarized
+        again rather than never.
+        """
         summary = self._store.summary()
-        if summary is not None and summary[1] in removed and summary[0].strip():
+        place = place_among(pairs, summary, self._store.summary_place())
+        if place is None:
+            inside = summary is not None and summary[1] in {known for _, known in pairs} - {known for _, known in after}
+        else:
+            inside = start < place < end
+        before = pairs[start - 1][1] if start else ""
+        if inside and summary is not None and summary[0].strip() and summary[1] != before:
             self._store.save_summary(summary[0], before)
+        self._store.save_summary_place(_moved(place, start, end))
+
+
+def _moved(place: int | None, start: int, end: int) -> int | None:
+    """The place of the summary once the memories from ``start`` to before ``end`` have become one."""
+    if place is None or place <= start:
+        return place
+    return start if place < end else place - (end - start - 1)
 
 
 def _place_of(batch: list[Pair], pairs: list[Pair], expected: int) -> int | None:

@@ -70,12 +70,17 @@ def _start_within(messages: Sequence[Message], end: int, budget: int) -> int:
 
 
 def is_run_needed(messages: Sequence[Message], sections: Sections, state: CompactorState) -> bool:
-    """Whether the stored summary is none of just these messages."""
+    """Whether the stored summary is none of just these messages, or it is not known that it is.
+
+    Equal messages have equal hashes, so that the index counts, too. Where it is only the index that has changed, as a
+    client has dropped older messages, the summary is written once more, with the new index.
+    """
     if sections.end < FEWEST_MESSAGES or sections.old >= sections.recent:
         return False
     if state.old is None or state.boundary is None:
         return True
-    return (state.boundary.stored_hash != _hash(messages[sections.old])
+    return (state.boundary.index not in (None, sections.old)
+            or state.boundary.stored_hash != _hash(messages[sections.old])
             or state.old[1] != _hash(messages[sections.recent - 1]))
 
 
@@ -219,6 +224,9 @@ class ContextCompaction:
         except OSError as error:
             logger.error("The summaries of discussion %s were not saved: %s", self._folder.discussion_id,
                          error.strerror or type(error).__name__)
+        else:
+            logger.info("Discussion %s: compacted up to message %d, of which %d are among the oldest",
+                        self._folder.discussion_id, self._sections.recent, self._sections.old)
         return state
 
     # -- what the model is asked -----------------------------------------------------------------------------------

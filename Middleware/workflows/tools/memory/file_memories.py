@@ -18,6 +18,7 @@ from Middleware.utilities.text_utils import restore_braces, rough_estimate_token
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
+from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.discussion_memory import DiscussionMemory, counted, stored_memory
 from Middleware.workflows.tools.memory.memory_anchors import MemoryAnchors
@@ -82,8 +83,9 @@ class MemoryWriter:
             logger.error("Discussion %s: no memory: %s", self._discussion, reason(error))
             return ""
         raise_if_cancelled(self._context.request.cancel_scope)
-        if not text.strip():
-            logger.error("Discussion %s: no memory: the answer was blank", self._discussion)
+        if not text.strip() or tells_of_a_failure(text):
+            logger.error("Discussion %s: no memory: %s", self._discussion,
+                         "a script of the workflow failed" if text.strip() else "the answer was blank")
             return ""
         return restore_braces(text)
 

@@ -10,13 +10,13 @@ from collections.abc import Collection
 from typing import Any
 
 from Middleware.exceptions import StoredDataError
+from Middleware.services.memory_store import ANCHORS_FILE
 from Middleware.utilities.discussion_files import read_json, write_json
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.message_places import MessagePlace, place_from_json
 
 logger = logging.getLogger(__name__)
 
-ANCHORS_FILE = "memory_anchors.json"
 
 
 class MemoryAnchors:

@@ -17,8 +17,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_KEY = "condensationLockTimeoutSeconds"
-LONGEST_WAIT_BEFORE_ANSWER = 30.0
+LONGEST_WAIT_BEFORE_ANSWER = 30.0  # seconds
 
 
 @dataclass
@@ -32,10 +31,12 @@ _held: ContextVar[Mapping[str, _Turn]] = ContextVar("wilmer_memory_turns", defau
 
 
 def turn_timeout(settings: MemorySettings, context: ExecutionContext) -> float | None:
-    """How long to wait for a turn, in seconds; None: for ever. Unless the file says how long, nobody waits long for an
-    answer because of another request's memories: they are made next time.
+    """How long to wait for a turn, in seconds; None: for ever.
+
+    Unless the file says how long, with a value that can be used, nobody waits long for an answer because of another
+    request's memories: they are made next time.
     """
-    if context.request.answer_complete or settings.raw.get(TIMEOUT_KEY) is not None:
+    if context.request.answer_complete or settings.lock_seconds is not None:
         return settings.lock_timeout
     return LONGEST_WAIT_BEFORE_ANSWER
 

@@ -12,6 +12,7 @@ from Middleware.services.memory_store import STATE_FILE, MemoryStore
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
+from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
     name = store.folder.display(STATE_FILE)
     if not answer:
         logger.warning("%s is not updated: workflow '%s' gave an empty text", name, settings.state_workflow)
+    elif tells_of_a_failure(answer):
+        logger.error("%s is not updated: a script of workflow '%s' failed", name, settings.state_workflow)
     elif loses_too_much(current, answer, settings.state_retention):
         logger.error("%s is not updated: the new text has %d characters, less than %g of the present %d "
                      "(stateDocumentMinRetentionRatio)", name, len(answer), settings.state_retention, len(current))
@@ -63,6 +66,7 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
         logger.warning("%s is not updated: somebody else changed it meanwhile", name)
     elif answer != current:
         store.save_state_document(answer)
+        logger.info("%s rewritten with %d new facts", name, len(facts))
 
 
 def loses_too_much(current: str, new: str, ratio: float) -> bool:

@@ -326,6 +326,26 @@ def test_the_summary_is_written(lab: EngineLab, store: MemoryStore) -> None:
     assert store.summary() == ("{x} new!", "h2")
 
 
+def test_a_summary_among_memories_of_equal_messages(lab: EngineLab, store: MemoryStore) -> None:
+    """The node remembers how many memories there were, so that what comes later counts as new."""
+    for number in range(6):
+        store.append_memory(f"c{number}", "same")
+        if number == 2:
+            run(lab, node("WriteCurrentSummaryToFileAndReturnIt", input="new"))
+    assert store.summary() == ("new", "same") and store.summary_place() == 3
+    assert run(lab, "ChatSummaryMemoryGatheringTool") == "c3\n------------\nc4\n------------\nc5"
+
+
+@pytest.mark.parametrize(("memories", "expected"), [(3, "text"), (4, "text"), (5, "helped")])
+def test_full_chat_summary_of_equal_messages(lab: EngineLab, store: MemoryStore, flows: list[bool], memories: int,
+                                             expected: str) -> None:
+    helper(lab, "chatSummaryToolWorkflow", [static("helped")])
+    for number in range(memories):
+        store.append_memory(f"c{number}", "same")
+    store.save_summary("text", "same", 3)
+    assert run(lab, "FullChatSummary") == expected
+
+
 def test_a_summary_without_memories(lab: EngineLab, store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     assert run(lab, node("WriteCurrentSummaryToFileAndReturnIt", input="new")) == "new"
     assert store.summary() == ("new", "") and "d1" in caplog.text and "new" not in caplog.text
@@ -362,6 +382,7 @@ def test_a_summary_is_not_lost_to_others_at_work(lab: EngineLab, store: MemorySt
         thread.start()
         thread.join(5)
     assert result == ["new"] and store.summary() == ("new", "h1")
+    assert store.summary_place() is None  # its file is the others' for now
 
 
 def test_the_summarizer_as_responder(lab: EngineLab, store: MemoryStore) -> None:

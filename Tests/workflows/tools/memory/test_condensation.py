@@ -11,6 +11,7 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import request_scope
+from Middleware.services.memory_service import unsummarized
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
@@ -279,6 +280,50 @@ def test_summary_points_nowhere_before_the_first_batch(lab: MemoryLab) -> None:
     lab.store.save_summary("the summary", "h1")
     assert condense(lab)
     assert summary_hash(lab) == ""
+
+
+@pytest.mark.parametrize(("place", "after", "left"), [
+    (1, 1, ["k2", "<>", "k6", "k7"]), (2, 2, ["<>", "k6", "k7"]), (3, 2, ["<>", "k6", "k7"]),
+    (4, 2, ["<>", "k6", "k7"]), (5, 3, ["k6", "k7"]), (6, 4, ["k7"]), (7, 5, []), (9, None, [])])
+def test_place_of_the_summary_among_equal_hashes(lab: MemoryLab, place: int, after: int | None,
+                                                 left: list[str]) -> None:
+    lab.folder.create()
+    lab.store.replace_memories([("k1", "same"), ("k2", "start"), *[(f"k{n}", "same") for n in range(3, 8)]])
+    lab.store.save_condensation_hash("start")
+    lab.store.save_summary("the summary", "start" if place == 2 else "same", place)
+    lab.backend.responder = lambda request: chat_reply("<>")
+    assert condense(lab)
+    assert [text for text, _ in lab.stored()] == ["k1", "k2", "<>", "k6", "k7"]
+    assert lab.store.summary_place() == after and [text for text, _ in unsummarized(lab.store)] == left
+    assert summary_hash(lab) == ("start" if place in (2, 3, 4) else "same")
+
+
+def test_place_before_the_first_batch(lab: MemoryLab) -> None:
+    lab.folder.create()
+    lab.store.replace_memories([(f"k{number}", "same") for number in range(4)])
+    lab.store.save_summary("the summary", "same", 2)
+    lab.backend.responder = lambda request: chat_reply("<>")
+    assert condense(lab)
+    assert lab.stored() == [("<>", "same"), ("k3", "same")]
+    assert summary_hash(lab) == "" and unsummarized(lab.store) == lab.stored()
+
+
+@pytest.mark.parametrize("place", [1, 4, 5, 6, 7])
+@pytest.mark.parametrize("fails", ["save_condensation_hash", "save_summary_place", "save_summary", "replace_memories"])
+def test_stopped_among_equal_hashes_nothing_is_lost(lab: MemoryLab, fails: str, place: int,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.folder.create()
+    lab.store.replace_memories([("k1", "same"), ("k2", "start"), *[(f"k{n}", "same") for n in range(3, 8)]])
+    lab.store.save_condensation_hash("start")
+    lab.store.save_summary("the summary", "same", place)
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryStore, fails, fail)
+        condense(lab)
+    new = [text for text, _ in unsummarized(lab.store)]
+    assert all(f"k{number}" in "".join(new) for number in range(place + 1, 8))
 
 
 @pytest.mark.parametrize("fails", ["save_condensation_hash", "save_summary", "replace_memories"])

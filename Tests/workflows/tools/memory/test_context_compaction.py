@@ -112,7 +112,7 @@ def test_a_repeated_message_is_told_by_its_index() -> None:
     (CompactorState(), True),
     (CompactorState(("old", stored(5)), Boundary(stored(4), 4)), False),
     (CompactorState(("old", stored(5)), Boundary(stored(4), None)), False),
-    (CompactorState(("old", stored(5)), Boundary(stored(4), 1)), False),
+    (CompactorState(("old", stored(5)), Boundary(stored(4), 1)), True),
     (CompactorState(("old", stored(5))), True),
     (CompactorState(("old", stored(4)), Boundary(stored(4), 4)), True),
     (CompactorState(("old", stored(5)), Boundary(stored(3), 4)), True),
@@ -274,6 +274,21 @@ def test_a_history_cut_at_its_head(lab: CompactorLab) -> None:
     lab.compact(chat(9))
     lab.compact(chat(11)[3:])
     assert lab.prompts[4] == f"neutral|{message_lines(chat(6)[4:])}"
+
+
+def test_a_history_cut_at_its_head_alone_costs_one_call(lab: CompactorLab) -> None:
+    lab.compact(chat(9))
+    before = lab.files
+    for _ in range(2):
+        assert lab.compact(chat(9)[3:]) == both() and lab.calls[3:] == ["old"]
+    assert lab.files == {**before, FILES[0]: [("OLD", stored(5)), ("__boundary__", f"1:{stored(4)}")]}
+
+
+def test_equal_messages_are_folded_like_others(lab: CompactorLab) -> None:
+    for count in (9, 11, 11, 13):
+        lab.compact([said(0)] * count)
+    assert lab.folds == [message_lines([said(0)] * 4), *[message_lines([said(0)] * 2)] * 2]
+    assert lab.files[FILES[0]][1][1] == f"8:{stored(0)}"
 
 
 # -- what Oldest tells already -----------------------------------------------------------------------------------------

@@ -441,7 +441,8 @@ def test_waiting_has_an_end(lab: MemoryLab, caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize(("key", "complete", "seconds"), [
-    (..., False, 30), (..., True, 600), (100, False, 100), ("0", False, None), (-1, True, None), ("x", True, 600)])
+    (..., False, 30), (..., True, 600), (100, False, 100), ("0", False, None), (-1, True, None), ("x", True, 600),
+    ("x", False, 30), ("", False, 30), ("", True, 600), (True, False, 30)])
 def test_how_long_to_wait(lab: MemoryLab, key: Any, complete: bool, seconds: float | None) -> None:
     lab.settings(condensationLockTimeoutSeconds=key)
     lab.request.answer_complete = complete
@@ -591,3 +592,14 @@ def test_no_turn_of_a_chat_with_equal_messages_is_lost(lab: MemoryLab, turn: Any
                 lab.remember(messages)
     asked = re.findall(r"question (\d+)", "\n".join(text for text, _ in lab.stored()))
     assert asked == [str(number) for number in range(len(asked))] and len(asked) >= 18
+
+
+def test_the_words_of_a_failed_script_are_no_memory(lab: MemoryLab, tmp_path: Path,
+                                                    caplog: pytest.LogCaptureFixture) -> None:
+    script = tmp_path / "maker.py"
+    script.write_text("def Invoke(*args):\n    raise KeyError('x')\n", encoding="utf-8")
+    lab.workflow("Maker", [{"type": "PythonModule", "module_path": str(script)}])
+    lab.settings(fileMemoryWorkflowName="Maker")
+    for count in (3, 8):
+        lab.remember(chat(count))
+    assert lab.store.memories() == [] and "a script of the workflow failed" in caplog.text

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.services.memory_service import NO_SUMMARY, MemoryService
+from Middleware.services.memory_service import NO_SUMMARY, MemoryService, summary_lag
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
@@ -49,7 +49,6 @@ class FullChatSummaryHandler(BaseHandler):
 class ChatSummarySummarizerHandler(BaseHandler):
     """Folds the memories that are not yet in the summary into it, with the node's LLM."""
 
-    CLEANS_ITSELF: ClassVar[bool] = True  # each answer on arrival: the result must not be cleaned again
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"chatSummarySummarizer": (
         *PROMPT_KEYS,
         NodeKey("minMemoriesPerSummary", "int", 3, "As many new memories make a call worth while.", "early"),
@@ -86,18 +85,17 @@ class WriteCurrentSummaryHandler(BaseHandler):
             return
         store = MemoryStore(folder)
         with contextlib.ExitStack() as turn:
-            take_turn(turn, context, folder)  # without it too: a text that was handed over must not be lost
+            mine = take_turn(turn, context, folder)  # without it too: a text that was handed over must not be lost
             memories = store.memories()
             if not memories:
                 logger.warning("Discussion %s has no memories; its summary is stored without reference to one",
                                folder.discussion_id)
-            save_summary(store, text, memories[-1][1] if memories else "")
+            covered = len(memories) if mine else None  # others at work may be writing the file that it is kept in
+            save_summary(store, text, memories[-1][1] if memories else "", covered)
 
 
 def _is_current(store: MemoryStore) -> bool:
-    summary = store.summary()
-    count = MemoryService.find_how_many_new_memories_since_last_summary([summary] if summary else [], store.memories())
-    return count in (0, 1)
+    return summary_lag(store) in (0, 1)
 
 
 def _text(store: MemoryStore) -> str:

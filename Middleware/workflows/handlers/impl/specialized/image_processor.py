@@ -27,7 +27,6 @@ UNUSED_KEYS = frozenset({"acceptImages", "maxImagesToSend", "lowercaseToolCallFu
 class ImageProcessorHandler(BaseHandler):
     """The descriptions of the conversation's images, and on demand a message with them in the conversation."""
 
-    CLEANS_ITSELF: ClassVar[bool] = True  # each answer on arrival: the result must not be cleaned again
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ImageProcessor": (
         *(key for key in PROMPT_KEYS if key.name not in UNUSED_KEYS),
         NodeKey("addAsUserMessage", "bool", False, "Insert the descriptions into the conversation."),

@@ -22,7 +22,6 @@ SHARED_KEYS = frozenset({
 class SlowButQualityRAGHandler(BaseHandler):
     """The answers for the blocks of ``ragTarget``, one behind the other."""
 
-    CLEANS_ITSELF: ClassVar[bool] = True  # each answer on arrival: the result must not be cleaned again
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"SlowButQualityRAG": (
         NodeKey("ragTarget", "str", None, "The text; --ChunkBreak-- stands between its blocks.", "full",
                 required=True),

@@ -1,0 +1,88 @@
+"""Waiting for another thread that reads the same memories."""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.encryption_utils import NO_CIPHER
+from Middleware.utilities.vector_math_utils import vector_to_blob
+from Middleware.utilities.vector_memory import VectorMemories, store
+from Middleware.utilities.vector_memory.cache import turn
+from Tests.utilities.vector_memory.lab import CIPHER, item, opened
+
+
+def nearest(memories: VectorMemories) -> object:
+    return memories.nearest([1.0, 0.0], "m", 5)
+
+
+def keywords(memories: VectorMemories) -> object:
+    return [row["id"] for row in memories.keyword_search("mill")]
+
+
+@pytest.mark.parametrize(("cipher", "method", "search"), [
+    (NO_CIPHER, "embeddings", nearest), (CIPHER, "embeddings", nearest), (CIPHER, "_stored_rows", keywords)],
+    ids=["clear", "encrypted", "words"])
+def test_a_cancelled_request_does_not_wait_for_the_reading_of_another(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cipher: object,
+        method: str, search: Callable[[VectorMemories], object]) -> None:
+    path = tmp_path / "vector_memory.db"
+    with opened(path, cipher) as memories:  # type: ignore[arg-type]
+        memories.store_chunk([item("mill")], None)
+        memories.add_embeddings([(1, vector_to_blob([1, 0]))], "m")
+    reading, go_on, found = threading.Event(), threading.Event(), []
+    read = getattr(store.VectorMemories, method)
+
+    def slow(self: VectorMemories, *arguments: object) -> object:
+        reading.set()
+        assert go_on.wait(10)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(store.VectorMemories, method, slow)
+
+    def first() -> None:
+        with opened(path, cipher, write=False) as memories:  # type: ignore[arg-type]
+            found.append(search(memories))
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    scope = CancelScope()
+    try:
+        assert reading.wait(10)
+        # a test that fails must end, too
+        rescue = threading.Timer(3, go_on.set)
+        rescue.start()
+        threading.Timer(0.1, scope.cancel).start()
+        started = time.monotonic()
+        with opened(path, cipher, write=False, scope=scope) as memories, (  # type: ignore[arg-type]
+                pytest.raises(EarlyTerminationException)) as raised:
+            search(memories)
+        assert time.monotonic() - started < 1 and raised.value.is_cancellation
+    finally:
+        go_on.set()
+        thread.join(10)
+        rescue.cancel()
+    assert found == [[1]]
+
+
+@pytest.mark.parametrize("scope", [None, CancelScope()])
+def test_a_turn_comes_when_the_one_before_ends(scope: CancelScope | None) -> None:
+    lock, order = threading.Lock(), []
+    lock.acquire()
+
+    def wait() -> None:
+        with turn(lock, scope):
+            order.append("second")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.3)
+    order.append("first")
+    lock.release()
+    thread.join(10)
+    assert order == ["first", "second"] and not lock.locked()
