@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.models.request_context import RequestContext
+from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services import memory_search
 from Middleware.services.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.memory import vector_chunk_writer
+from Middleware.workflows.tools.memory import memory_errors, vector_chunk_writer
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass
 from Middleware.workflows.tools.memory.state_document import update_state_document
@@ -106,3 +106,14 @@ def test_what_a_back_end_echoes(chat: MemoryChat, caplog: pytest.LogCaptureFixtu
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert any("400" in text for text in told)
     assert any(ECHO in text for text in told) is not redact and ("owl sleeps" in caplog.text) is not redact
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_foreign_errors_of_private_requests_leave_no_trace(caplog: pytest.LogCaptureFixture, redact: bool) -> None:
+    caplog.set_level(logging.DEBUG)
+    with request_scope(RequestContext(redact=redact)):
+        try:
+            raise KeyError("words of the user")
+        except KeyError as error:
+            assert memory_errors.reason(error) == "KeyError"
+    assert ("words of the user" in caplog.text) is not redact
