@@ -21,6 +21,7 @@ from Middleware.exceptions import (
     BackendStatusError,
     BackendTimeoutError,
     ConfigValueError,
+    WilmerError,
 )
 from Middleware.llmapis.transport_pool import NotLocalError, is_loopback
 from Middleware.llmapis.transport_unreachable import Unreachable
@@ -237,3 +238,8 @@ def root_cause(error: BaseException) -> BaseException:
 
 def _where(endpoint: str, target: Target) -> str:
     return f"Endpoint '{endpoint}' ({target.display})"
+
+
+def public_text(error: Exception) -> str:
+    """What the log may say of any error; foreign ones may hold anything, so only their kind is told."""
+    return log_text(error) if isinstance(error, WilmerError) else type(error).__name__

@@ -24,7 +24,6 @@ from Middleware.exceptions import (
     WilmerError,
 )
 from Middleware.llmapis import api_types
-from Middleware.llmapis.backend_errors import log_text
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
@@ -126,11 +125,6 @@ def cannot_stand_in(failed: str, backup: str, failure: Exception, reason: Except
     return FailoverError(f"endpoint '{failed}' failed, and its backup '{backup}' cannot stand in. The failure: {text}"
                          f"{'' if text.endswith(('.', '!', '?')) else '.'} The backup: {reason}",
                          endpoint=failed, status=status, body=body)
-
-
-def public_text(error: Exception) -> str:
-    """What the log may say of any error; foreign ones may hold anything, so only their kind is told."""
-    return log_text(error) if isinstance(error, WilmerError) else type(error).__name__
 
 
 class BackupChecks:

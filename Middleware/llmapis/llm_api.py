@@ -9,6 +9,7 @@ from typing import Any
 
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, FailoverError, GateTimeoutError
 from Middleware.llmapis import api_types, failover
+from Middleware.llmapis.backend_errors import public_text
 from Middleware.llmapis.call_gate import CallSlot
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile
@@ -223,7 +224,7 @@ class LlmApiService:
         except Exception as error:  # whatever is wrong with this back-end, another may do
             if begun:
                 logger.error("Endpoint '%s' failed after its answer had begun, too late for its backup '%s': %s",
-                             self.endpoint_name, self._backup_name, failover.public_text(error))
+                             self.endpoint_name, self._backup_name, public_text(error))
             if begun or not self._may_hand_over():
                 raise
             slot.release()  # the backup takes its own
@@ -247,7 +248,7 @@ class LlmApiService:
         except (ConfigurationError, FailoverError) as problem:
             raise failover.cannot_stand_in(self.endpoint_name, self._backup_name, error, problem) from error
         logger.warning("Endpoint '%s' failed; its backup '%s' stands in. %s", self.endpoint_name, self._backup_name,
-                       failover.public_text(error))
+                       public_text(error))
         self._backup = backup
         return backup, sent
 

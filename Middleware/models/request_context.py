@@ -66,6 +66,16 @@ class RequestContext:
     tokens: int = 0
 
 
+def first_time_told(text: str) -> bool:
+    """Whether the log has not yet been told this in the current request; always so without one."""
+    request = current_request()
+    if request is None:
+        return True
+    known = text in request.told
+    request.told.add(text)
+    return not known
+
+
 _current: ContextVar[RequestContext | None] = ContextVar("wilmer_request", default=None)
 
 

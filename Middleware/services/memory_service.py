@@ -13,11 +13,11 @@ from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.message_chunks import clear_out_user_assistant_from_chunks, get_message_chunks
+from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.utilities.text_utils import restore_braces
 
 Message = dict[str, Any]
 
-CHUNK_BREAK = "--ChunkBreak--"
 SUMMARY_SEPARATOR = "\n------------\n"
 NOTHING_GENERATED = "No memories have been generated yet"
 NOTHING_TO_GRAB = "There are no memories to grab yet"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError, UnreadableDataError
-from Middleware.models.request_context import current_request
+from Middleware.models.request_context import first_time_told
 from Middleware.utilities.config_text import parse_json
 from Middleware.utilities.encryption_utils import NO_CIPHER, TOKEN_START, Cipher, cipher_for, is_token
 from Middleware.utilities.file_access import atomic_write, find_file_ignoring_case, ordinary_file, resolve_file_path
@@ -118,11 +118,8 @@ def if_readable(read: Callable[[], T], otherwise: T) -> T:
 
 
 def _tell_once(text: str) -> None:
-    request = current_request()
-    if request is None or text not in request.told:
+    if first_time_told(text):
         logger.error("%s", text)
-    if request is not None:
-        request.told.add(text)
 
 
 # -- shapes ------------------------------------------------------------------------------------------------------------

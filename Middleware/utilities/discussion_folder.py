@@ -19,13 +19,13 @@ SHORT = ".lock"
 MEMORIES = ".memories.lock"
 COMPACTOR = ".compactor.lock"
 VECTOR_DATABASE = "vector_memory.db"
-_KEY_FOLDER = re.compile("[0-9a-f]{16}")
+KEY_FOLDER = re.compile("[0-9a-f]{16}")
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def holds_data_of_a_key(discussion_id: str) -> bool:
     """Whether the folder that this id names without a key is that of a client's key, with discussions of its own."""
-    if not _KEY_FOLDER.fullmatch(discussion_id):
+    if not KEY_FOLDER.fullmatch(discussion_id):
         return False
     try:
         with os.scandir(os.path.join(config_utils.get_discussions_root_directory(), discussion_id)) as entries:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from Middleware.exceptions import DataKeyError
-from Middleware.models.request_context import current_request
+from Middleware.models.request_context import first_time_told
 
 logger = logging.getLogger(__name__)
 
@@ -80,22 +80,13 @@ class FernetCipher:
         from cryptography.fernet import InvalidToken
 
         if not is_token(data):
-            if data:
-                _warn_once(_IN_CLEAR)
+            if data and first_time_told(_IN_CLEAR):
+                logger.warning(_IN_CLEAR)
             return data
         try:
             return self._fernet.decrypt(data.strip())
         except InvalidToken:
             raise DataKeyError(_WRONG_KEY) from None
-
-
-def _warn_once(text: str) -> None:
-    """Warn the log, in a request for the first time only."""
-    told = getattr(current_request(), "told", None)
-    if told is None or text not in told:
-        logger.warning("%s", text)
-    if told is not None:
-        told.add(text)
 
 
 NO_CIPHER = NoCipher()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -18,7 +17,7 @@ from Middleware.services.memory_store import ANCHORS_FILE, BACKUP, MEMORIES_FILE
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_folder import COMPACTOR, MEMORIES, SHORT, VECTOR_DATABASE
+from Middleware.utilities.discussion_folder import COMPACTOR, KEY_FOLDER, MEMORIES, SHORT, VECTOR_DATABASE
 from Middleware.utilities.path_utils import is_flat_name
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,6 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 DATA_FILES = frozenset((*JSON_FILES, STATE_FILE, *(f"{name}{BACKUP}" for name in (*JSON_FILES, STATE_FILE)),
                         *(f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES)))
 NO_KEY = "none"
-_KEY_FOLDER = re.compile("[0-9a-f]{16}")
 _FLAT = {f"_{name}{suffix}": name for name in JSON_FILES for suffix in ("", BACKUP)}
 _NEAR = 3
 
@@ -149,7 +147,7 @@ def all_discussions() -> list[StoredDiscussion]:
 
 def is_key_folder_name(name: str) -> bool:
     """Whether a folder of this name may hold the discussions of clients with one API key."""
-    return _KEY_FOLDER.fullmatch(name) is not None
+    return KEY_FOLDER.fullmatch(name) is not None
 
 
 def _scan_root(root: str, found: dict[Place, _Found], key_hash: str | None = None) -> None:

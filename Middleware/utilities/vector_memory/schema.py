@@ -8,7 +8,6 @@ from typing import Any
 
 from Middleware.utilities.file_access import encode_text
 
-INDEX_COLUMNS = ("title", "summary", "entities", "key_phrases", "memory_text_unweighted")
 INDEX_TABLE = ("CREATE VIRTUAL TABLE IF NOT EXISTS memories_fts USING fts5(title, summary, entities, key_phrases, "
                "memory_text_unweighted, tokenize='porter')")
 INSERT_INDEX = ("INSERT INTO memories_fts (rowid, title, summary, entities, key_phrases, memory_text_unweighted) "

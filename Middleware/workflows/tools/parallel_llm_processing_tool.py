@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
-from Middleware.llmapis.failover import public_text
+from Middleware.llmapis.backend_errors import public_text
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import current_request

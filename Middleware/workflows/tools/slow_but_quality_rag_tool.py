@@ -8,13 +8,14 @@ from typing import Any
 
 from Middleware.llmapis.api_types import is_on
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.models.request_context import first_time_told
 from Middleware.services.direct_calls import raise_if_cancelled, unstreamed
 from Middleware.services.memory_settings import MemorySettings, load_memory_settings
 from Middleware.services.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
 from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import DiscussionFolder
-from Middleware.utilities.search_utils import search_conversation, search_memories
+from Middleware.utilities.search_utils import CHUNK_BREAK, search_conversation, search_memories
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
@@ -29,7 +30,6 @@ from Middleware.workflows.tools.parallel_llm_processing_tool import ParallelLlmP
 
 logger = logging.getLogger(__name__)
 
-CHUNK_BREAK = "--ChunkBreak--"
 FEWEST_MESSAGES = 3
 
 
@@ -164,8 +164,7 @@ def _sees_but_a_part(context: ExecutionContext) -> bool:
         return False
     warning = (f"Discussion {context.discussion_id}: workflow '{run.workflow_name}' sees but a part of the "
                "conversation, so its nodes write no memories; they belong in a workflow that sees all of it")
-    if warning not in context.request.told:
-        context.request.told.add(warning)
+    if first_time_told(warning):
         logger.warning("%s", warning)
     return True
 

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from Middleware.services.memory_service import NO_SUMMARY, RECENT_MEMORIES
 from Middleware.services.memory_store import MemoryStore
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import CHAT_SUMMARY, FULL_MEMORY_FILE, MEMORY_FILE
@@ -12,8 +13,6 @@ from Middleware.workflows.tools.discussion_context import folder_of
 
 MEMORY_SEPARATOR = "\n--------------\n"
 NO_MEMORIES = "No preceding memories to show"
-NO_SUMMARY = "There is not yet a summary file"
-RECENT_MEMORIES = 3
 
 
 @dataclass(frozen=True)

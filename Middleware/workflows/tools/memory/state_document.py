@@ -4,8 +4,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from Middleware.exceptions import EarlyTerminationException, WilmerError
-from Middleware.llmapis.backend_errors import log_text
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.direct_calls import raise_if_cancelled
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import STATE_FILE, MemoryStore
@@ -36,7 +36,7 @@ def update_state_document(context: ExecutionContext, settings: MemorySettings, f
         _rewrite(context, settings, MemoryStore(folder), facts)
     except Exception as error:  # workflows run foreign code, and a document is never worth a chat
         raise_if_request_ended(error, context)
-        logger.error("%s is not updated: %s", folder.display(STATE_FILE), cause_of(error))
+        logger.error("%s is not updated: %s", folder.display(STATE_FILE), public_text(error))
 
 
 def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
@@ -44,11 +44,6 @@ def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
     raise_if_cancelled(context.request.cancel_scope)
     if isinstance(error, EarlyTerminationException) and error.is_cancellation:
         raise error
-
-
-def cause_of(error: Exception) -> str:
-    """What the log may say of a failure; the words of foreign code may be those of the conversation."""
-    return log_text(error) if isinstance(error, WilmerError) else type(error).__name__
 
 
 def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryStore, facts: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from Middleware.exceptions import (
     GateTimeoutError,
     StoredDataError,
 )
+from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.utilities.discussion_folder import DiscussionFolder
@@ -30,7 +31,7 @@ from Middleware.workflows.tools.discussion_context import run_helper_workflow
 from Middleware.workflows.tools.memory import vector_prompts
 from Middleware.workflows.tools.memory.memory_call import MemoryCall
 from Middleware.workflows.tools.memory.new_messages import Chunk
-from Middleware.workflows.tools.memory.state_document import cause_of, raise_if_request_ended, update_state_document
+from Middleware.workflows.tools.memory.state_document import raise_if_request_ended, update_state_document
 from Middleware.workflows.tools.memory.vector_answers import Item, parse_memories
 
 logger = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class ChunkWriter:
             raise
         except Exception as error:  # workflows run foreign code
             raise_if_request_ended(error, self._context)
-            self._note_failure(chunk, cause_of(error), _blames_text(error))
+            self._note_failure(chunk, public_text(error), _blames_text(error))
             return None
         items = parse_memories(answer)
         if items is None:
@@ -159,7 +160,8 @@ class ChunkWriter:
             self._embedding_works = done >= len(rows)
         except Exception as error:  # a memory without a vector is still found by its words
             raise_if_request_ended(error, self._context)
-            logger.error("Discussion %s: new memories got no vectors: %s", self._folder.discussion_id, cause_of(error))
+            logger.error("Discussion %s: new memories got no vectors: %s", self._folder.discussion_id,
+                         public_text(error))
 
     def _note_failure(self, chunk: Chunk, cause: str, counts: bool) -> None:
         count = _failures.add(self._failing(chunk)) if counts else 0
