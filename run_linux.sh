@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the Python environment on the first start, installs what requirements.txt names when that file has changed,
+# Makes the Python environment on the first start, installs what requirements.lock names when that file has changed,
 # and starts WilmerAI. All arguments go to run_waitress.py.
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")" || exit 1
@@ -23,10 +23,10 @@ if ! venv/bin/python -c '' 2>/dev/null; then
     "$python" -m venv --clear venv \
         || fail "The environment could not be made. On Debian and Ubuntu: sudo apt install python3-venv"
 fi
-if ! cmp -s requirements.txt venv/installed-requirements.txt; then
-    echo "Installing what requirements.txt names (only when it has changed) ..."
-    venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt \
+if ! cmp -s requirements.lock venv/installed-requirements.lock; then
+    echo "Installing what requirements.lock names (only when it has changed) ..."
+    venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock \
         || fail "The installation failed; the lines above say why."
-    cp requirements.txt venv/installed-requirements.txt
+    cp requirements.lock venv/installed-requirements.lock
 fi
 exec venv/bin/python run_waitress.py "$@"

@@ -1,5 +1,5 @@
 @echo off
-rem Makes the Python environment on the first start, installs what requirements.txt names when that file has changed,
+rem Makes the Python environment on the first start, installs what requirements.lock names when that file has changed,
 rem and starts WilmerAI. All arguments go to run_waitress.py.
 setlocal
 cd /d "%~dp0" || exit /b 1
@@ -23,15 +23,15 @@ if errorlevel 1 (
 )
 
 :installed
-fc /b requirements.txt venv\installed-requirements.txt >nul 2>nul
+fc /b requirements.lock venv\installed-requirements.lock >nul 2>nul
 if not errorlevel 1 goto start
-echo Installing what requirements.txt names ^(only when it has changed^) ...
-venv\Scripts\python.exe -m pip install --quiet --disable-pip-version-check -r requirements.txt
+echo Installing what requirements.lock names ^(only when it has changed^) ...
+venv\Scripts\python.exe -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 if errorlevel 1 (
     echo ERROR: The installation failed; the lines above say why. 1>&2
     exit /b 1
 )
-copy /y requirements.txt venv\installed-requirements.txt >nul
+copy /y requirements.lock venv\installed-requirements.lock >nul
 
 :start
 venv\Scripts\python.exe run_waitress.py %*

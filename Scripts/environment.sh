@@ -12,10 +12,10 @@ find_python() {
     done
 }
 
-# prepare_environment FOLDER REQUIREMENTS: make the environment if there is none, and install what the file names (it
-# builds on requirements.txt) if either file has changed since.
+# prepare_environment FOLDER REQUIREMENTS: make the environment if there is none, and install what the file names if it
+# has changed since. A .lock file names everything with hashes; other files build on requirements.txt.
 prepare_environment() {
-    local folder=$1 requirements=$2 python
+    local folder=$1 requirements=$2 python wanted options=()
     local stamp=$folder/installed-requirements.txt
     if ! "$folder/bin/python" -c '' 2>/dev/null; then
         python=$(find_python)
@@ -23,10 +23,14 @@ prepare_environment() {
         echo "Making the environment $folder ..."
         "$python" -m venv --clear "$folder" || fail "The environment could not be made."
     fi
-    if ! cat requirements.txt "$requirements" | cmp -s - "$stamp"; then
+    case $requirements in
+        *.lock) wanted=("$requirements") options=(--require-hashes) ;;
+        *) wanted=(requirements.txt "$requirements") ;;
+    esac
+    if ! cat "${wanted[@]}" | cmp -s - "$stamp"; then
         echo "Installing what $requirements names ..."
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" \
-            || fail "The installation failed; the lines above say why."
-        cat requirements.txt "$requirements" > "$stamp"
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check ${options[@]+"${options[@]}"} \
+            -r "$requirements" || fail "The installation failed; the lines above say why."
+        cat "${wanted[@]}" > "$stamp"
     fi
 }

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes its own Python environment (venv-tests), installs what requirements-test.txt names when that has changed, and
+# Makes its own Python environment (venv-tests), installs what requirements-test.lock names when that has changed, and
 # runs the tests, one file per process at a time. All arguments go to pytest.
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." || exit 1
 
 . Scripts/environment.sh
-prepare_environment venv-tests requirements-test.txt
+prepare_environment venv-tests requirements-test.lock
 [ "${1-}" = "--prepare-only" ] && exit 0
 exec venv-tests/bin/python -m pytest -n auto --dist loadfile "$@"

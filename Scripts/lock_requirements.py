@@ -1,0 +1,49 @@
+"""Writes the lock files: every package that is installed, direct or not, with its version and the hashes of its files.
+
+``requirements.lock`` is what the start scripts install, ``requirements-test.lock`` what the tests run with. Both hold
+for all supported systems and versions of Python. Run it after a change of ``requirements.txt`` or
+``requirements-test.txt``, with the network and the package uv (``pip install uv``)::
+
+    python Scripts/lock_requirements.py             # keeps the versions of what is locked already
+    python Scripts/lock_requirements.py --upgrade   # takes the newest versions of what requirements.txt does not pin
+"""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OLDEST_PYTHON = "3.11"
+LOCKS = (("requirements.txt", "requirements.lock"), ("requirements-test.txt", "requirements-test.lock"))
+"""The test lock comes second: it takes the versions of the first, so that the tests run what users install."""
+
+
+def command(source: str, lock: str, constraint: str | None, more: Sequence[str]) -> list[str]:
+    """The call of uv that writes one lock file."""
+    uv = shutil.which("uv") or os.path.join(os.path.dirname(sys.executable), "uv")
+    return [uv, "pip", "compile", source, "--output-file", lock, "--generate-hashes", "--universal", "--quiet",
+            "--python-version", OLDEST_PYTHON, "--custom-compile-command", "python Scripts/lock_requirements.py",
+            *(["--constraint", constraint] if constraint else []), "--no-emit-index-url", "--no-emit-find-links", *more]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status of the first call of uv that fails, 1 if there is no uv, else 0."""
+    more = list(sys.argv[1:] if argv is None else argv)
+    constraint = None
+    for source, lock in LOCKS:
+        try:
+            status = subprocess.run(command(source, lock, constraint, more), cwd=ROOT).returncode
+        except FileNotFoundError:
+            print("The package uv is needed: pip install uv", file=sys.stderr)
+            return 1
+        if status:
+            return status
+        constraint = lock
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The lock files: in step with what they are made from, and complete."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from Scripts.lock_requirements import LOCKS
+
+ROOT = Path(__file__).resolve().parents[2]
+_PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
+_ENTRY = re.compile(r"^(?=[A-Za-z0-9])(?:.*\\\n)*.*$", re.MULTILINE)
+
+
+def pins(file: str) -> dict[str, str]:
+    """Version by normalised name."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in _PIN.findall(text)}
+
+
+def entries(file: str) -> list[str]:
+    return _ENTRY.findall((ROOT / file).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("source", "lock"), LOCKS)
+def test_each_requirement_is_locked_at_its_version(source: str, lock: str) -> None:
+    wanted, locked = pins(source), pins(lock)
+    assert wanted and {name: locked.get(name) for name in wanted} == wanted, "run Scripts/lock_requirements.py"
+
+
+def test_tests_run_with_the_versions_that_users_install() -> None:
+    users, tests = (pins(lock) for _, lock in LOCKS)
+    assert {name: tests.get(name) for name in users} == users
+
+
+@pytest.mark.parametrize("lock", [lock for _, lock in LOCKS])
+def test_each_entry_is_one_exact_version_with_hashes(lock: str) -> None:
+    found = entries(lock)
+    assert len(found) == len(pins(lock)) > 20
+    assert [entry for entry in found if not _PIN.match(entry) or "--hash=sha256:" not in entry] == []
+
+
+@pytest.mark.parametrize("lock", [lock for _, lock in LOCKS])
+def test_no_place_to_install_from_is_named(lock: str) -> None:
+    assert "://" not in (ROOT / lock).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("script", ["run_linux.sh", "run_windows.bat"])
+def test_start_scripts_install_from_the_lock(script: str) -> None:
+    text = (ROOT / script).read_text(encoding="utf-8")
+    [line] = [line for line in text.splitlines() if "pip install" in line]
+    assert "--require-hashes -r requirements.lock" in line
