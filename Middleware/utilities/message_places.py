@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 CONTEXT = 8  # messages
+_FEWEST_TELLING = 3
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
     if likely:
         return known if known in likely else likely[0]
     unmoved = known is None or found[0] <= known  # deleting others moves a message towards the beginning
-    return found[0] if len(found) == 1 and place.alone and unmoved else None
+    is_it = len(found) == 1 and place.alone and unmoved and _resembles(place.before, _before(hashes, found[0]))
+    return found[0] if is_it else _near_the_same(found, hashes, place.before)
 
 
 def _before(hashes: Sequence[str], index: int) -> tuple[str, ...]:
@@ -107,8 +109,41 @@ def _fit(noted: Sequence[str], actual: Sequence[str]) -> int:
     return min(len(noted), len(actual))
 
 
+def _resembles(noted: Sequence[str], actual: Sequence[str]) -> bool:
+    """Whether most of what stood before a message, as far as there is still something, repeats not counted, still does.
+
+    Otherwise the message may be a later one with the same text, whose elder has left the client's window. Where the
+    conversation began so near that nothing can have left it, nothing is asked for.
+    """
+    if len(noted) < CONTEXT or "" in noted:
+        return True
+    telling = [one for one in noted[:len([one for one in actual if one])] if noted.count(one) == 1]
+    return 2 * sum(actual.count(one) == 1 for one in telling) > len(telling)
+
+
+def _near_the_same(found: Sequence[int], hashes: Sequence[str], noted: Sequence[str]) -> int | None:
+    """The message that follows closely on what stood before the noted one, but for texts that a client inserts anew
+    each time.
+
+    Only messages that are there once tell that, and few of those noted may be gone: what stood before a message leaves
+    the client's window before it does.
+    """
+    telling = [one for one in noted if hashes.count(one) == 1]
+    gone = sum(one not in hashes for one in noted)
+    if len(noted) < CONTEXT or len(telling) < _FEWEST_TELLING or len(telling) <= gone + 1:
+        return None
+    near = {index: sum(one in _before(hashes, index) for one in telling) for index in found}
+    best = max(near.values())
+    return next(index for index in found if near[index] == best) if 3 * best > 2 * len(telling) else None
+
+
 def _fits_but_for_one(noted: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Whether the two agree if one message was changed, deleted or added."""
+    """Whether the two agree if one message was changed, deleted or added.
+
+    Not where some of it has left the client's window: the few that are left would agree by chance among repeats.
+    """
+    if "" in actual and "" not in noted and len(noted) == CONTEXT:
+        return False
     enough = max(1, min(2, len(noted) - 1))
     for at in range(min(len(noted), len(actual))):
         pairs = ((noted[:at] + noted[at + 1:], actual), (noted, actual[:at] + actual[at + 1:]),

@@ -62,6 +62,38 @@ def test_where_a_memory_ends_now(then: str, at: int, now: str, start: int) -> No
     assert first_new(list(now), [then[at]], len(now), {then[at]: place}) == start
 
 
+def test_a_text_that_is_said_again_when_the_first_has_left_the_window_is_another_message() -> None:
+    history = [text for number in range(3) for text in (f"q{number}", "ok", "ok")] + [
+        text for number in range(3, 6) for text in (f"q{number}", "blank", "ok")]
+    place = place_of(history[:11], 10)
+    assert first_new(history[14:], ["blank"], 4, {"blank": place}) == 0
+
+
+def test_a_message_is_known_among_others_that_change_each_time() -> None:
+    """As texts do that a client inserts between the messages of the chat."""
+    chat = [f"m{number}" for number in range(12)]
+    then = [*chat[:4], "note 1", *chat[4:8], "lore 1", *chat[8:]]
+    now = [*chat[:4], "note 2", *chat[4:8], "lore 2", *chat[8:], "m12"]
+    at = then.index("m11")
+    assert first_new(now, ["m11"], len(now), {"m11": place_of(then, at)}) == len(now) - 1
+
+
+@pytest.mark.parametrize("cut", [0, 3, 6])
+def test_a_text_that_is_said_often_is_known_among_others_that_change_each_time(cut: int) -> None:
+    chat = [text for number in range(6) for text in (f"m{number}", f"n{number}", "ok")]
+    then = [*chat[:13], "note 1", "lore 1", *chat[13:]]
+    now = [*chat[cut:15], "note 2", "lore 1", *chat[15:], "m6", "n6"]
+    at = len(then) - 4
+    assert then[at] == "ok"
+    assert first_new(now, ["ok"], len(now), {"ok": place_of(then, at)}) == 15 - cut
+
+
+def test_a_text_that_is_said_again_soon_is_another_message_if_the_first_is_gone() -> None:
+    then = [*(f"m{number}" for number in range(12)), "ok"]
+    now = [*then[:8], "x", "y", "z", "ok", "w"]
+    assert first_new(now, ["ok"], len(now), {"ok": place_of(then, 12)}) == 0
+
+
 def test_of_many_repeats_the_first_that_fits_counts() -> None:
     """Half of the repeats were deleted, and more came: what may be new is looked at."""
     history = [*"xyz", *"ab" * 10]
