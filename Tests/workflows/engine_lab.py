@@ -64,6 +64,8 @@ class EngineLab(Lab):
         super().__init__(root, monkeypatch)
         if instance.DISCUSSION_DIRECTORY is None:  # else conversations would end up in the project's own folder
             monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(root / "discussions"))
+        if instance.USER_LEVEL_SQLITE_DIRECTORY is None:
+            monkeypatch.setattr(instance, "USER_LEVEL_SQLITE_DIRECTORY", str(root / "locks"))
         self.backend = backend
         backend.responder = lambda request: reply_to(request, f"<{last_text(request)}>")
         self.endpoint("Main", {}, backend.url)

@@ -38,7 +38,7 @@ def stream(request: pytest.FixtureRequest) -> bool:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
     with StubBackend() as backend:
         yield ApiLab(tmp_path, monkeypatch, backend)
-    assert settled()
+        assert settled()  # while the back-end still answers the nodes that follow an answer
 
 
 def ask(lab: ApiLab, front: Front, text: str = "hi", headers: dict[str, str] | None = None, **fields: Any) -> Answer:
@@ -429,7 +429,9 @@ def test_reasoning_comes_before_the_text(lab: ApiLab) -> None:
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("data", ["{oops", "null", "", '"x', b"\xff\xfe{", "[" * 100_000])
+@pytest.mark.parametrize("data", [
+    "{oops", "null", "", '"x', b"\xff\xfe{", "[" * 100_000, '{"n": NaN}', '{"n": [-Infinity]}', '{"n": 1e999}',
+    '{"n": ' + "9" * 5000 + "}"])
 def test_bodies_that_are_not_json(lab: ApiLab, front: Front, data: Any) -> None:
     answer = lab.post(data, front.path, content_type="text/plain")
     assert (answer.status, answer.json) == (400, {"error": "Invalid JSON data"})
