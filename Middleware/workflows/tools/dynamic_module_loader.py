@@ -13,13 +13,15 @@ import traceback
 from collections.abc import Callable, Generator
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isgenerator
-from types import GeneratorType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.utilities.config_utils import get_project_root_directory_path
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active, sensitive_log
+from Middleware.workflows.tools.script_thread import ScriptThread
 
 logger = logging.getLogger(__name__)
 
@@ -54,19 +56,20 @@ def run_dynamic_module(module_path: str, /, *args: Any, **kwargs: Any) -> Any:
     A failure inside ``Invoke`` becomes a fixed text and a traceback in the log; a generator's failure ends its stream
     with that text. Errors while the file is loaded, a missing file (also one that ``Invoke`` misses) and cancellation
     are raised. Raises ConfigNotFoundError, MissingInvokeError or InvokeNotCallableError for a file that is no script.
+
+    All of the script runs on one thread of its own. When the current request is cancelled, its processes are killed
+    and the script is left alone, see ``ScriptThread``.
     """
     path = find_script(module_path)
     add_import_paths()
     sensitive_log(logger, logging.INFO, "Running the script %s", path)
-    started = time.perf_counter()
-    module = _load(path)
-    result = None
+    request = current_request()
+    script = ScriptThread(_run(path, args, kwargs), path, request.cancel_scope if request else CancelScope())
     try:
-        result = _call(_invoke_of(module, path), path, args, kwargs)
-    finally:
-        if not isgenerator(result):
-            _finish(module, path, started)
-    return _stream(result, module, path, started) if isgenerator(result) else result
+        next(script)
+    except StopIteration as end:
+        return end.value
+    return _chunks(script)
 
 
 def find_script(module_path: str) -> str:
@@ -77,7 +80,7 @@ def find_script(module_path: str) -> str:
     for place in places:
         if _is_file(place):
             return place
-    logger.error("There is no script at %s", " or ".join(places))
+    sensitive_log(logger, logging.ERROR, "There is no script at %s", " or ".join(places))
     shown = os.path.basename(expanded) if os.path.isabs(expanded) else module_path
     where = "" if os.path.isabs(expanded) else " in the working directory or the install directory"
     raise ConfigNotFoundError(f"the Python script '{shown}' does not exist{where}")
@@ -99,6 +102,30 @@ def _is_file(path: str) -> bool:
         return os.path.isfile(path)
     except ValueError:  # NUL in a path that variables made
         return False
+
+
+def _run(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, None, Any]:
+    """What the script's thread does: returns the result of ``Invoke``.
+
+    If that is a generator, yields None and then the script's chunk dicts; whatever else it yields becomes one.
+    """
+    started = time.perf_counter()
+    module = _load(path)
+    try:
+        result = _call(_invoke_of(module, path), path, args, kwargs)
+        if not isgenerator(result):
+            return result
+        try:
+            yield None
+            for chunk in result:
+                yield _chunk_of(chunk)
+        except FAILURES as error:
+            yield {"token": _failure_text(error, path), "finish_reason": None}
+        finally:
+            result.close()
+    finally:
+        sys.modules.pop(module.__name__, None)
+        sensitive_log(logger, logging.INFO, "The script %s took %.2f s", path, time.perf_counter() - started)
 
 
 def _load(path: str) -> ModuleType:
@@ -125,11 +152,6 @@ def _load(path: str) -> ModuleType:
     return module
 
 
-def _finish(module: ModuleType, path: str, started: float) -> None:
-    sys.modules.pop(module.__name__, None)
-    sensitive_log(logger, logging.INFO, "The script %s took %.2f s", path, time.perf_counter() - started)
-
-
 def _invoke_of(module: ModuleType, path: str) -> Callable[..., Any]:
     name = os.path.basename(path)
     if not hasattr(module, "Invoke"):
@@ -146,20 +168,11 @@ def _call(invoke: Callable[..., Any], path: str, args: tuple[Any, ...], kwargs: 
         return _failure_text(error, path)
 
 
-def _stream(chunks: GeneratorType[Any, Any, Any], module: ModuleType, path: str,
-            started: float) -> Generator[dict[str, Any], None, None]:
-    """The script's chunk dicts; whatever else it yields becomes one. A cancelled request ends them."""
-    request = current_request()
+def _chunks(script: ScriptThread) -> Generator[dict[str, Any], None, None]:
     try:
-        for chunk in chunks:
-            if request is not None and request.cancel_scope.cancelled:
-                raise EarlyTerminationException(f"Request {request.request_id} was cancelled")
-            yield _chunk_of(chunk)
-    except FAILURES as error:
-        yield {"token": _failure_text(error, path), "finish_reason": None}
+        yield from script
     finally:
-        chunks.close()
-        _finish(module, path, started)
+        script.close()
 
 
 def _chunk_of(value: Any) -> dict[str, Any]:
@@ -182,6 +195,9 @@ def tells_of_a_failure(text: str) -> bool:
 
 def _failure_text(error: BaseException, path: str) -> str:
     """What the node answers for a failure inside ``Invoke``; raises ``error`` if the workflow must see it."""
+    request = current_request()
+    if request is not None and request.cancel_scope.cancelled:  # whatever it is: its processes were killed
+        raise EarlyTerminationException(f"Request {request.request_id} was cancelled") from error
     if isinstance(error, (FileNotFoundError, EarlyTerminationException)):
         raise error
     _log_failure(error, path)

@@ -18,6 +18,16 @@ MAX_PAGES = 100  # of a tool list
 _SESSIONS = McpSessions()
 
 
+def close_sessions() -> None:
+    """End the sessions that calls have opened, and the processes behind them. The next call opens one afresh."""
+    _SESSIONS.close()
+
+
+def kill_sessions() -> None:
+    """End the processes behind the sessions, whatever they are doing. For the end of this process."""
+    _SESSIONS.kill()
+
+
 class MCPClient:
     """The tools of the servers in ``MCPServers``.
 

@@ -18,7 +18,9 @@ Texts = tuple[tuple[str, str], ...]
 
 
 class MCPToolCallError(WilmerError):
-    """A call to an MCP server failed. The text is fit for a client."""
+    """A call to an MCP server failed. The text is fit for a client; the server's part of it may quote anything."""
+
+    private = True
 
 
 @dataclass(frozen=True)

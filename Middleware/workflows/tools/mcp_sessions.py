@@ -14,6 +14,7 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 from Middleware.workflows.tools.mcp_causes import describe, is_refused_connection
+from Middleware.workflows.tools.mcp_processes import ServerProcesses, watch_processes
 from Middleware.workflows.tools.mcp_server_file import McpServer
 from Middleware.workflows.tools.mcp_transports import ErrorOutput, load_sdk, open_client
 
@@ -92,10 +93,16 @@ class McpSessions:
         if not thread.is_alive():
             loop.close()
 
+    def kill(self) -> None:
+        """End the processes behind all sessions at once, also while ``close`` waits for them. Calls under way fail."""
+        for session in list(self._all):
+            session.kill()
+
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                watch_processes(self._loop)
                 self._thread = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
@@ -153,9 +160,9 @@ class _Call:
         self.session: _Session | None = None
 
     def give_up(self) -> None:
-        """No new calls to a server that may go on with this one."""
+        """No new calls to a server that may go on with this one, and no more time for it than others need."""
         if self.session:
-            self.session.retire()
+            self.session.retire(hurry=True)
 
 
 class _Session:
@@ -168,8 +175,7 @@ class _Session:
     def __init__(self, server: McpServer, idle_seconds: float, on_end: Callable[[_Session], object]) -> None:
         from anyio import CancelScope as ConnectScope
 
-        self.server = server
-        self.retired = False
+        self.server, self.retired = server, False
         self.errors = ErrorOutput(server)
         self._idle_seconds, self._on_end = idle_seconds, on_end
         self._users = 0
@@ -177,9 +183,9 @@ class _Session:
         self._client: Any = None
         self._settled, self._over = asyncio.Event(), asyncio.Event()
         self._failure: BaseException | None = None
-        self._lost = False
-        self._status = 0
+        self._lost, self._status = False, 0
         self._connecting = ConnectScope()
+        self._processes, self._hurry = ServerProcesses(), False
         self._task = asyncio.create_task(self._live())
 
     @property
@@ -205,8 +211,10 @@ class _Session:
         else:
             self._idle = asyncio.get_running_loop().call_later(self._idle_seconds, self.retire)
 
-    def retire(self) -> None:
+    def retire(self, hurry: bool = False) -> None:
+        """``hurry``: the server is not given time to end well."""
         self.retired = True
+        self._hurry = self._hurry or hurry
         if not self._users:
             self.close()
 
@@ -218,7 +226,14 @@ class _Session:
         self._over.set()
         if not self.connected:
             self._connecting.cancel()
+        if self._hurry and not self._task.done():
+            self._processes.end_soon()
         return self._task
+
+    def kill(self) -> None:
+        """For any thread."""
+        self.retired = True
+        self._processes.kill()
 
     async def use(self, action: Action) -> Any:
         """The result of ``action(client)``. Raises SessionError."""
@@ -251,6 +266,7 @@ class _Session:
         return kind(self._said(self._failure or error))
 
     async def _live(self) -> None:
+        self._processes.follow()
         try:
             with self._connecting:
                 async with open_client(self.server, self.errors, self._over.set, self._look_at) as client:
@@ -264,6 +280,7 @@ class _Session:
             self.retired = True
             self._over.set()
             self._settled.set()
+            self._processes.forget()
             self._on_end(self)
             self._tell()
 

@@ -1,6 +1,7 @@
 """Blocking work that a stop or a deadline ends at once."""
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -29,7 +30,8 @@ def run_interruptible(work: Callable[[StopSwitch], Result], scope: CancelScope, 
     token = scope.add_callback(stop.fire)
     try:
         if not scope.cancelled:
-            threading.Thread(target=task.run, name="web-fetch", daemon=True).start()
+            context = contextvars.copy_context()  # what is logged there is the request's, and may be private
+            threading.Thread(target=context.run, args=(task.run,), name="web-fetch", daemon=True).start()
             task.wake.wait(seconds)
     finally:
         scope.remove_callback(token)

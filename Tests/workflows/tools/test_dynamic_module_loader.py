@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,8 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.workflows.tools import dynamic_module_loader
 from Middleware.workflows.tools.dynamic_module_loader import DynamicModuleError, add_import_paths, run_dynamic_module
+from Middleware.workflows.tools.script_processes import running_scripts
+from Tests.workflows.engine_lab import until
 
 UNEXPECTED = "Error: An unexpected error occurred while processing your request. Please check system logs."
 ROOT = config_utils.get_project_root_directory_path()
@@ -292,6 +295,101 @@ def test_cancelled_request_gets_no_more_chunks(script: Write, tmp_path: Path) ->
         with pytest.raises(EarlyTerminationException):
             next(chunks)
     assert (tmp_path / "log").read_text(encoding="utf-8") == "closed"
+
+
+# -- the script's own thread -------------------------------------------------------------------------------------------
+
+def test_a_connection_may_live_across_all_steps(script: Write, tmp_path: Path) -> None:
+    """SQLite lets only the thread that made a connection use it; the steps are asked for by several."""
+    chunks = run_dynamic_module(script("""
+        import sqlite3
+        early = sqlite3.connect(":memory:")
+        def Invoke(path):
+            database = sqlite3.connect(path)
+            try:
+                for number in range(3):
+                    database.execute("CREATE TABLE IF NOT EXISTS t (n)")
+                    database.execute("INSERT INTO t VALUES (?)", (number,))
+                    yield database.execute("SELECT sum(n) FROM t").fetchone()[0]
+                    early.execute("SELECT 1")
+            finally:
+                database.commit()
+                database.close()
+        """), str(tmp_path / "db"))
+    tokens: list[str] = []
+    for _ in range(2):
+        with ThreadPoolExecutor(1) as pool:
+            tokens.append(pool.submit(next, chunks).result()["token"])
+    tokens += [chunk["token"] for chunk in chunks]
+    assert tokens == ["0", "1", "3"]
+
+
+def test_a_script_knows_its_request(script: Write) -> None:
+    path = script("""
+        from Middleware.models.request_context import current_request
+        def Invoke():
+            return current_request().request_id
+        """)
+    with request_scope(RequestContext(request_id="r-7")):
+        assert run_dynamic_module(path) == "r-7"
+
+
+def stop_soon(request: RequestContext) -> None:
+    threading.Timer(0.05, request.cancel_scope.cancel).start()
+
+
+@pytest.mark.parametrize("code", [
+    "import time\ntime.sleep(0.8)\ndef Invoke(): pass\n",
+    "import time\ndef Invoke():\n    time.sleep(0.8)\n",
+    "import time\ndef Invoke():\n    time.sleep(0.8)\n    yield 'late'\n",
+    "import time\ndef Invoke():\n    while True:\n        time.sleep(0.8)\n        raise ValueError('late')\n"],
+    ids=["loading", "function", "generator", "failure"])
+def test_a_stop_leaves_a_script_that_hangs(script: Write, code: str, caplog: pytest.LogCaptureFixture) -> None:
+    request = RequestContext()
+    stop_soon(request)
+    began = time.monotonic()
+    with request_scope(request), pytest.raises(EarlyTerminationException):
+        list(run_dynamic_module(script(code)))
+    assert time.monotonic() - began < 0.6
+    assert until(lambda: "has ended" in caplog.text or not running_scripts.count())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # its failure is nobody's any more
+
+
+def test_a_script_may_answer_a_stop_with_a_failure_of_its_own(script: Write, caplog: pytest.LogCaptureFixture) -> None:
+    path = script("""
+        from Middleware.models.request_context import current_request
+        def Invoke():
+            current_request().cancel_scope.wait(20)
+            raise ValueError("stopped")
+        """)
+    request = RequestContext()
+    stop_soon(request)
+    with request_scope(request), pytest.raises(EarlyTerminationException):
+        run_dynamic_module(path)
+    assert caplog.records == []
+
+
+def documented_loop() -> str:
+    """The example of a loop that asks whether it was stopped, as users read it."""
+    page = Path(ROOT, "Docs", "User", "python-scripts.md").read_text(encoding="utf-8")
+    (code,) = [block.partition("```")[0] for block in page.split("```python\n")[1:] if "current_request" in block]
+    return code
+
+
+def test_the_documented_loop_notices_a_stop(script: Write, caplog: pytest.LogCaptureFixture) -> None:
+    request = RequestContext()
+    stop_soon(request)
+    began = time.monotonic()
+    with request_scope(request), pytest.raises(EarlyTerminationException):
+        run_dynamic_module(script(documented_loop()), "20")
+    assert time.monotonic() - began < 1
+    assert caplog.records == []  # it was not left alone
+
+
+def test_the_documented_loop_comes_to_its_end(script: Write) -> None:
+    code = documented_loop().replace("wait(1)", "wait(0.01)")
+    with request_scope(RequestContext()):
+        assert run_dynamic_module(script(code), "3") == "3 steps"
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------

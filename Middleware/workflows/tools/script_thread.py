@@ -1,0 +1,157 @@
+"""A thread for each call of a user's script, so that whoever waits for the script can leave it."""
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import current_request
+from Middleware.utilities.sensitive_logging_utils import REDACTED, is_encryption_active
+from Middleware.workflows.tools.script_processes import ScriptProcesses, running_scripts
+
+logger = logging.getLogger(__name__)
+
+MOMENT_SECONDS = 0.1
+"""What a stopped script gets for its end, after its processes were killed."""
+
+_STEP, _CLOSE = True, False
+
+
+class ScriptThread(Iterator[Any]):
+    """Iterates ``steps`` on one thread of its own, in a copy of the caller's context.
+
+    A step begins when it is asked for, so nothing runs ahead. What a step raises, ``next`` raises, ``StopIteration``
+    with the generator's value included. Once ``scope`` is cancelled the script's processes are killed, the generator
+    is closed on its thread, and EarlyTerminationException is raised after 0.1 s at the latest. A thread that is still
+    at work then is left alone, which the log says; nobody sees what comes of it. May be used from one thread at a
+    time.
+
+    Args:
+        path: of the script, for the log.
+    """
+
+    def __init__(self, steps: Generator[Any, None, Any], path: str, scope: CancelScope) -> None:
+        self._scope = scope
+        self._worker = _Worker(steps, path, scope)
+        self._thread = threading.Thread(target=contextvars.copy_context().run, args=(self._worker.run,), name="script",
+                                        daemon=True)
+        self._open = True
+
+    def __next__(self) -> Any:
+        if not self._open:
+            raise StopIteration
+        answer = self._ask(_STEP)
+        if answer is None:
+            raise EarlyTerminationException("The request was cancelled")
+        return self._result(answer)
+
+    def close(self) -> None:
+        """Close the generator; raises what that raises. Again is a no-op."""
+        if self._open and (answer := self._ask(_CLOSE)) is not None:
+            self._result(answer)
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):  # nobody iterated it to its end, so nobody wants it; not the place to wait
+            self._worker.orders.put(_CLOSE)
+
+    def _ask(self, order: bool) -> _Answer | None:
+        """What came of an order; None if the script was stopped."""
+        answer = None
+        if not self._scope.cancelled:
+            self._worker.orders.put(order)
+            if self._thread.ident is None:  # only now, so that it need not wait for its first order
+                self._thread.start()
+            answer = self._worker.answers.get()
+        if not self._scope.cancelled:
+            return answer
+        self._open = False
+        if self._thread.ident is not None:
+            self._worker.stop()
+        return None
+
+    def _result(self, answer: _Answer) -> Any:
+        self._open = not answer.last
+        if answer.error is None:
+            return answer.value
+        try:
+            raise answer.error
+        finally:
+            del answer  # it would be part of a circle with its own traceback
+
+
+class _Answer(NamedTuple):
+    value: Any = None
+    error: BaseException | None = None
+    last: bool = False
+
+
+class _Worker:
+    """The thread's side. It keeps nothing of the ``ScriptThread``, so that one which is dropped ends it."""
+
+    def __init__(self, steps: Generator[Any, None, Any], path: str, scope: CancelScope) -> None:
+        self.orders: SimpleQueue[bool] = SimpleQueue()
+        self.answers: SimpleQueue[_Answer | None] = SimpleQueue()
+        self._steps, self._path, self._scope = steps, path, scope
+        self._processes = ScriptProcesses()
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._left_at: float | None = None
+
+    def run(self) -> None:
+        token = self._scope.add_callback(partial(self.answers.put, None))
+        try:
+            with running_scripts.including(self._processes):
+                self._processes.collect()
+                while self.orders.get() is _STEP:
+                    if not self._do(partial(next, self._steps)):
+                        return
+                self._do(self._steps.close, last=True)
+        finally:
+            self._scope.remove_callback(token)
+            self._end()
+
+    def _do(self, step: Callable[[], Any], last: bool = False) -> bool:
+        """Take a step and hand out what came of it; whether there may be another."""
+        try:
+            self.answers.put(_Answer(step(), last=last))
+        except GeneratorExit as error:  # raised by the script itself; whoever asked must not take it for its own end
+            failure = RuntimeError("the script raised GeneratorExit")
+            failure.__cause__ = error
+            self.answers.put(_Answer(error=failure, last=True))
+            return False
+        except BaseException as error:  # boundary of a thread: the waiting one raises it
+            self.answers.put(_Answer(error=error, last=True))
+            return False
+        return True
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over.set()
+            left_at = self._left_at
+        if left_at is not None:
+            logger.info("The script %s of request %s, left alone at a stop, has ended after %.1f s", *self._names(),
+                        time.monotonic() - left_at)
+
+    def stop(self) -> None:
+        """End the processes, and leave the script alone unless it ends in a moment."""
+        self.orders.put(_CLOSE)
+        self._processes.end()
+        if self._over.wait(MOMENT_SECONDS):
+            return
+        with self._lock:
+            if not self._over.is_set():
+                self._left_at = time.monotonic()
+                logger.warning("The script %s of request %s does not end at a stop: it goes on unseen, and its result "
+                               "is thrown away", *self._names())
+
+    def _names(self) -> tuple[str, str]:
+        """Script and request, for the log."""
+        request = current_request()
+        return REDACTED if is_encryption_active() else self._path, request.request_id if request else "-"

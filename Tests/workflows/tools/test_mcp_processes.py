@@ -1,0 +1,104 @@
+"""How the processes of MCP servers end: soon after a stop, in their own time otherwise."""
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
+from Middleware.workflows.tools.mcp_sessions import McpSessions
+from Tests.llmapis.lab import Lab
+from Tests.workflows.tools.mcp_lab import PLAIN, ends, plain_file, python_file
+
+SOON = 1.0  # seconds; the package alone waits for two
+IGNORES_SIGTERM = f"import signal, runpy, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" \
+                  f"sys.argv = [{str(PLAIN)!r}]\nrunpy.run_path({str(PLAIN)!r}, run_name='__main__')"
+WAITS = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).recv(1)"
+MAKES_A_CHILD = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {WAITS!r}, '%d'])"
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    made = Lab(tmp_path, monkeypatch)
+    made.write("MCPServers/lab", plain_file())
+    made.write("MCPServers/stubborn", python_file(IGNORES_SIGTERM))
+    return made
+
+
+@pytest.fixture
+def client(lab: Lab) -> Iterator[MCPClient]:
+    sessions = McpSessions()
+    yield MCPClient(sessions)
+    sessions.close()
+
+
+def pid(client: MCPClient, server: str) -> int:
+    return int(client.call_tool(server, "pid"))
+
+
+def stop_a_call(client: MCPClient, server: str, seconds: float = 0.2) -> None:
+    """Cancel the request of a call that would take a minute."""
+    request = RequestContext()
+    threading.Timer(seconds, request.cancel_scope.cancel).start()
+    with request_scope(request), pytest.raises(EarlyTerminationException):
+        client.call_tool(server, "block", {"seconds": 60}, timeout=90)
+
+
+@pytest.mark.parametrize("server, seconds", [("lab", SOON), ("stubborn", SOON + 0.6)])
+def test_busy_server_of_a_stopped_call(client: MCPClient, server: str, seconds: float) -> None:
+    process = pid(client, server)
+    stop_a_call(client, server)
+    assert ends(process, seconds)
+
+
+@pytest.mark.parametrize("server", ["lab", "stubborn"])
+def test_kill_leaves_no_server(lab: Lab, server: str) -> None:
+    """Whatever it does, and although nobody waits for it."""
+    lab.write("MCPServers/lab", plain_file(env={"LINGER": "60"}))
+    sessions = McpSessions()
+    process = pid(MCPClient(sessions), server)
+    sessions.kill()
+    assert ends(process, SOON / 2)
+    sessions.kill()
+    sessions.close()
+
+
+def test_kill_without_sessions() -> None:
+    McpSessions().kill()
+
+
+def test_busy_server_of_a_call_that_took_too_long(client: MCPClient) -> None:
+    process = pid(client, "lab")
+    with pytest.raises(MCPToolCallError):
+        client.call_tool("lab", "block", {"seconds": 60}, timeout=0.2)
+    assert ends(process, SOON)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a server's children when the server has ended")
+def test_child_of_a_server_that_is_still_connecting(lab: Lab, client: MCPClient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        lab.write("MCPServers/parent", python_file(MAKES_A_CHILD % listener.getsockname()[1]))
+        pid(client, "lab")  # the package is loaded
+        stop_a_call(client, "parent", 1.0)
+        with listener.accept()[0] as connection:
+            connection.settimeout(SOON)
+            assert connection.recv(1) == b""  # nobody holds its other end
+
+
+def test_server_without_a_call_has_time_to_end(lab: Lab, client: MCPClient) -> None:
+    """Its input ends; it may take a second to write down what it knows."""
+    lab.write("MCPServers/slow", plain_file(env={"LINGER": 1}))
+    process = pid(client, "slow")
+    lab.write("MCPServers/slow", plain_file(env={"LINGER": 1, "CHANGED": 1}))
+    time.sleep(1.1)  # until the change is seen
+    assert pid(client, "slow") != process
+    assert not ends(process, 0.8)
+    assert ends(process, SOON)

@@ -1,0 +1,218 @@
+"""The processes that scripts start, and their end."""
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module
+from Middleware.workflows.tools.script_processes import ScriptProcesses, running_scripts
+from Tests.workflows.engine_lab import until
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(str(child.pid))
+import os
+with open(sys.argv[1] + ".own", "w") as file:
+    file.write(str(os.getpid()))
+os.replace(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(60)
+"""
+WAYS = {
+    "popen": "subprocess.Popen(command).wait()",
+    "run": "subprocess.run(command, check=True)",
+    "output": "subprocess.check_output(command)",
+    "shell": "subprocess.run(subprocess.list2cmdline(command), shell=True)",
+    "os.popen": "os.popen(subprocess.list2cmdline(command)).read()",
+    "asyncio": "asyncio.run(in_a_loop(command))",
+    "not waited for": "subprocess.Popen(command); time.sleep(1)",
+    "tried again and again": "[subprocess.run(command) for _ in range(100)]",
+}
+SCRIPT = """
+    import asyncio, os, subprocess, time
+    async def in_a_loop(command):
+        process = await asyncio.create_subprocess_exec(*command)
+        await process.wait()
+    def Invoke(python, code, pids):
+        command = [python, code, pids]
+        WAY
+        return "result"
+    """
+
+
+@pytest.fixture(autouse=True)
+def all_have_ended() -> Iterator[None]:
+    yield
+    assert until(lambda: running_scripts.count() == 0)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    def write(code: str) -> str:
+        path = tmp_path / "task.py"
+        path.write_text(textwrap.dedent(code), encoding="utf-8")
+        return str(path)
+    return write
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Path:
+    """A program that starts another one and names both in the file given to it."""
+    path = tmp_path / "parent.py"
+    path.write_text(PARENT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait(5)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def stop_when(condition: Callable[[], bool], request: RequestContext) -> None:
+    def wait() -> None:
+        until(condition, 20)
+        request.cancel_scope.cancel("stop")
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stop_ends_them_with_their_children(script: Callable[[str], str], parent: Path, tmp_path: Path, way: str,
+                                              caplog: pytest.LogCaptureFixture) -> None:
+    pids = tmp_path / "pids"
+    request = RequestContext()
+    stop_when(pids.exists, request)
+    with request_scope(request), pytest.raises(EarlyTerminationException):
+        run_dynamic_module(script(SCRIPT.replace("WAY", WAYS[way])), sys.executable, str(parent), str(pids))
+    child, own = (int(file.read_text()) for file in (pids, Path(f"{pids}.own")))
+    assert until(lambda: not runs(child) and not runs(own))
+    left_alone = way == "not waited for"  # it sleeps
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * left_alone
+
+
+def test_the_script_ends_within_its_moment_when_its_process_was_killed(
+        script: Callable[[str], str], parent: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pids = tmp_path / "pids"
+    request = RequestContext()
+    stop_when(pids.exists, request)
+    path = script(SCRIPT.replace("WAY", WAYS["run"]))
+    with request_scope(request), pytest.raises(EarlyTerminationException):
+        run_dynamic_module(path, sys.executable, str(parent), str(pids))
+    assert running_scripts.count() == 0 and caplog.records == []
+
+
+def test_those_of_a_script_that_has_ended_go_on(script: Callable[[str], str], tmp_path: Path) -> None:
+    path = script("""
+        import subprocess
+        def Invoke(python):
+            return subprocess.Popen([python, "-c", "import time; time.sleep(60)"])
+        """)
+    request = RequestContext()
+    with request_scope(request):
+        process = run_dynamic_module(path, sys.executable)
+        request.cancel_scope.cancel()
+        running_scripts.end_processes()
+        time.sleep(0.05)
+        assert process.poll() is None
+    process.kill()
+    process.wait(5)
+
+
+def test_those_of_others_go_on(script: Callable[[str], str], sleeper: subprocess.Popen[bytes]) -> None:
+    request = RequestContext()
+    stop_when(lambda: running_scripts.count() == 1, request)
+    with request_scope(request), pytest.raises(EarlyTerminationException):
+        run_dynamic_module(script("import time\ndef Invoke():\n    time.sleep(0.5)\n"))
+    assert sleeper.poll() is None
+
+
+def test_no_process_starts_after_the_end() -> None:
+    call = ScriptProcesses()
+    call.end()
+    with pytest.raises(EarlyTerminationException):
+        call.check()
+
+
+def test_one_that_starts_during_the_end_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
+    call = ScriptProcesses()
+    call.end()
+    call.add(sleeper)
+    assert sleeper.wait(5) != 0
+
+
+def test_one_that_has_ended_is_not_touched(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may be that of another process by now."""
+    call = ScriptProcesses()
+    call.add(sleeper)
+    sleeper.kill()
+    sleeper.wait(5)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+        monkeypatch.setattr(sleeper, "pid", other.pid)
+        call.end()
+        time.sleep(0.05)
+        assert other.poll() is None
+        other.kill()
+
+
+def test_one_that_was_reaped_behind_its_back_is_not_touched(sleeper: subprocess.Popen[bytes],
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop that has to note the end may be busy; the number may be that of another process by now."""
+    call = ScriptProcesses()
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        call.add(process)
+        process.wait(5)
+        monkeypatch.setattr(process, "returncode", None)
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+            monkeypatch.setattr(process, "pid", other.pid)
+            call.end()
+            time.sleep(0.05)
+            assert other.poll() is None
+            other.kill()
+        monkeypatch.undo()  # the block around it waits
+
+
+def test_without_psutil_the_process_itself_is_ended(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch,
+                                                    caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    caplog.set_level(logging.WARNING)
+    call = ScriptProcesses()
+    call.add(sleeper)
+    call.end()
+    assert sleeper.wait(5) != 0
+    assert "psutil" in caplog.text
+
+
+def test_the_end_of_all_running_scripts(script: Callable[[str], str], parent: Path, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    path = script(SCRIPT.replace("WAY", WAYS["popen"]))
+    caller = threading.Thread(target=run_dynamic_module, args=(path, sys.executable, str(parent), str(pids)))
+    caller.start()
+    assert until(pids.exists, 20)
+    child = int(pids.read_text())
+    assert runs(child)
+    running_scripts.end_processes()
+    caller.join(5)
+    assert not caller.is_alive()
+    assert until(lambda: not runs(child))
