@@ -2,4 +2,10 @@
 
 
 class WilmerError(Exception):
-    """Any error that WilmerAI raises on purpose."""
+    """Any error that WilmerAI raises on purpose.
+
+    Attributes:
+        private: the text may hold words of a conversation, so that the log of a redacted request goes without it.
+    """
+
+    private = False

@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError, UnreadableDataError
 from Middleware.models.request_context import first_time_told
 from Middleware.utilities.config_text import parse_json
-from Middleware.utilities.encryption_utils import NO_CIPHER, TOKEN_START, Cipher, cipher_for, is_token
+from Middleware.utilities.encryption_utils import (
+    NO_CIPHER,
+    TOKEN_START,
+    Cipher,
+    cipher_for,
+    is_token,
+    refuse_cut_off,
+)
 from Middleware.utilities.file_access import atomic_write, find_file_ignoring_case, ordinary_file, resolve_file_path
 
 logger = logging.getLogger(__name__)
@@ -51,12 +58,30 @@ def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
 
 
 def write_json(path: str, content: Any, cipher: Cipher = NO_CIPHER, mode: int | None = None) -> None:
-    """Replace the file that ``path`` means, folders included. Raises OSError, with everything as it was.
+    """Replace the file that ``path`` means, folders included. Raises OSError and DataKeyError, with everything as it
+    was.
 
-    ``mode`` is for a new file. Whoever may not lose what is in the file has read it before.
+    A file that one of the cipher's other keys fits goes on with that. ``mode`` is for a new file. Whoever may not lose
+    what is in the file has read it before.
     """
-    data = _indented(content).encode("ascii")
-    atomic_write(_existing(path), cipher.encrypt(data), mode)
+    data, found = _indented(content).encode("ascii"), _existing(path)
+    atomic_write(found, cipher_of_file(found, cipher).encrypt(data), mode)
+
+
+def cipher_of_file(path: str, cipher: Cipher) -> Cipher:
+    """The cipher that exactly this file goes on with: that of its key, else the given one.
+
+    Raises OSError, and DataKeyError if no key fits: then the file must stay as it is.
+    """
+    if ordinary_file(path) is None:
+        return cipher
+    with open(path, "rb") as file:
+        data = file.read(len(TOKEN_START))
+        if data != TOKEN_START:
+            return cipher
+        data += file.read()
+    refuse_cut_off(data)
+    return cipher.like(data)
 
 
 def _indented(content: Any) -> str:
@@ -89,7 +114,7 @@ def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER, mode: int | No
     if ordinary_file(found) is not None:
         with open(found, "rb") as file:
             data = file.read()
-        atomic_write(found + suffix, cipher.encrypt(cipher.decrypt(data)), mode)
+        atomic_write(found + suffix, cipher.like(data).encrypt(cipher.decrypt(data)), mode)
 
 
 def hide_file(path: str, cipher: Cipher, mode: int | None = None) -> None:

@@ -11,7 +11,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import config_utils
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.file_access import find_file_ignoring_case, process_lock
-from Middleware.utilities.path_utils import is_flat_name
+from Middleware.utilities.path_utils import folded_name, is_flat_name
 
 logger = logging.getLogger(__name__)
 
@@ -24,13 +24,16 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def holds_data_of_a_key(discussion_id: str) -> bool:
-    """Whether the folder that this id names without a key is that of a client's key, with discussions of its own."""
-    if not KEY_FOLDER.fullmatch(discussion_id):
+    """Whether the folder that this id names without a key is that of a client's key, with discussions of its own.
+
+    However it is spelled: file systems may ignore case, and marks that cannot be seen.
+    """
+    if not KEY_FOLDER.fullmatch(folded_name(discussion_id)):
         return False
     try:
-        with os.scandir(os.path.join(config_utils.get_discussions_root_directory(), discussion_id)) as entries:
+        with os.scandir(DiscussionFolder(discussion_id).folder) as entries:
             return any(entry.is_dir() for entry in entries)
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

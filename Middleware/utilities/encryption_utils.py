@@ -7,17 +7,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import logging
 import re
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from Middleware.exceptions import DataKeyError
 from Middleware.models.request_context import first_time_told
 
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
+
 logger = logging.getLogger(__name__)
 
 ITERATIONS = 100_000
+MOST_DERIVED_KEYS = 256
 TOKEN_START = b"gAAAA"
 _SALT = "WilmerAI-v1-"
 _SALT_WITHOUT_USER = "WilmerAI-encryption-salt-v1"
@@ -31,25 +40,55 @@ _CUT_OFF = "stored data of this conversation is part of an encrypted text; the r
 _IN_CLEAR = "Stored data that is not encrypted yet was read; its next write encrypts it."
 
 
+Keys = Callable[[], Iterable[bytes]]
+
+
+class DataKey(bytes):
+    """A key that knows others, with which data may have been encrypted before; ``others`` derives them one by one.
+
+    Who keeps such a key keeps what the others are derived from.
+    """
+
+    others: Keys
+
+    def __new__(cls, key: bytes, others: Keys) -> DataKey:
+        made = super().__new__(cls, key)
+        made.others = others
+        return made
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:  # copies, and other processes, get the key alone
+        return bytes, (bytes(self),)
+
+    def __repr__(self) -> str:
+        return "DataKey(...)"
+
+
 class Cipher(Protocol):
-    """How bytes look on disk. ``active`` says whether they are encrypted.
+    """How bytes look on disk. ``active`` says whether they are encrypted; ``mark`` differs with the key.
 
     ``decrypt`` gives back what ``encrypt`` was given, but for the space that ``NoCipher`` puts before what would be
-    taken for a token.
+    taken for a token. ``like`` is the cipher with which data that looks like this goes on; both raise DataKeyError
+    for a token that cannot be decrypted.
     """
 
     @property
     def active(self) -> bool: ...
 
+    @property
+    def mark(self) -> Hashable: ...
+
     def encrypt(self, data: bytes) -> bytes: ...
 
     def decrypt(self, data: bytes) -> bytes: ...
+
+    def like(self, data: bytes) -> Cipher: ...
 
 
 class NoCipher:
     """Data in clear. ``decrypt`` takes whatever ``encrypt`` gave."""
 
     active = False
+    mark = None
 
     def encrypt(self, data: bytes) -> bytes:
         """The data; with a space before it if it would be taken for a token, as a model may write anything."""
@@ -61,32 +100,59 @@ class NoCipher:
             raise DataKeyError(_NO_KEY)
         return data
 
+    def like(self, data: bytes) -> Cipher:
+        self.decrypt(data)
+        return self
+
 
 class FernetCipher:
-    """Data as tokens of one key. Data in clear is read too: it becomes a token when it is written next."""
+    """Data as tokens of one key. Data in clear is read too: it becomes a token when it is written next.
+
+    Tokens of the other keys are read, and ``like`` goes on with the one that fits.
+    """
 
     active = True
 
-    def __init__(self, key: bytes) -> None:
-        from cryptography.fernet import Fernet  # only clients with keys pay for loading it
+    def __init__(self, key: bytes, others: Keys = tuple) -> None:
+        self._key, self._others = bytes(key), others
+        self._fernet = _fernet(self._key)
 
-        self._fernet = Fernet(key)
+    @property
+    def mark(self) -> Hashable:
+        return self._key
 
     def encrypt(self, data: bytes) -> bytes:
         return self._fernet.encrypt(data)
 
     def decrypt(self, data: bytes) -> bytes:
-        """Raises DataKeyError for a token of another key."""
-        from cryptography.fernet import InvalidToken
-
+        """Raises DataKeyError for a token that no key fits."""
         if not is_token(data):
             if data and first_time_told(_IN_CLEAR):
                 logger.warning(_IN_CLEAR)
             return data
-        try:
-            return self._fernet.decrypt(data.strip())
-        except InvalidToken:
-            raise DataKeyError(_WRONG_KEY) from None
+        return self._open(data)[1]
+
+    def like(self, data: bytes) -> Cipher:
+        if not is_token(data):
+            return self
+        key, _ = self._open(data)
+        return self if key == self._key else FernetCipher(key, self._keys)
+
+    def _open(self, token: bytes) -> tuple[bytes, bytes]:
+        """The key that fits, and what it gives."""
+        from cryptography.fernet import InvalidToken
+
+        token = token.strip()
+        for key in self._keys():
+            try:
+                return key, _fernet(key).decrypt(token)
+            except InvalidToken:
+                continue
+        raise DataKeyError(_WRONG_KEY)
+
+    def _keys(self) -> Iterator[bytes]:
+        yield self._key
+        yield from self._others()
 
 
 NO_CIPHER = NoCipher()
@@ -94,7 +160,9 @@ NO_CIPHER = NoCipher()
 
 def cipher_for(encryption_key: bytes | None) -> Cipher:
     """The cipher of a key; without one, data stays in clear."""
-    return NO_CIPHER if encryption_key is None else _fernet_cipher(encryption_key)
+    if encryption_key is None:
+        return NO_CIPHER
+    return FernetCipher(encryption_key, encryption_key.others if isinstance(encryption_key, DataKey) else tuple)
 
 
 def is_token(data: bytes) -> bool:
@@ -128,14 +196,45 @@ def hash_api_key(api_key: str) -> str:
     return hashlib.sha256(api_key.encode()).hexdigest()[:16]
 
 
-@lru_cache(maxsize=64)
 def derive_encryption_key(api_key: str, user_name: str | None = None) -> bytes:
     """The Fernet key of an API key and a user, whose name counts as it is spelled. Takes some 50 ms the first time."""
+    return _DERIVED.get(api_key, user_name)
+
+
+class DerivedKeys:
+    """The keys derived last, at most ``size``; thread-safe. API keys themselves are not kept, not even their hashes."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._secret = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+
+    def get(self, api_key: str, user_name: str | None) -> bytes:
+        mark = hmac.digest(self._secret, f"{user_name or ''}\0{api_key}".encode(), "sha256")
+        with self._lock:
+            known = self._kept.get(mark)
+        if known is None:
+            known = _derive(api_key, user_name)  # others need not wait; the same work done twice does no harm
+        with self._lock:
+            self._kept[mark] = known
+            self._kept.move_to_end(mark)
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+        return known
+
+
+_DERIVED = DerivedKeys(MOST_DERIVED_KEYS)
+
+
+def _derive(api_key: str, user_name: str | None) -> bytes:
     salt = _SALT + hashlib.sha256(user_name.encode()).hexdigest() if user_name else _SALT_WITHOUT_USER
     raw = hashlib.pbkdf2_hmac("sha256", api_key.encode(), salt.encode("ascii"), ITERATIONS, 32)
     return base64.urlsafe_b64encode(raw)
 
 
-@lru_cache(maxsize=64)
-def _fernet_cipher(encryption_key: bytes) -> FernetCipher:
-    return FernetCipher(encryption_key)
+@lru_cache(maxsize=MOST_DERIVED_KEYS)
+def _fernet(key: bytes) -> Fernet:
+    from cryptography.fernet import Fernet  # only clients with keys pay for loading it
+
+    return Fernet(key)

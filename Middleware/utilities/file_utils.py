@@ -12,6 +12,7 @@ from typing import BinaryIO
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.config_text import decode_text, legacy_code_page
 from Middleware.utilities.discussion_files import (
+    cipher_of_file,
     ensure_json_file_exists,
     load_timestamp_file,
     read_chunks_with_hashes,
@@ -74,6 +75,7 @@ def write_plain_text_file(path: str, text: str, cipher: Cipher = NO_CIPHER, back
     written. Takes no lock: who reads, changes and writes holds ``path_lock`` or ``process_lock`` around all of it.
     """
     path = resolve_file_path(path)
+    cipher = cipher_of_file(path, cipher)
     known = ordinary_file(path) if backup_suffix else None
     if known is not None:
         data = _read(path)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -70,6 +71,16 @@ def log_prompt_content(logger: logging.Logger, label: str, text: object, level: 
         logger.log(level, "[%s redacted]", label, stacklevel=2)
     else:
         logger.log(level, "%s:\n%s\n%s\n%s", label, _RULE, text, _RULE, stacklevel=2)
+
+
+def places_of(error: BaseException) -> str:
+    """Kind and traceback of an error and of what caused it, without any message, which may quote a conversation."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return _raised_at(error) if cause is None else f"{_raised_at(error)}\nafter {_raised_at(cause)}"
+
+
+def _raised_at(error: BaseException) -> str:
+    return f"{type(error).__name__}, raised at\n{''.join(traceback.format_tb(error.__traceback__)).rstrip()}"
 
 
 def truncate_for_log(value: Any) -> Any:

@@ -2,15 +2,20 @@
 from __future__ import annotations
 
 import base64
+import copy
 import logging
+import pickle
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import DataKeyError
+from Middleware.utilities import encryption_utils
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
+    DataKey,
     cipher_for,
     derive_encryption_key,
     hash_api_key,
@@ -87,3 +92,61 @@ def test_tokens_of_another_key_are_refused() -> None:
 def test_without_a_key_nothing_changes() -> None:
     assert cipher_for(None) is NO_CIPHER and not NO_CIPHER.active
     assert NO_CIPHER.decrypt(NO_CIPHER.encrypt(b"x")) == b"x"
+
+
+def test_what_is_derived_is_kept_and_the_api_key_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    derivations: list[str] = []
+    real = encryption_utils._derive
+    monkeypatch.setattr(encryption_utils, "_derive",
+                        lambda api_key, user: derivations.append(api_key) or real(api_key, user))  # type: ignore
+    keys = encryption_utils.DerivedKeys(2)
+    for user in ("a", "b", "a", "c", "a", "b"):
+        assert keys.get("sk-geheim", user) == derive_encryption_key("sk-geheim", user)
+    assert len(derivations) == 4 + 3  # a, b, c, and b again; the other three are those of the cache of the process
+    assert b"sk-geheim" not in pickle.dumps(keys._kept) and hash_api_key("sk-geheim") not in str(keys._kept)
+
+
+# -- several keys ------------------------------------------------------------------------------------------------------
+
+BOB = derive_encryption_key("secretkey", "bob")
+
+
+class Others:
+    """Keys that are derived one by one, and only when they are needed."""
+
+    def __init__(self, *keys: bytes) -> None:
+        self._keys = keys
+        self.derived = 0
+
+    def __call__(self) -> Iterator[bytes]:
+        for key in self._keys:
+            self.derived += 1
+            yield key
+
+
+def test_other_keys_are_derived_only_when_the_first_does_not_fit() -> None:
+    others = Others(BOB, derive_encryption_key("secretkey", "carol"))
+    cipher = cipher_for(DataKey(ALICE, others))
+    assert cipher.decrypt(cipher.encrypt(b"x")) == b"x" and cipher.like(cipher.encrypt(b"x")) is cipher
+    assert others.derived == 0
+    assert cipher.decrypt(cipher_for(BOB).encrypt(b"y")) == b"y" and others.derived == 1
+    with pytest.raises(DataKeyError):
+        cipher.decrypt(OTHER.encrypt(b"z"))
+    with pytest.raises(DataKeyError):
+        cipher.like(OTHER.encrypt(b"z"))
+
+
+def test_data_of_another_key_goes_on_with_it() -> None:
+    cipher = cipher_for(DataKey(ALICE, Others(BOB)))
+    fitting = cipher.like(cipher_for(BOB).encrypt(b"x"))
+    assert cipher_for(BOB).decrypt(fitting.encrypt(b"y")) == b"y"
+    assert fitting.decrypt(cipher_for(ALICE).encrypt(b"z")) == b"z" and fitting.mark != cipher.mark
+    assert cipher.like(b"[]") is cipher and NO_CIPHER.like(b"[]") is NO_CIPHER
+    with pytest.raises(DataKeyError):
+        NO_CIPHER.like(cipher.encrypt(b"x"))
+
+
+def test_a_key_does_not_show_itself() -> None:
+    key = DataKey(ALICE, Others(BOB))
+    assert pickle.loads(pickle.dumps(key)) == copy.deepcopy(key) == ALICE
+    assert key == ALICE and ALICE.decode() not in repr(key) and cipher_for(key).mark == cipher_for(ALICE).mark

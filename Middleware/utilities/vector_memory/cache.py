@@ -15,6 +15,7 @@ from Middleware.models.cancel_scope import CancelScope
 
 T = TypeVar("T")
 
+IDLE_SECONDS = 600.0
 _TICK = 0.05  # seconds; changes closer together may look alike, as file systems keep time
 _LOOK = 0.1  # seconds between two looks whether the request that waits is still wanted
 
@@ -58,23 +59,51 @@ def turn(lock: threading.Lock, scope: CancelScope | None) -> Iterator[None]:
 class LatestUsed(Generic[T]):
     """At most ``size`` objects, those used last; thread-safe.
 
-    One object is made at a time while everybody else waits, so that making one must take no time.
+    One object is made at a time while everybody else waits, so that making one must take no time. What nobody used for
+    ``idle_seconds`` is forgotten, by a thread that exists only while there is something to forget.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._size, self._idle = size, idle_seconds
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, T] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()  # with the moment of the last use
+        self._timer: threading.Timer | None = None
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
-            if key not in self._kept:
-                self._kept[key] = make()
+            found = self._kept[key][0] if key in self._kept else make()
+            self._kept[key] = found, time.monotonic()
             self._kept.move_to_end(key)
             while len(self._kept) > self._size:
                 self._kept.popitem(last=False)
-            return self._kept[key]
+            if self._timer is None:
+                self._look_again()
+            return found
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._kept)
 
     def clear(self) -> None:
         with self._lock:
             self._kept.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _look_again(self) -> None:
+        """After as long as the object that was used longest ago may stay."""
+        used = next(iter(self._kept.values()))[1]
+        self._timer = threading.Timer(max(0.01, used + self._idle - time.monotonic()), self._forget)
+        self._timer.daemon = True
+        self._timer.name = "idle-memories"
+        self._timer.start()
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._timer = None
+            limit = time.monotonic() - self._idle
+            while self._kept and next(iter(self._kept.values()))[1] <= limit:
+                self._kept.popitem(last=False)
+            if self._kept:
+                self._look_again()

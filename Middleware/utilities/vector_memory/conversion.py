@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections.abc import Iterable
 
 from Middleware.models.cancel_scope import CancelScope
@@ -18,7 +19,9 @@ from Middleware.utilities.vector_memory.connection import transaction, when_free
 
 logger = logging.getLogger(__name__)
 
-_HOLDS_OLD_PAGES = 1  # the file's user_version, from its encryption until VACUUM has dropped such pages
+_HOLDS_OLD_PAGES = 1  # the file's user_version, from its encryption until VACUUM has dropped such pages,
+_HOLDS_OLD_LOG = 2  # and from then on until the write-ahead log was emptied
+_LOG_SECONDS = 1.0  # how long a write waits for that
 
 
 def has_clear_rows(database: sqlite3.Connection) -> bool:
@@ -97,20 +100,28 @@ def _convert_vectors(database: sqlite3.Connection, source: Codec, target: Codec)
 
 def forget_old_pages(database: sqlite3.Connection, scope: CancelScope | None = None) -> None:
     """Drop what was freed while the file was in clear, if that is still to be done and nobody is in the way."""
-    if database.execute("PRAGMA user_version").fetchone()[0] != _HOLDS_OLD_PAGES:
-        return
+    left = database.execute("PRAGMA user_version").fetchone()[0]
     try:
-        when_free(lambda: database.execute("VACUUM"), scope)
-        when_free(lambda: database.execute("PRAGMA user_version = 0"), scope)
+        if left == _HOLDS_OLD_PAGES:
+            when_free(lambda: database.execute("VACUUM"), scope)
+            left = _HOLDS_OLD_LOG
+            when_free(lambda: database.execute(f"PRAGMA user_version = {left}"), scope)
+        if left == _HOLDS_OLD_LOG and _log_is_emptied(database, scope):
+            when_free(lambda: database.execute("PRAGMA user_version = 0"), scope)
     except sqlite3.Error as error:
         logger.warning("A memory database was encrypted, but pages that were deleted before could not be dropped; it "
                        "is tried again at its next write: %s", error)
-    empty_write_ahead_log(database)
 
 
-def empty_write_ahead_log(database: sqlite3.Connection) -> None:
-    """Cut the log of old pages to nothing; if somebody else reads just now, the last one to close does it."""
-    try:
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    except sqlite3.Error as error:
-        logger.warning("The write-ahead log of a memory database could not be emptied: %s", error)
+def _log_is_emptied(database: sqlite3.Connection, scope: CancelScope | None) -> bool:
+    """Cut the log of old pages to nothing, unless others read or write at this moment."""
+    deadline = time.monotonic() + _LOG_SECONDS
+    while when_free(lambda: database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone(), scope)[0]:
+        if scope is not None and scope.cancelled:
+            return False
+        if time.monotonic() >= deadline:
+            logger.warning("A memory database was encrypted, but others use its log of old pages; emptying it is "
+                           "tried again at its next write")
+            return False
+        time.sleep(0.005)  # some kinds of busy are answered at once
+    return True

@@ -42,6 +42,10 @@ class EncryptedIndex:
         self._known: dict[int, int] = {}
         self._state: Hashable = None
 
+    def __del__(self) -> None:
+        if self._database is not None:  # nobody searches any more
+            self._database.close()
+
     def search(self, search: KeywordSearch, state: Hashable, rows: Callable[[], Iterable[StoredRow]], codec: Codec,
                scope: CancelScope | None = None) -> list[int]:
         """Like ``search_ids``.
@@ -99,4 +103,4 @@ _indexes: LatestUsed[EncryptedIndex] = LatestUsed(MOST_INDEXES)
 
 def index_of(path: str, cipher: Cipher) -> EncryptedIndex:
     """The index of a file for those who hold its key."""
-    return _indexes.get((os.path.realpath(path), cipher), EncryptedIndex)
+    return _indexes.get((os.path.realpath(path), cipher.mark), EncryptedIndex)

@@ -77,6 +77,11 @@ class VectorMemories:
         """Whether there is a database with memories' table."""
         return "memories" in self._tables
 
+    @property
+    def cipher(self) -> Cipher:
+        """What the memories are stored with: the given cipher, or that of another of its keys."""
+        return self._cipher
+
     def _prepare(self, write: bool) -> None:
         database = self._db
         self._tables = connection.when_free(lambda: schema.table_names(database), self._scope)
@@ -98,8 +103,9 @@ class VectorMemories:
 
     def _check_key(self) -> None:
         newest = self._one("memories", "SELECT memory_text FROM memories ORDER BY id DESC LIMIT 1")
-        if newest is not None:
-            self._codec.decode_text(newest[0])
+        if newest is not None and is_token(newest[0]):
+            self._cipher = self._cipher.like(newest[0].encode("ascii"))  # what has a key goes on with it
+            self._codec = Codec(self._cipher)
 
     @property
     def _db(self) -> sqlite3.Connection:

@@ -39,4 +39,4 @@ _sets: LatestUsed[CachedVectors] = LatestUsed(MOST_SETS)
 
 
 def vectors_of(path: str, model: str, cipher: Cipher) -> CachedVectors:
-    return _sets.get((os.path.realpath(path), model, cipher), CachedVectors)
+    return _sets.get((os.path.realpath(path), model, cipher.mark), CachedVectors)

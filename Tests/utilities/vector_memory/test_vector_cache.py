@@ -13,7 +13,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Middleware.utilities.vector_memory import VectorMemories, store
-from Middleware.utilities.vector_memory.cache import turn
+from Middleware.utilities.vector_memory.cache import LatestUsed, turn
 from Tests.utilities.vector_memory.lab import CIPHER, item, opened
 
 
@@ -86,3 +86,35 @@ def test_a_turn_comes_when_the_one_before_ends(scope: CancelScope | None) -> Non
     lock.release()
     thread.join(10)
     assert order == ["first", "second"] and not lock.locked()
+
+
+def test_what_nobody_used_for_a_while_is_forgotten() -> None:
+    kept: LatestUsed[list[int]] = LatestUsed(8, idle_seconds=0.3)
+    first, _ = kept.get("a", list), kept.get("b", list)
+    deadline = time.monotonic() + 5
+    while len(kept) == 2 and time.monotonic() < deadline:
+        assert kept.get("a", list) is first
+        time.sleep(0.01)
+    assert len(kept) == 1 and kept.get("a", list) is first
+    while len(kept) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(kept) == 0 and kept.get("a", list) is not first
+    kept.clear()
+
+
+def test_no_thread_stays_for_nothing() -> None:
+    kept: LatestUsed[list[int]] = LatestUsed(8, idle_seconds=0.05)
+    kept.get("a", list)
+    timer = kept._timer
+    assert timer is not None
+    timer.join(5)
+    assert kept._timer is None and len(kept) == 0
+
+
+def test_no_more_are_kept_than_asked_for() -> None:
+    kept: LatestUsed[list[int]] = LatestUsed(2)
+    first = kept.get("a", list)
+    for name in ("b", "c"):
+        kept.get(name, list)
+    assert len(kept) == 2 and kept.get("a", list) is not first
+    kept.clear()

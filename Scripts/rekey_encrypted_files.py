@@ -1,0 +1,269 @@
+"""Gives the stored conversations of an API key to another key, or decrypts them.
+
+    python Scripts/rekey_encrypted_files.py --user NAME [--api-key OLD] [--new-api-key NEW] [--yes]
+        [--ConfigDirectory P] [--PublicDirectory P] [--DiscussionDirectory P]
+
+STOP THE SERVER FIRST. The keys may come from the environment (WILMER_API_KEY, WILMER_NEW_API_KEY), where others on
+this machine do not see them. On a terminal the old key is asked for if it is missing, and then the new one as well.
+Without a new key everything is decrypted. --user is the user that the server runs as, spelled alike.
+
+Everything is changed that the server encrypts: JSON files, the state document, their backups, and the searchable
+memories; what is still in clear is encrypted with the new key. It works whatever the user's encryptUsingApiKey is. At
+the end the folder gets the name that belongs to the new key. If it is interrupted, run it again: it goes on.
+
+Exit status: 0 if everything is done, 1 if something is left to do, 2 for wrong arguments.
+"""
+from __future__ import annotations
+
+import argparse
+import getpass
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from Middleware.cli.arguments import LaunchArguments, apply_arguments  # noqa: E402
+from Middleware.exceptions import WilmerError  # noqa: E402
+from Middleware.services.discussion_keys import ENCRYPT_KEY  # noqa: E402
+from Middleware.utilities import config_utils  # noqa: E402
+from Middleware.utilities.discussion_folder import PRIVATE_FOLDER  # noqa: E402
+from Scripts import rekey_journal  # noqa: E402
+from Scripts.memory_tool_output import complain, make_utf8, say  # noqa: E402
+from Scripts.rekey_folder import Result, change_all, stored_files  # noqa: E402
+from Scripts.rekey_journal import Journal, OtherOperationError  # noqa: E402
+from Scripts.rekey_keys import KeyChange  # noqa: E402
+
+OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
+BACKUP_SUFFIX, UNFINISHED = "_backup", ".unfinished"
+RENAME_PATIENCE = 2.0 if os.name == "nt" else 0.0  # seconds; Windows refuses while anybody has a file of it open
+Options = argparse.Namespace
+
+
+class NotDoneError(Exception):
+    """Something is left to do; the text says what and why."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status; wrong arguments end with SystemExit 2."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        change = _change(options, parser)
+        _use_configuration(options)
+        return _run(change, options.yes)
+    except (NotDoneError, OtherOperationError, WilmerError) as error:
+        complain(str(error))
+    except OSError as error:
+        complain(f"{error.filename or 'A file'}: {error.strerror or type(error).__name__}. Run it again to go on.")
+    except EOFError:
+        complain("No key was typed. Nothing was changed.")
+    except KeyboardInterrupt:
+        complain("Stopped. Run it again to go on.")
+    return 1
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="rekey_encrypted_files.py", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--user", "--User", required=True, metavar="NAME", help="the user whose client has the key")
+    add("--api-key", metavar="OLD", help=f"the present API key (better: {OLD_VARIABLE})")
+    add("--new-api-key", metavar="NEW", help=f"the key from now on (better: {NEW_VARIABLE}); without one: decrypt")
+    add("--yes", action="store_true", help="do not ask whether there is a backup")
+    for name, meaning in (("ConfigDirectory", "the Configs folder"), ("PublicDirectory", "parent of Configs"),
+                          ("DiscussionDirectory", "folder of the stored conversations")):
+        add(f"--{name}", metavar="P", help=meaning)
+    return parser
+
+
+def _change(options: Options, parser: argparse.ArgumentParser) -> KeyChange:
+    """Ends the process with status 2 if there is no key."""
+    old = _key(options.api_key, OLD_VARIABLE)
+    new = _key(options.new_api_key, NEW_VARIABLE)
+    if not old and sys.stdin.isatty():
+        old = getpass.getpass("Present API key (not shown): ").strip()
+        new = new or (old and _ask_for_new_key())
+    if not old:
+        parser.error(f"the present API key is missing: set {OLD_VARIABLE}, or give --api-key")
+    if not new.isascii():
+        parser.error("the new API key may only have ASCII characters: clients send others in different ways")
+    return KeyChange(options.user.strip(), old, new or None)
+
+
+def _key(given: str | None, variable: str) -> str:
+    """A key without the spaces around it, which the server does not see either."""
+    return (given or "").strip() or os.environ.get(variable, "").strip()
+
+
+def _ask_for_new_key() -> str:
+    new = getpass.getpass("New API key (not shown; nothing at all: decrypt): ").strip()
+    if new and getpass.getpass("New API key once more: ").strip() != new:
+        raise NotDoneError("The two differ. Nothing was changed.")
+    return new
+
+
+def _use_configuration(options: Options) -> None:
+    """Raises NotDoneError if there is no such user, ConfigurationError if its file cannot be read."""
+    clean = config_utils.clean_directory
+    user = options.user.strip()
+    apply_arguments(LaunchArguments(
+        config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
+        discussion_directory=clean(options.DiscussionDirectory), users=[user]))
+    if not user or not config_utils.user_config_exists(user):
+        raise NotDoneError(f"There is no user '{user}' in {config_utils.get_root_config_directory()}. --user takes the "
+                           "name of a file in Users there, without '.json'.")
+    config_utils.user_settings()
+
+
+# -- what is done ------------------------------------------------------------------------------------------------------
+
+def _run(change: KeyChange, sure: bool) -> int:
+    """Returns the exit status."""
+    folders = [path for root in _roots() if os.path.isdir(path := os.path.join(root, change.operation.old))]
+    if not folders:
+        return _finish_interrupted(change)
+    status = max([_change_folder(folder, change, sure) for folder in folders])
+    if not status:
+        _hint(change)
+    return status
+
+
+def _roots() -> list[str]:
+    """The folders in which the server looks for discussions."""
+    roots = (config_utils.get_discussions_root_directory(),
+             os.path.join(config_utils.get_project_root_directory_path(), "Public", "DiscussionIds"))
+    return list({os.path.realpath(root): root for root in reversed(roots)}.values())[::-1]
+
+
+def _finish_interrupted(change: KeyChange) -> int:
+    """Remove the journal of a run that was interrupted just before it would have. Raises NotDoneError if none was."""
+    operation = change.operation
+    for root in _roots():
+        folder = os.path.join(root, operation.new or "")
+        content = rekey_journal.read(folder) if operation.new else {}
+        if rekey_journal.is_leftover(folder, content) and content["old"] == operation.old:
+            rekey_journal.remove(folder)
+            say(f"{folder}: everything had been done.")
+            return 0
+    raise NotDoneError(f"There is no folder {operation.old} in {' or '.join(_roots())}: nothing is stored for this API "
+                       f"key. {_advice(operation.new)}")
+
+
+def _advice(new: str | None) -> str:
+    if new and any(os.path.isdir(os.path.join(root, new)) for root in _roots()):
+        return f"But the folder {new} of the new key is there: if you have run this before, it is done."
+    return "Check the key, and the directories."
+
+
+def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
+    """Returns the exit status. Raises NotDoneError, OtherOperationError, OSError."""
+    journal = Journal.of(folder, change.operation)
+    paths = stored_files(folder)
+    if not paths:
+        say(f"{folder} holds no stored conversations. There is nothing to do.")
+        return 0
+    _announce(folder, change, len(paths), len(journal.completed))
+    if not sure:
+        _ask_for_backup(folder)
+    journal.save()
+    result = change_all(folder, paths, change, journal)
+    _report(result, change)
+    if result.skipped:
+        raise NotDoneError(f"{len(result.skipped)} file(s) stay as they are, and {folder} keeps its name. Mend those "
+                           "files or move them elsewhere, then run this again to finish.")
+    return _finish(folder, change)
+
+
+def _announce(folder: str, change: KeyChange, count: int, done: int) -> None:
+    say(f"{count} file(s) in {folder} will be {'encrypted with the new key' if change.new_key else 'DECRYPTED'}"
+        f"{f'; {done} of them were, before this was interrupted' if done else ''}.")
+    say("STOP THE WILMERAI SERVER before you go on: what it writes meanwhile may be lost.")
+    new = change.operation.new
+    if new and new != change.operation.old and os.path.exists(os.path.join(os.path.dirname(folder), new)):
+        say(f"The new key has a folder already ({new}): at the end you will have to merge the two by hand.")
+
+
+def _ask_for_backup(folder: str) -> None:
+    """Raises NotDoneError unless there is a backup."""
+    print(f"Is there a backup of it? [Y] yes, go on  [N] no, stop  [A] make one: {folder}{BACKUP_SUFFIX}\n> ",
+          end="", flush=True)
+    try:
+        answer = input().strip().upper()
+    except EOFError:
+        answer = ""
+        print()
+    if answer == "A":
+        _back_up(folder)
+    elif answer != "Y":
+        raise NotDoneError("Nothing was changed.")
+
+
+def _back_up(folder: str) -> None:
+    backup = folder + BACKUP_SUFFIX
+    if os.path.lexists(backup):
+        raise NotDoneError(f"{backup} exists already. Nothing was changed.")
+    unfinished = backup + UNFINISHED
+    shutil.rmtree(unfinished, ignore_errors=True)
+    os.mkdir(unfinished, PRIVATE_FOLDER)
+    try:
+        shutil.copytree(folder, unfinished, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    except shutil.Error as error:
+        raise NotDoneError(f"The backup failed ({len(error.args[0])} file(s)). Nothing was changed.") from None
+    _rename(unfinished, backup)
+    say(f"The backup is in {backup}. Delete it when all is well: the old key still opens it.")
+
+
+def _report(result: Result, change: KeyChange) -> None:
+    for path, reason in result.skipped.items():
+        complain(f"WARNING: {path} {reason}. It stays as it is.")
+    say(f"{result.changed} file(s) {'encrypted with the new key' if change.new_key else 'decrypted'}"
+        f"{f', {result.done_before} were so before' if result.done_before else ''}.")
+
+
+def _finish(folder: str, change: KeyChange) -> int:
+    """Give the folder its new name. The journal goes last: while it is there, a further run finishes this."""
+    operation = change.operation
+    if operation.new in (None, operation.old):
+        rekey_journal.remove(folder)
+        return 0
+    target = os.path.join(os.path.dirname(folder), str(operation.new))
+    if os.path.lexists(target):
+        rekey_journal.remove(folder)
+        raise NotDoneError(f"{target} exists already. Merge by hand: move the folders of the discussions in {folder} "
+                           f"there. If both have one of the same name, keep one of them elsewhere.")
+    _rename(folder, target)
+    rekey_journal.remove(target)
+    say(f"The folder is now {target}. Set the new key in the client, then start the server.")
+    return 0
+
+
+def _rename(folder: str, target: str) -> None:
+    end = time.monotonic() + RENAME_PATIENCE
+    while True:
+        try:
+            return os.rename(folder, target)
+        except PermissionError:
+            if time.monotonic() >= end:
+                raise
+        time.sleep(0.05)
+
+
+def _hint(change: KeyChange) -> None:
+    encrypts = config_utils.user_flag(ENCRYPT_KEY)
+    if change.new_key and not encrypts:
+        say(f"'{ENCRYPT_KEY}' of user {change.user} is off: the server cannot read this. Set it to true.")
+    if not change.new_key and encrypts:
+        say(f"'{ENCRYPT_KEY}' of user {change.user} is on: what the server writes will be encrypted again. Set it to "
+            "false if you do not want that.")
+
+
+if __name__ == "__main__":
+    make_utf8()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Changing the key of all files in a key folder, one after the other."""
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from Middleware.exceptions import ConfigSyntaxError, DataKeyError
+from Middleware.services.memory_store import BACKUP, STATE_FILE
+from Middleware.utilities.config_text import parse_json
+from Middleware.utilities.discussion_folder import COMPACTOR, MEMORIES, PRIVATE_FILE, SHORT, VECTOR_DATABASE
+from Middleware.utilities.encryption_utils import is_cut_off, is_token
+from Middleware.utilities.file_access import atomic_write, process_lock
+from Middleware.utilities.vector_memory import VectorMemories, connection
+from Scripts.rekey_journal import NAME, Journal
+from Scripts.rekey_keys import KeyChange
+
+_LEFT_OVER = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_SHORT_WAIT = 2.0  # seconds; a server holds it for milliseconds
+WRONG_KEY = "belongs to another API key, or to a user that is not configured any more"
+
+
+class SkippedError(Exception):
+    """A file stays as it is; the text says why."""
+
+
+@dataclass
+class Result:
+    """How many files were changed, how many had been so before, and why the others stay as they are."""
+
+    changed: int = 0
+    done_before: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def stored_files(folder: str) -> list[str]:
+    """The paths of all files with data of conversations, below the folder, with forward slashes.
+
+    Links to folders are followed, as the server does, but into none twice.
+    """
+    known: set[str] = set()
+    found: list[str] = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        if os.path.realpath(place) in known:
+            folders.clear()
+            continue
+        known.add(os.path.realpath(place))
+        paths = (os.path.join(place, name) for name in names if _is_data(name))
+        found += [os.path.relpath(path, folder).replace(os.sep, "/") for path in paths if os.path.isfile(path)]
+    return sorted(found, key=lambda path: path.rpartition("/"))
+
+
+def _is_data(name: str) -> bool:
+    lower = name.lower()
+    return (lower.endswith((".json", f".json{BACKUP}")) and name != NAME
+            or name in (STATE_FILE, STATE_FILE + BACKUP, VECTOR_DATABASE))
+
+
+def change_all(folder: str, paths: list[str], change: KeyChange, journal: Journal) -> Result:
+    """Change each file that the journal does not know yet, and note it there. Raises OSError if that fails."""
+    result = Result()
+    for place, group in groupby(paths, key=lambda path: path.rpartition("/")[0]):
+        todo = [path for path in group if path not in journal.completed]
+        try:
+            with _turn(os.path.join(folder, place)):
+                for path in todo:
+                    _change_one(folder, path, change, journal, result)
+        except SkippedError as error:
+            result.skipped |= dict.fromkeys(todo, str(error))
+    result.done_before = len(paths) - result.changed - len(result.skipped)
+    return result
+
+
+@contextlib.contextmanager
+def _turn(place: str) -> Iterator[None]:
+    """Keep a running server out of a discussion, and drop what interrupted writes left there. Raises SkippedError."""
+    with contextlib.ExitStack() as held:
+        try:
+            for name, patience in ((MEMORIES, 0.0), (COMPACTOR, 0.0), (SHORT, _SHORT_WAIT)):
+                held.enter_context(process_lock(os.path.join(place, name), timeout=patience, mode=PRIVATE_FILE))
+            for name in filter(_LEFT_OVER.fullmatch, os.listdir(place)):
+                os.unlink(os.path.join(place, name))
+        except TimeoutError:
+            raise SkippedError("a running server works on it") from None
+        except OSError as error:
+            raise SkippedError(error.strerror or type(error).__name__) from None
+        yield
+
+
+def _change_one(folder: str, path: str, change: KeyChange, journal: Journal, result: Result) -> None:
+    full = os.path.join(folder, path)
+    try:
+        changed = _change_database(full, change) if path.endswith(VECTOR_DATABASE) else _change_file(full, change)
+    except SkippedError as error:
+        result.skipped[path] = str(error)
+    except DataKeyError:
+        result.skipped[path] = WRONG_KEY
+    except sqlite3.Error as error:
+        result.skipped[path] = f"cannot be used as a database: {error}"
+    except OSError as error:
+        result.skipped[path] = error.strerror or type(error).__name__
+    else:
+        result.changed += changed
+        journal.add(path)
+
+
+def _change_file(path: str, change: KeyChange) -> bool:
+    """Whether there was anything to do. Raises SkippedError, DataKeyError, OSError."""
+    with open(path, "rb") as file:
+        stored = file.read()
+    if is_token(stored):
+        cipher = change.source.like(stored)
+        plain, target = cipher.decrypt(stored), change.target(cipher.mark)
+        if cipher.mark == target.mark:
+            return False
+    else:
+        _require_plain(path, stored)
+        plain, target = stored, change.target()
+        if not target.active:
+            return False
+    data = target.encrypt(plain)
+    atomic_write(path, b" " + data if is_cut_off(data) else data)
+    return True
+
+
+def _require_plain(path: str, data: bytes) -> None:
+    """Raises SkippedError for what is neither encrypted nor what it should be in clear."""
+    if is_cut_off(data):
+        raise SkippedError("is part of an encrypted text; the rest of it is lost")
+    if os.path.basename(path) in (STATE_FILE, STATE_FILE + BACKUP):
+        return
+    try:
+        data.decode("utf-8")
+        parse_json(data, "")
+    except (UnicodeDecodeError, ConfigSyntaxError):
+        raise SkippedError("is neither encrypted nor JSON") from None
+
+
+def _change_database(path: str, change: KeyChange) -> bool:
+    """Raises SkippedError, DataKeyError, sqlite3.Error: then nothing was changed, or it is to be done again."""
+    with VectorMemories(path, cipher=change.source) as memories:
+        if not memories.exists:
+            return False
+        target = change.target(memories.cipher.mark)
+        memories.change_cipher(target)
+    if target.active and _holds_old_pages(path):
+        raise SkippedError("holds deleted texts in clear, as somebody reads it just now")
+    return True
+
+
+def _holds_old_pages(path: str) -> bool:
+    with contextlib.closing(connection.connect(path)) as database:
+        return bool(database.execute("PRAGMA user_version").fetchone()[0])

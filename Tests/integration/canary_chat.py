@@ -1,0 +1,288 @@
+"""A conversation about something nobody else talks of, and a search of every byte on disk for its words.
+
+Every text that a person, a model, a page or a script says in it holds ``SENTENCE``. What tells that it is somewhere on
+disk: its words in any spelling of the programs involved, its base64, and the bytes of its vectors.
+"""
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from Tests.integration.launcher import USER, ConfigTree, api_type, child_node, endpoint, llm_node
+from Tests.integration.memory_chat import EMBEDDING_MODEL, memory_tree
+from Tests.stub_backend import (
+    AFTER_PIECES,
+    RecordedRequest,
+    Reply,
+    StubBackend,
+    chat_chunk,
+    chat_reply,
+    chat_stream_reply,
+    json_reply,
+    sse_reply,
+    status_reply,
+)
+
+WORDS = ("Quetzalwibble", "vermilionkraken", "Zyxophant", "Квецалькоатль")
+SENTENCE = f"{WORDS[0]} keeps the {WORDS[1]} under {WORDS[2]} and {WORDS[3]}"
+FILES, VECTORS = USER, "bea"
+"""The user whose memories are files, and the one whose memories are searched."""
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+IMAGE = "data:image/png;base64," + base64.b64encode(PIXEL + SENTENCE.encode()).decode()
+_NODE = re.compile(r"node:([\w-]+)")
+_VECTOR = [1.2345678, -0.87654321, 3.14159]
+
+
+# -- what to look for --------------------------------------------------------------------------------------------------
+
+def needles() -> list[bytes]:
+    """Lower-case byte strings of which none may be on disk.
+
+    Beginnings of words are left out: an index of words may keep only what differs from the word before.
+    """
+    found: set[bytes] = set()
+    for text in WORDS:
+        for word in (text[3:], text[3:].lower()):
+            found |= {word.encode(), word.encode("utf-16-le"), json.dumps(word).strip('"').encode(),
+                      quote(word).encode(), repr(word.encode())[2:-1].encode()}
+    return sorted({needle.lower() for needle in found} | set(_base64(SENTENCE.encode())))
+
+
+def _base64(data: bytes) -> Iterator[bytes]:
+    """The middle of what base64 makes of ``data`` at each place it may have in a longer text, in lower case."""
+    for before in range(3):
+        whole = base64.b64encode(b"x" * before + data)
+        yield from (whole[8:-8].lower(), whole[8:-8].translate(bytes.maketrans(b"+/", b"-_")).lower())
+
+
+def vector_bytes() -> bytes:
+    return struct.pack(f"{len(_VECTOR)}f", *_VECTOR)
+
+
+def hits(*places: Path) -> list[str]:
+    """Files under ``places`` that hold what ``needles`` names, or whose names do, with the first such thing."""
+    return [f"{file.name}: {found!r}" for place in places for file in sorted(place.rglob("*"))
+            if (found := _first(file))]
+
+
+def _first(file: Path) -> bytes:
+    data = os.fsencode(file.name).lower() + b"\n"
+    if file.is_file():
+        content = file.read_bytes()
+        if vector_bytes() in content:
+            return b"vector"
+        data += content.lower()
+    return next((needle for needle in needles() if needle in data), b"")
+
+
+# -- who answers -------------------------------------------------------------------------------------------------------
+
+class CanaryBackend(StubBackend):
+    """Answers every node with the sentence, pages and embeddings included.
+
+    ``broken``: what a node gets instead, once; ``seen(node)``: the last system prompt of that node.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.responder = self._reply
+        self.broken: dict[str, Reply] = {}
+        self._prompts: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> CanaryBackend:
+        self.start()
+        return self
+
+    def seen(self, node: str) -> str:
+        with self._lock:
+            return self._prompts.get(node, "")
+
+    def _reply(self, request: RecordedRequest) -> Reply:
+        if request.path.startswith("/page"):
+            return Reply(body=f"page says: {SENTENCE}".encode(), headers={"Content-Type": "text/plain; charset=utf-8"})
+        body = request.json
+        name = "embed" if "input" in body else self._name(body)
+        with self._lock:
+            self._prompts[name] = json.dumps(body.get("messages", body.get("input")), ensure_ascii=False)
+            broken = self.broken.pop(name, None)
+        if broken is not None:
+            return broken
+        if name == "embed":
+            return json_reply({"data": [{"index": number, "embedding": _VECTOR}
+                                        for number in range(len(body["input"]))]})
+        text = _text(name)
+        return chat_stream_reply([text[:30], text[30:]]) if body.get("stream") else chat_reply(text)
+
+    @staticmethod
+    def _name(body: dict[str, Any]) -> str:
+        found = _NODE.search(json.dumps(body["messages"][:1]))
+        return found[1] if found else "?"
+
+
+def _text(name: str) -> str:
+    if name == "word":
+        return WORDS[0]
+    if name == "facts":
+        return json.dumps([{"title": WORDS[0], "summary": f"facts says: {SENTENCE}", "entities": [WORDS[2]],
+                            "key_phrases": [WORDS[1]]}], ensure_ascii=False)
+    return f"{name} says: {SENTENCE}"
+
+
+def tool_call_reply() -> Reply:
+    """A model that wants a tool called."""
+    return json_reply({"choices": [{"index": 0, "finish_reason": "tool_calls", "message": {
+        "role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": {
+            "name": "note", "arguments": json.dumps({"text": SENTENCE})}}]}}]})
+
+
+ECHO = json_reply({"error": {"message": f"cannot take: {SENTENCE}"}}, 400)
+NO_JSON = json_reply({"choices": f"{{{SENTENCE}"})
+BROKEN = {  # what a back-end may answer, by whether it was asked for a stream
+    False: (ECHO, NO_JSON, Reply(body=f"{{{SENTENCE}".encode()), status_reply(500, SENTENCE),
+            Reply(body=f"<title>{SENTENCE}</title>".encode(), status=404)),
+    True: (ECHO, sse_reply([chat_chunk({"content": SENTENCE}), {"error": {"message": SENTENCE}}]),
+           sse_reply([f"{{{SENTENCE}", {SENTENCE: 1}, "[DONE]"]),
+           sse_reply([chat_chunk({"content": SENTENCE})], drop=AFTER_PIECES))}
+
+
+# -- what runs ---------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import logging
+import warnings
+
+def Invoke(text, kind):
+    logging.getLogger("of.a.script").warning("script says: %s", text)
+    if kind == "generator":
+        return stream(text)
+    raise KeyError(text)
+
+def stream(text):
+    yield "begun "
+    raise OSError(7, text, text)
+"""
+LAST, WORD = "{chat_user_prompt_last_one}", "{agent1Output}"
+"""The newest message, and one word of a model."""
+
+
+def canary_tree(public: Path, backend_url: str, *, encrypt: bool, redact: bool = False) -> ConfigTree:
+    """Two users with the workflows ``Talk`` and those that fail; ``encrypt``: their ``encryptUsingApiKey``."""
+    tree = memory_tree(public, backend_url, vector=False)
+    tree.write("ApiTypes/Chat.json", api_type())
+    tree.write("Endpoints/Embed.json", endpoint(backend_url, apiTypeConfigFileName="Embed",
+                                                modelNameToSendToAPI=EMBEDDING_MODEL))
+    (public / "fail.py").write_text(SCRIPT, encoding="utf-8")
+    shutil.copytree(tree.configs / "Workflows" / FILES, tree.configs / "Workflows" / VECTORS)
+    _change(tree, f"Workflows/{VECTORS}/memory-settings.json", useVectorForQualityMemory=True)
+    tree.write(f"Workflows/{VECTORS}/Remember.json", {"nodes": [{"type": "QualityMemory"}]})
+    _change(tree, f"Users/{FILES}.json", encryptUsingApiKey=encrypt, redactLogOutput=redact)
+    shutil.copyfile(tree.configs / f"Users/{FILES}.json", tree.configs / f"Users/{VECTORS}.json")
+    tree.shared("Talk", *_talk(public, backend_url))
+    for user in (FILES, VECTORS):
+        tree.write(f"Workflows/{user}/Block.json", {"nodes": [llm_node("block", prompt="{agent1Input}")]})
+    for name, nodes in _failures(public).items():
+        tree.shared(name, *nodes)
+    return tree
+
+
+def _change(tree: ConfigTree, name: str, **keys: Any) -> None:
+    tree.write(name, {**json.loads((tree.configs / name).read_text(encoding="utf-8")), **keys})
+
+
+def _talk(public: Path, url: str) -> list[dict[str, Any]]:
+    """Everything that handles text of a conversation, an answer that is told what was found, and the memories."""
+    search = {"type": "VectorMemorySearch", "input": f"{WORD}; {LAST}", "useEntityExpansion": True}
+    vision = {**llm_node("vision"), "type": "ImageProcessor", "saveVisionResponsesToDiscussionId": True}
+    told = "|".join(f"{{agent{number}Output}}" for number in range(3, 13))
+    return [
+        llm_node("word"), {"type": "WorkflowLock", "workflowLockId": f"turn {LAST}"},
+        {"type": "GetCurrentMemoryFromFile"}, {"type": "GetCurrentSummaryFromFile"}, search,
+        {**search, "searchMode": "semantic", "semanticQuery": LAST, "embeddingEndpointName": "Embed"},
+        {"type": "ConversationalKeywordSearchPerformerTool", "keywords": WORD},
+        {"type": "MemoryKeywordSearchPerformerTool", "keywords": WORD, "searchTarget": "RecentMemories"},
+        {"type": "GetCurrentStateDocument"}, vision,
+        {"type": "WebFetch", "url": f"{url}/page?q={WORD}", "onError": "return"},
+        {"type": "PythonModule", "module_path": str(public / "fail.py"), "args": [LAST, "call"]},
+        {"type": "WebFetch", "url": f"http://127.0.0.1:9/{WORD}?q={WORD}", "onError": "return"},
+        {"type": "MCPToolCall", "server": WORD, "tool": WORD, "arguments": {"q": LAST}, "onError": "return"},
+        {"type": "Conditional", "condition": f"{LAST} =="}, {"type": "ArithmeticProcessor", "expression": LAST},
+        {"type": "JsonExtractor", "jsonToExtractFrom": f'{{{{"a": {LAST}', "fieldToExtract": WORD},
+        {"type": "TagTextExtractor", "tagToExtractFrom": LAST, "fieldToExtract": LAST},
+        {"type": "DelimitedChunker", "content": LAST, "delimiter": "", "mode": "head", "count": LAST},
+        {"type": "GetCustomFile", "filepath": f"{public}/{WORD}.txt", "headCount": LAST},
+        {"type": "OfflineWikiApiFullArticle", "promptToSearch": LAST},
+        {"type": "OfflineResearcherApiQuickSearch", "promptToSearch": LAST},
+        {"type": "StringConcatenator", "strings": [LAST, "{no_such_variable}", "{agent1Output[nothing]}"]},
+        {"type": "StaticResponse", "jinja2": True, "content": "{{ chat_user_prompt_last_one.nothing() }}"},
+        llm_node("tools", allowTools=True, maxResponseSizeInTokens=WORD),
+        llm_node("answer", returnToUser=True, addDiscussionIdTimestampsForLLM=True, systemPrompt=f"node:answer {told}"),
+        child_node("Remember"),
+        {"type": "ConversationChunkProcessor", "id": "blocks", "workflowName": "Block", "chunkSize": 2,
+         "cursorDirectory": str(public / "cursors")}]
+
+
+def _failures(public: Path) -> dict[str, list[dict[str, Any]]]:
+    """Workflows that fail with a text of the conversation in the error, by the part that fails."""
+    answer, word = llm_node("answer", returnToUser=True), llm_node("word")
+    script = {"type": "PythonModule", "returnToUser": True, "args": [LAST, "generator"]}
+    fetch = {"type": "WebFetch", "url": f"http://127.0.0.1:9/{WORD}?q={WORD}", "returnToUser": True}
+    return {
+        "Echo": [llm_node("echo", returnToUser=True)],
+        "Later": [answer, llm_node("echo")],
+        "Endpoint": [word, {**answer, "endpointName": WORD}],
+        "Preset": [word, {**answer, "preset": WORD}],
+        "Script": [{**script, "module_path": str(public / "fail.py")}],
+        "NoScript": [{**script, "module_path": f"{LAST}.py"}],
+        "Fetch": [word, fetch],
+        "Url": [{**fetch, "url": LAST}],
+        "Blocked": [word, {**fetch, "url": f"http://{WORD}.invalid/", "blockPrivateAddresses": True}],
+        "Mcp": [{"type": "MCPToolCall", "server": LAST, "tool": LAST, "returnToUser": True}],
+        "Curl": [word, {"type": "CurlCommand", "args": ["-sSf", f"http://127.0.0.1:9/?q={WORD}"],
+                        "returnToUser": True}],
+        "Rag": [{"type": "SlowButQualityRAG", "ragTarget": LAST, "ragType": "x", "prompt": "[TextChunk]",
+                 "systemPrompt": "node:echo", "endpointName": "Stub", "preset": "Plain", "returnToUser": True}],
+    }
+
+
+def conversation(discussion: str, count: int) -> list[dict[str, Any]]:
+    """``count`` messages that all hold the sentence; the first of the user has the image."""
+    messages: list[dict[str, Any]] = [
+        {"role": ("user", "assistant")[number % 2], "content": f"Message {number}. {SENTENCE}. It is said again."}
+        for number in range(count)]
+    messages[-1]["content"] = [{"type": "text", "text": messages[-1]["content"]},
+                               {"type": "image_url", "image_url": {"url": IMAGE}}]
+    return [{"role": "system", "content": f"[DiscussionId]{discussion}[/DiscussionId]Be kind. {SENTENCE}"}, *messages]
+
+
+def odd_requests(discussion: str) -> Iterator[tuple[str, bytes]]:
+    """Other dialects, and bodies that are not what they should be; all hold the sentence."""
+    chat = conversation(discussion, 3)
+    plain = [{"role": "user", "content": SENTENCE}]
+    model = f"{VECTORS}:Talk"
+    for path, body in (
+            ("/api/chat", {"messages": [*plain, {"role": "tool", "content": SENTENCE, "tool_name": SENTENCE}]}),
+            ("/api/generate", {"prompt": SENTENCE, "system": SENTENCE}), ("/v1/completions", {"prompt": SENTENCE}),
+            ("/v1/chat/completions", {"messages": SENTENCE}), ("/v1/chat/completions", {"messages": [SENTENCE]}),
+            ("/v1/chat/completions", {"messages": [{"role": SENTENCE, "content": {SENTENCE: 1}}]}),
+            ("/v1/chat/completions", {"messages": chat, "tools": SENTENCE, "tool_choice": SENTENCE}),
+            ("/v1/chat/completions", {"messages": [*plain, {"role": "assistant", "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": SENTENCE, "arguments": f"{{{SENTENCE}"}}]}]}),
+            ("/v1/completions", {"prompt": [SENTENCE]}), ("/api/chat", {"messages": plain, "images": [SENTENCE]}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": [
+                {"type": "image_url", "image_url": {"url": SENTENCE}}, {"type": SENTENCE}]}]})):
+        for stream in (False, True):
+            yield path, json.dumps({"model": model, "stream": stream, **body}).encode()
+    yield "/v1/chat/completions", f'{{"model": "{model}", "messages": [{SENTENCE}'.encode()
+    yield "/v1/chat/completions", f'{{"model": "{model}", "messages": "{SENTENCE}'.encode("utf-16")
+    yield "/v1/chat/completions", json.dumps(SENTENCE).encode()

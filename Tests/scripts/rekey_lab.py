@@ -1,0 +1,101 @@
+"""A key folder with everything that the server stores, and the re-key script on it."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from Middleware.utilities.discussion_files import pairs_as_json, write_json
+from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key, hash_api_key
+from Middleware.utilities.file_access import atomic_write
+from Middleware.utilities.vector_memory import VectorMemories
+from Scripts import rekey_encrypted_files
+from Tests.services.discussion_lab import DiscussionLab
+
+OLD, NEW, USER = "sk-old-geheim", "sk-new-geheim", "tester"
+SECRET = "Quetzalcoatl"
+FILES = ("memories.json", "memories.json.bak", "chat_summary.json", "timestamps.json", "condensation_tracker.json",
+         "vision_responses.json", "context_compactor_old.json", "context_compactor_oldest.json", "state_document.md",
+         "state_document.md.bak")
+CONTENT = json.dumps(pairs_as_json([(SECRET, "hash")])).encode()
+
+
+def cipher_of(api_key: str | None, user: str | None = USER) -> Cipher:
+    return NO_CIPHER if api_key is None else cipher_for(derive_encryption_key(api_key, user))
+
+
+def database_texts(path: Path, cipher: Cipher) -> list[str]:
+    with VectorMemories(str(path), cipher=cipher) as memories:
+        assert len(memories.embeddings("m")) == 1 and memories.keyword_search(SECRET)
+        return [row["memory_text"] for row in memories.all_memories()]
+
+
+class RekeyLab(DiscussionLab):
+    """Discussions of the key ``OLD`` in the key folder ``old``; ``new`` is where they belong after the change."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(tmp_path, monkeypatch)
+        for name in (rekey_encrypted_files.OLD_VARIABLE, rekey_encrypted_files.NEW_VARIABLE):
+            monkeypatch.delenv(name, raising=False)
+        self.config.user(encryptUsingApiKey=True)
+        self.old, self.new = self.root / hash_api_key(OLD), self.root / hash_api_key(NEW)
+
+    def fill(self, name: str, cipher: Cipher) -> Path:
+        """One discussion with every kind of file, encrypted or in clear."""
+        folder = DiscussionFolder(name, hash_api_key(OLD))
+        folder.create()
+        for file in FILES:
+            data = SECRET.encode() if file.startswith("state") else CONTENT
+            atomic_write(folder.plain_file(file), cipher.encrypt(data), 0o600)
+        with VectorMemories(folder.vector_database(), name, write=True, cipher=cipher, mode=0o600) as memories:
+            memories.store_chunk([(SECRET, json.dumps({"title": SECRET}))], "h")
+            memories.add_embeddings([(1, b"\0\0\x80\x3f" * 3)], "m")
+        return Path(folder.folder)
+
+    def write(self, path: str, data: object, cipher: Cipher = NO_CIPHER) -> Path:
+        """A file in the key folder: JSON, or bytes as they are."""
+        file = self.old / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(data, bytes):
+            file.write_bytes(data)
+        else:
+            write_json(str(file), data, cipher)
+        return file
+
+    def arguments(self, *more: str) -> list[str]:
+        return ["--user", USER, "--ConfigDirectory", str(self.config.root), "--DiscussionDirectory", str(self.root),
+                *more]
+
+    def check(self, folder: Path, api_key: str | None, user: str = USER) -> None:
+        """Everything that ``fill`` wrote is there, encrypted with this key, and nothing else."""
+        cipher = cipher_of(api_key, user)
+        for file in FILES:
+            data = (folder / file).read_bytes()
+            assert data.startswith(b"gAAAA") is (api_key is not None), file
+            assert SECRET.encode() in cipher.decrypt(data), file
+        assert database_texts(folder / "vector_memory.db", cipher) == [SECRET]
+        odd = {path.name for path in folder.rglob("*")} - {*FILES, "vector_memory.db"}
+        assert all(name.endswith(".lock") for name in odd), odd
+
+    def in_clear(self) -> list[str]:
+        """Files below the root that hold a word of the conversations; the index of words keeps lower case."""
+        words = (SECRET.lower().encode(), SECRET.lower().encode()[1:])
+        return [str(path) for path in self.root.rglob("*")
+                if path.is_file() and any(word in path.read_bytes().lower() for word in words)]
+
+    def start(self, *arguments: str, keys: dict[str, str], before: str = "") -> subprocess.CompletedProcess[str]:
+        """The script as a process of its own, after some lines of Python."""
+        script = Path(rekey_encrypted_files.__file__)
+        code = (f"import runpy, sys\nfrom Middleware.utilities import config_utils\n"
+                f"config_utils.get_project_root_directory_path = lambda: {str(self.install)!r}\n{before}\n"
+                f"sys.argv = [{str(script)!r}, *{self.arguments(*arguments)!r}]\n"
+                f"runpy.run_path({str(script)!r}, run_name='__main__')")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("WILMER_")}
+        return subprocess.run([sys.executable, "-c", code], env={**environment, **keys}, cwd=script.parents[1],
+                              capture_output=True, text=True, encoding="utf-8", timeout=60,
+                              stdin=subprocess.DEVNULL, check=False)
