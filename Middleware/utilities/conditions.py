@@ -36,7 +36,9 @@ class _Token:
 
 
 class ConditionSyntaxError(ValueError):
-    """The expression does not follow the grammar."""
+    """The expression does not follow the grammar. The text does not quote it."""
+
+    private = False
 
 
 def evaluate_condition(expression: str, node_name: str = "N/A") -> bool:

@@ -2,18 +2,14 @@
 from __future__ import annotations
 
 import logging
-import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from Middleware.utilities.path_utils import is_flat_name
+from Middleware.utilities.path_utils import is_storable_name
 
 logger = logging.getLogger(__name__)
 
 _OPEN, _CLOSE = "[DiscussionId]", "[/DiscussionId]"
-_MAX_BYTES = 255
-_WINDOWS_DEVICES = {"con", "prn", "aux", "nul", *(f"com{n}" for n in range(1, 10)), *(f"lpt{n}" for n in range(1, 10))}
 
 
 def extract_discussion_id(messages: Iterable[Mapping[str, Any]]) -> str | None:
@@ -66,14 +62,7 @@ def _without_tags(text: str) -> str:
 def _checked(name: str) -> str | None:
     if not name.strip():
         return None
-    if not is_flat_name(name) or len(name.encode("utf-8", "replace")) > _MAX_BYTES \
-            or any(unicodedata.category(mark) == "Cc" for mark in name) \
-            or (sys.platform == "win32" and not _storable_on_windows(name)):
+    if not is_storable_name(name):
         logger.warning("The discussion id of this request cannot be a folder name; the request runs without one")
         return None
     return name
-
-
-def _storable_on_windows(name: str) -> bool:
-    stem = name.split(".")[0].strip().lower()
-    return not (set(name) & set('<>"|?*') or name[-1] in ". " or stem in _WINDOWS_DEVICES)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -10,24 +11,42 @@ from Middleware.common.constants import LEFT_BRACE_SENTINEL, RIGHT_BRACE_SENTINE
 logger = logging.getLogger(__name__)
 
 _SENTINEL_START = "__WILMER_"
+_PIECE = 128 * 1024  # characters that are searched in one go
 _LEVELS = {"conservative": 1.0, "balanced": 1.25, "aggressive": 1.5, "xaggressive": 1.85}
 _TRUE_WORDS = frozenset({"true", "1", "yes", "on"})
 
 
 def escape_braces(text: str) -> str:
     """Replace every brace by its sentinel, so that no substitution takes it for a placeholder."""
-    if "{" in text:
-        text = text.replace("{", LEFT_BRACE_SENTINEL)
-    if "}" in text:
-        text = text.replace("}", RIGHT_BRACE_SENTINEL)
-    return text
+    return _replace(_replace(text, "{", LEFT_BRACE_SENTINEL), "}", RIGHT_BRACE_SENTINEL)
 
 
 def restore_braces(text: str) -> str:
     """The inverse of ``escape_braces``; a sentinel that somebody typed becomes a brace too."""
     if _SENTINEL_START not in text:
         return text
-    return text.replace(LEFT_BRACE_SENTINEL, "{").replace(RIGHT_BRACE_SENTINEL, "}")
+    return _replace(_replace(text, LEFT_BRACE_SENTINEL, "{"), RIGHT_BRACE_SENTINEL, "}")
+
+
+def _replace(text: str, old: str, new: str) -> str:
+    """``text.replace(old, new)``, for long texts in pieces: nobody else has a turn before a call into C is over.
+
+    ``new`` must not contain characters of ``old``.
+    """
+    if len(text) <= _PIECE:
+        return text.replace(old, new)
+    pieces, held = [], ""
+    for start in range(0, len(text), _PIECE):
+        piece = (held + text[start:start + _PIECE]).replace(old, new)
+        held = _beginning_at_the_end(piece, old)
+        pieces.append(piece[:len(piece) - len(held)])
+        time.sleep(0)
+    return "".join([*pieces, held])
+
+
+def _beginning_at_the_end(text: str, wanted: str) -> str:
+    """The longest end of ``text`` with which ``wanted`` may begin."""
+    return next((wanted[:size] for size in range(len(wanted) - 1, 0, -1) if text.endswith(wanted[:size])), "")
 
 
 def restore_braces_in_data(value: Any) -> Any:

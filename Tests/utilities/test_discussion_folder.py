@@ -10,7 +10,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_folder import MEMORIES, SHORT, DiscussionFolder
+from Middleware.utilities.discussion_folder import MEMORIES, SHORT, DiscussionFolder, holds_data_of_a_key
 from Tests.llmapis.lab import Lab
 
 HASH = "ad165b11320bc915"
@@ -104,3 +104,12 @@ def test_locks_of_different_kinds_do_not_wait_for_each_other(root: Path) -> None
             pass
     with folder.lock(MEMORIES, timeout=0):
         pass
+
+
+@pytest.mark.parametrize("spelling", [HASH, HASH.upper(), "ad165b11\u200d320bc915", "\uff21d165b11320bc915"])
+def test_the_folder_of_a_key_however_it_is_spelled(root: Path, spelling: str) -> None:
+    """A file system that ignores case, or marks that cannot be seen, takes all of these for the folder of a key."""
+    (root / spelling / "d1").mkdir(parents=True)  # what such a file system shows under this name
+    assert holds_data_of_a_key(spelling)
+    (root / HASH[1:] / "d1").mkdir(parents=True)
+    assert not holds_data_of_a_key(HASH[1:])

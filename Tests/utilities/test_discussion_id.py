@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from Middleware.utilities import path_utils
 from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
 from Middleware.utilities.hashing_utils import hash_single_message
+from Tests.corpora import cases
 
 
 def tag(name: str) -> str:
@@ -81,6 +83,19 @@ def test_all_tags_are_removed_everywhere() -> None:
                 m("[DiscussionId]")]
     strip_discussion_tags(messages)
     assert [message["content"] for message in messages] == ["xy", "", None, "", "[DiscussionId]"]
+
+
+# -- hostile names -----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("windows", [False, True], ids=["posix", "windows"])
+@pytest.mark.parametrize("entry", [
+    case for case in cases("traversal_names") if isinstance(case.values[0]["input"], str)])
+def test_only_names_that_can_be_stored_are_ids(monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any],
+                                               windows: bool) -> None:
+    monkeypatch.setattr(path_utils, "WINDOWS", windows)
+    flat = entry.get("windows", {}).get("flat", entry["flat"]) if windows else entry["flat"]
+    name = entry["input"] if flat and entry["storable"] else None
+    assert extract_discussion_id([m(f"[DiscussionId]{entry['input']}[/DiscussionId]")]) == name
 
 
 # -- the same as a regular expression, in linear time ------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from Middleware.utilities import jinja_limits
 from Middleware.utilities.jinja_limits import RenderLimitError
 from Middleware.utilities.jinja_rendering import render_template
+from Tests.corpora import cases, texts_of
 
 TALK = [{"role": "user" if i % 2 else "assistant", "content": f"message {i}"} for i in range(200)]
 VALUES: dict[str, Any] = {
@@ -78,92 +79,17 @@ def test_escaped_values() -> None:
         f"{{kept}} {left}x{right} {left}'{left}': 1{right} {left}x{right}1")
 
 
-@pytest.mark.parametrize("text", [
-    "{{ messages.__class__.__mro__ }}", "{{ ''.__class__.__base__ }}", "{{ messages[0].__class__.mro() }}",
-    "{{ render.__globals__ }}", "{{ cycler.__init__.__globals__ }}", "{{ '{0.__class__.__mro__}'.format(1) }}",
-    "{{ messages | map(attribute='__class__.__mro__') | list }}", "{% include 'x' %}", "{% import 'x' as x %}",
-    "{% from 'x' import y %}", "{% extends 'x' %}", "{{ (messages | attr('__class__')).mro() }}", "{% if %}",
-    "{{ 1/0 }}", "{{ '%d' % 'x' }}"])
-def test_out_of_reach(text: str) -> None:
+@pytest.mark.parametrize("entry", cases("template_injection", kind="jinja"))
+def test_out_of_reach(entry: dict[str, Any]) -> None:
+    if entry["expected"] != "refused":
+        assert render(entry["input"]) == entry["expected"]
+        return
     with pytest.raises(Exception) as raised:  # noqa: PT011
-        render(text)
+        render(entry["input"])
     assert not isinstance(raised.value, RenderLimitError)
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
-
-LOOPS = r"""
-{% for a in messages %}{% for b in messages %}{% for c in messages %}{% for d in messages %}{{ a.role }}{% endfor %}{% endfor %}{% endfor %}{% endfor %}
-{% for a in messages %}{% for b in messages %}{% for c in messages %}{% for d in messages %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}
-{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}
-{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}x{% endmacro %}{{ f(60) }}
-{% macro m() %}{% for i in range(99999) %}{% for j in range(99999) %}{{ i * j }}{% endfor %}{% endfor %}{% endmacro %}{{ m() }}
-{% set x %}{% for i in range(99999) %}{% for j in range(99999) %}text{% endfor %}{% endfor %}{% endset %}{{ x | length }}
-{% set l = [] %}{% for i in range(99999) %}{% for j in range(99999) %}{% set _ = l.append(word) %}{% endfor %}{% endfor %}
-{% set l = [] %}{% for i in range(99999) %}{% set _ = l.extend(range(99999) | map('string')) %}{% endfor %}
-{% set l = [] %}{% for i in range(99999) %}{% set _ = l.append(big[i:]) %}{% endfor %}
-{% macro m() %}{% for i in range(99999) %}{{ big[i:] }}{% endfor %}{% endmacro %}{{ m() }}
-{{ ''.join(range(99999) | map('string') | map('replace', '1', word)) }}
-{{ range(99999) | map('replace', '1', word) | join }}
-{{ (('{0}' * 10000) | escape).format(word) }}
-{% for i in range(99999) %}{{ word | upper | lower | title | length }}{% endfor %}
-{% for i in range(99999) %}{{ messages | tojson | length }}{{ word.upper() | length }}{% endfor %}
-{% for i in range(99999) %}{% for x in messages | batch(2) %}{% endfor %}{% endfor %}
-""".strip().splitlines()  # noqa: E501
-
-SINGLE_STEPS = r"""
-{{ 'x' * 10**9 }}
-{{ 'x' * 1000000000 }}
-{{ 1000000000 * 'x' }}
-{{ [0] * 1000000000 }}
-{{ ([word] * 9) * 1000 }}
-{{ 9**(9**9) }}
-{{ (9**9999)**9999 }}
-{% set ns = namespace(a=3) %}{% for i in range(99) %}{% set ns.a = ns.a * ns.a %}{% endfor %}
-{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}
-{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}
-{% set ns = namespace(l=['x']) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}
-{% set l = [1] %}{% for i in range(99) %}{% set _ = l.extend(l) %}{% endfor %}
-{{ 'a' | center(10**9) }}
-{{ 'a' | center(1000000000) }}
-{{ 'a' | center(width=1000000000) }}
-{{ ('a' | escape).center(1000000000) }}
-{{ 'a'.center(1000000000) }}
-{{ 'a'.ljust(1000000000) }}
-{{ 'a'.rjust(1000000000) }}
-{{ 'a'.zfill(1000000000) }}
-{{ ('\t' * 1000).expandtabs(1000000) }}
-{{ (1).to_bytes(1000000000, 'big') }}
-{{ range(99999) | join(word) }}
-{{ word.join(word) }}
-{{ word | replace('y', word) }}
-{{ word.replace('', word) }}
-{{ word.translate({121: word}) }}
-{{ '%999999999d' | format(1) }}
-{{ '%999999999d' % 1 }}
-{{ '%*d' % (999999999, 1) }}
-{{ '%.999999999f' % 1.0 }}
-{{ ('%(a)s' * 10000) % {'a': word} }}
-{{ '{:999999999}'.format(1) }}
-{{ '{:{}}'.format(1, 999999999) }}
-{{ '{a:>{b}{b}{b}}'.format_map({'a': 1, 'b': 999}) }}
-{{ ('{0}' * 10000).format(word) }}
-{{ ([word] * 9) | map('center', 1000000000) | list }}
-{{ [[word] * 9, [word] * 9] | pprint }}
-{{ ('y ' * 100) | wordwrap(1, wrapstring=word) }}
-{{ (word ~ word ~ word ~ word ~ word) | wordwrap(1) }}
-{{ big.replace(' ', '\n') | indent(100000) }}
-{{ big.replace(' ', '\n') | indent(width=word) }}
-{{ [1] | batch(1000000000, 'x') | list }}
-{{ [1] | batch(linecount=1000000000, fill_with='x') | list }}
-{{ [1] | slice(1000000000) | list }}
-{{ 1 | round(1000000000, 'ceil') }}
-{{ messages | tojson(indent=1000000000) }}
-{{ lipsum(n=1000000) }}
-{{ dict.fromkeys(range(99999), word) }}
-{{ (range(40000) | batch(1) | list) | sum(start=[]) }}
-""".strip().splitlines()
-
 
 def stopped(text: str) -> tuple[float, float]:
     """Seconds and megabytes that a template took before it was stopped."""
@@ -177,10 +103,10 @@ def stopped(text: str) -> tuple[float, float]:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("text", LOOPS)
-def test_loops_end(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("entry", cases("template_injection", kind="loop"))
+def test_loops_end(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jinja_limits, "RENDER_SECONDS", 1.0)
-    seconds, megabytes = stopped(text)
+    seconds, megabytes = stopped(entry["input"])
     assert seconds < 1.5 and megabytes < 250
 
 
@@ -191,15 +117,14 @@ def test_two_seconds() -> None:
     assert time.monotonic() - started >= 2
 
 
-@pytest.mark.parametrize("text", SINGLE_STEPS)
-def test_large_steps_are_not_taken(text: str) -> None:
-    seconds, megabytes = stopped(text)
+@pytest.mark.parametrize("entry", cases("template_injection", kind="step"))
+def test_large_steps_are_not_taken(entry: dict[str, Any]) -> None:
+    seconds, megabytes = stopped(entry["input"])
     assert seconds < 1.5 and megabytes < 40
 
 
 @pytest.mark.parametrize("text", [
-    "{% for a in range(10**9) %}x{% endfor %}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "{% for i in [1, 2] recursive %}{{ loop([1, 2]) }}{% endfor %}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"])
+    *texts_of("template_injection", kind="python"), "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"])
 def test_python_stops_some_by_itself(text: str) -> None:
     started = time.thread_time()
     with pytest.raises((OverflowError, RecursionError, SyntaxError, MemoryError)):

@@ -13,6 +13,7 @@ from Middleware.utilities.sensitive_logging_utils import (
     log_prompt_content,
     mask_secrets,
     mask_url,
+    places_of,
     sensitive_log,
     sensitive_log_lazy,
     set_encryption_context,
@@ -117,3 +118,23 @@ def test_secrets_are_masked_at_any_depth_and_in_any_case() -> None:
 ])
 def test_urls_lose_their_secrets(url: str, shown: str) -> None:
     assert mask_url(url) == shown
+
+
+@pytest.mark.parametrize(("how", "told"), [("from", True), ("while", True), ("alone", False)])
+def test_places_of_an_error_and_its_cause(how: str, told: bool) -> None:
+    said = "dear diary".title()
+    try:
+        try:
+            raise KeyError(said)
+        except KeyError as cause:
+            if how == "while":
+                raise ValueError(said)  # noqa: B904 - as it happens
+            raise ValueError(said) from (cause if how == "from" else None)
+    except ValueError as error:
+        places = places_of(error)
+    assert said not in places and places.startswith("ValueError, raised at\n") and __file__ in places
+    assert ("\nafter KeyError, raised at\n" in places) is told
+
+
+def test_places_of_an_error_that_was_never_raised() -> None:
+    assert places_of(ValueError("x")) == "ValueError, raised at\n"

@@ -15,6 +15,7 @@ from Middleware.utilities.substitution import (
     substitute_wherever_possible,
 )
 from Middleware.utilities.text_utils import restore_braces
+from Tests.corpora import cases
 
 
 def table(config=None, outside=None):
@@ -64,13 +65,21 @@ class Thing:
         raise RuntimeError("broken")
 
 
-@pytest.mark.parametrize("text", [
-    "{o.__class__}", "{o._hidden}", "{o.method}", "{o.module}", "{m.append}", "{m.__class__.__mro__}", "{s.format}",
-    "{o}", "{k.field}", "{m[__class__]}", "{d.keys}",
-])
-def test_out_of_reach(text):
-    with pytest.raises(SubstitutionError):
-        fill(text, {"o": Thing(), "m": [1], "s": "x", "k": Thing, "d": {}})
+class Data:
+    field = "data"
+
+
+@pytest.mark.parametrize("entry", cases("template_injection", kind="format"))
+def test_out_of_reach(entry):
+    harmless = entry["expected"] != "refused"
+    values = {"o": Data() if harmless else Thing(), "m": [1 if harmless else Thing()], "d": {"k": "v"}, "s": "t",
+              "n": 9, "k": Thing}
+    outside = {"x": "{s} {{s}} {o.__class__}"}
+    if harmless:
+        assert fill(entry["input"], values, outside) == entry["expected"]
+    else:
+        with pytest.raises(SubstitutionError):
+            fill(entry["input"], values, outside)
 
 
 def test_public_attributes_are_data():

@@ -1,5 +1,7 @@
 """Brace sentinels, the token estimate and flags."""
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from Middleware.utilities import text_utils as t
 
@@ -22,6 +24,19 @@ def test_braces_round_trip():
     assert t.restore_braces(escaped) == text
     assert t.escape_brackets_in_string(text) == escaped
     assert t.return_brackets_in_string(escaped) == text
+
+
+LEFT, RIGHT = "__WILMER_L_CURLY__", "__WILMER_R_CURLY__"
+
+
+@given(st.lists(st.sampled_from(["{", "}", LEFT, RIGHT, LEFT[:9], LEFT[2:], RIGHT[:-2], "_", "__", "x"])),
+       st.integers(1, 40))
+def test_long_texts_are_changed_like_short_ones(parts, piece):
+    text = "".join(parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(t, "_PIECE", piece)
+        assert t.escape_braces(text) == text.replace("{", LEFT).replace("}", RIGHT)
+        assert t.restore_braces(text) == text.replace(LEFT, "{").replace(RIGHT, "}")
 
 
 def test_sentinels_are_the_ones_of_stored_data():

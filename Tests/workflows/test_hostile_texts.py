@@ -12,20 +12,11 @@ from Middleware.api.workflow_gateway import handle_user_prompt
 from Middleware.models.request_context import request_scope
 from Middleware.utilities.text_utils import restore_braces
 from Tests.api.api_lab import ApiLab
+from Tests.corpora import texts_of
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, llm, reply_to, static, user
 
-HOSTILE = [
-    "{x.__class__}", "{messages.__class__}", "{agent1Output.__class__}", "{agent1Output.__class__.__mro__[1]}",
-    "{{ ''.__class__ }}", "{{ messages }}", "{{ 'a' * 10**9 }}", "{% for a in range(10**9) %}x{% endfor %}",
-    "{% include 'x' %}", "{% set agent1Output = 'x' %}", "{# a comment #}", "{% raw %}", "{%", "{{", "}}", "{", "}",
-    "{}", "{0}", "{0.__class__}", "{agent1Output}", "{agent9Output}", "{agent1Input}", "{secret}", "{{secret}}",
-    "{{{{secret}}}}", "{{{secret}}}", "{a{secret}b}", "{secret!r:>{secret}}", "{secret:>999999999999}",
-    "{agent1Output:>999999999999}", "{secret:>999999}", "%(secret)s %s %n", "${secret}", "$secret",
-    '{"a": {"b": [{}]}}', "__WILMER_L_CURLY__secret__WILMER_R_CURLY__", "{__WILMER_L_CURLY__secret}",
-    "__WILMER___WILMER_L_CURLY__L_CURLY__", "[TextChunk] [IMAGE_BLOCK] [Memory_file]", "{chat_user_prompt_last_one}",
-    "# for x in y:", "## {{ secret }}", "\\{secret\\}", "{secret}\u2028{secret}", "\u007bsecret\u007d",
-]
+HOSTILE = texts_of("template_injection", kind="text")
 """The workflow has a variable ``secret``; its value must show up nowhere."""
 
 SECRET = "s3cr3t-value"

@@ -13,6 +13,7 @@ from Middleware.llmapis.samplers import find_sources
 from Middleware.utilities import config_utils
 from Middleware.utilities.config_users import find_user_file
 from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
 from Middleware.workflows.validation.key_checks import meant_key
 
 
@@ -86,6 +87,15 @@ class Lookups:
         expanded = os.path.expanduser(path)
         places = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
         return None if any(map(_is_file, places)) else Problem("the Python script does not exist")
+
+    def file_path(self, path: str) -> Problem | None:
+        """The path of a file, existing or not; one with a placeholder is as good as the directories allowed."""
+        directories = self._answer(("file directories",), allowed_directories)
+        if directories is None or isinstance(directories, Problem):
+            return directories
+        if "{" in path or real_path_within(path, directories) is not None:
+            return None
+        return Problem(f"the path leads out of the directories that '{DIRECTORIES_KEY}' in the user file allows")
 
     def user_file(self) -> ConfigFile:
         """The user's own file."""

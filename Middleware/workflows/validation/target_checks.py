@@ -1,6 +1,7 @@
 """Checks of what a node names: endpoints, presets, child workflows and other files."""
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,12 @@ from Middleware.workflows.validation.node_view import NodeView
 
 LLM_TYPES = frozenset({"Standard", "ImageProcessor"})
 """Types that fail without an endpoint of their own."""
+
+FILE_KEYS = {"GetCustomFile": ("filepath",), "SaveCustomFile": ("filepath",),
+             "ConversationChunkProcessor": ("cursorDirectory", "returnFile")}
+"""The keys of each type whose paths must lie in the directories that the user allows."""
+
+FOLDERS = frozenset({"cursorDirectory"})
 
 CHILD_KEYS = ("workflowName", "fileMemoryWorkflowName")
 
@@ -22,6 +29,10 @@ def check_targets(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         name = view.node.get(key)
         if key in view.keys and isinstance(name, str) and name.strip() and "{" not in name:
             yield from _problem(view, key, look_up(name))
+    for key in FILE_KEYS.get(view.runs_as, ()):
+        path = view.node.get(key)
+        if isinstance(path, str) and path.strip():  # a folder's path stands for those of its files
+            yield from _problem(view, key, lookups.file_path(os.path.join(path, "x") if key in FOLDERS else path))
 
 
 # -- endpoint and preset -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.transport_connect import StopSwitch
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import RequestContext, current_request, request_scope
 from Middleware.workflows.tools.web_interruptible import DeadlineError, run_interruptible
 
 
@@ -20,6 +21,12 @@ def test_result_and_error() -> None:
     assert run_interruptible(lambda stop: stop.stopped, CancelScope(), 5) is False
     with pytest.raises(KeyError, match="mine"):
         run_interruptible(fail, CancelScope(), 5)
+
+
+def test_the_work_is_the_requests() -> None:
+    """Its user and whether its text may be logged count there, too."""
+    with request_scope(RequestContext(redact=True)) as request:
+        assert run_interruptible(lambda _: current_request(), CancelScope(), 5) is request
 
 
 def test_the_deadline_stops_the_work() -> None:

@@ -47,6 +47,9 @@ class FakeLookups(Lookups):
     def script(self, path: str) -> Problem | None:
         return self._find("script", path)
 
+    def file_path(self, path: str) -> Problem | None:
+        return Problem("the path leads out", "") if path.startswith("outside") else None
+
     def user_file(self) -> ConfigFile:
         return ConfigFile({}, "Users/fake.json", "")
 

@@ -285,3 +285,17 @@ def test_a_comparison_that_fails_is_told_once(lab: EngineLab, clock: Clock, capl
 
 def teardown_module() -> None:
     config_utils.reset_config_store()
+
+
+@pytest.mark.parametrize(("directories", "path", "problem"), [
+    (["notes"], "/elsewhere/x", "the path leads out of the directories"), ("notes", "{agent1Input}", "a list of the"),
+    ([""], "/elsewhere/x", "a list of the"), (["/elsewhere"], "/elsewhere/x", ""), (["notes"], "{agent1Input}", ""),
+    (None, "/elsewhere/x", "")])
+def test_directories_of_files(lab: EngineLab, caplog: pytest.LogCaptureFixture, directories: Any, path: str,
+                              problem: str) -> None:
+    lab.user(allowedFileDirectories=directories)
+    lab.workflow("Main", [{"type": "GetCustomFile", "filepath": path}])
+    with contextlib.suppress(ConfigurationError):
+        lab.run_named("Main")
+    texts = [text for _, text in told(caplog) if "allowedFileDirectories" in text]
+    assert len(texts) == bool(problem) and all(problem in text and "nodes[0].filepath" in text for text in texts)

@@ -149,3 +149,16 @@ def test_parallel_nodes_is_nothing_to_look_at() -> None:
 def test_no_nodes() -> None:
     found = only(check(Nodes=[]))
     assert (found.severity, found.json_path, found.suggestion) == ("warning", "nodes", "Nodes")
+
+
+@pytest.mark.parametrize(("node", "key"), [
+    ({"type": "GetCustomFile", "filepath": "outside/x"}, "filepath"),
+    ({"type": "SaveCustomFile", "filepath": "outside/x", "content": "x"}, "filepath"),
+    ({"type": "ConversationChunkProcessor", "id": "a", "workflowName": "C", "cursorDirectory": "outside"},
+     "cursorDirectory"),
+    ({"type": "ConversationChunkProcessor", "id": "a", "workflowName": "C", "cursorDirectory": "in",
+      "returnFile": "outside/{Discussion_Id}"}, "returnFile"),
+    ({"type": "GetCustomFile", "filepath": "in/x"}, None)])
+def test_paths_outside_of_the_allowed_directories(node: dict[str, Any], key: str | None) -> None:
+    found = [(severity, path) for severity, path in brief(check(node)) if path.endswith(key or "filepath")]
+    assert found == ([("error", f"nodes[0].{key}")] if key else [])

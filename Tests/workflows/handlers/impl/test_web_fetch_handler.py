@@ -17,7 +17,8 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.utilities import address_guard
 from Middleware.workflows.handlers.impl.web_fetch_handler import WebFetchHandler
-from Middleware.workflows.tools import web_fetch_tool
+from Middleware.workflows.tools import web_connection, web_fetch_tool
+from Tests.corpora import cases
 from Tests.stub_backend import AFTER_PIECES, BEFORE_STATUS, RecordedRequest, Reply, StubBackend
 from Tests.workflows.engine_lab import EngineLab, start, static, user
 
@@ -424,6 +425,52 @@ def test_the_connection_goes_to_the_judged_address(lab: EngineLab, web: StubBack
     assert run(lab, fetch(url, blockPrivateAddresses=True, timeout=2)) == '{"ok": true}'
     assert web.requests[0].headers["host"] == f"rebind.example:{web.port}"
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("entry", cases("ssrf_addresses", kind="rebinding"))
+def test_every_connection_goes_to_the_judged_addresses(lab: EngineLab, monkeypatch: pytest.MonkeyPatch,
+                                                       entry: dict[str, Any]) -> None:
+    answers, dialled = list(entry["input"]), []
+
+    def resolve(*_: Any, **__: Any) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in answers.pop(0)]
+
+    def dial(address: tuple[str, int], *_: Any, **__: Any) -> Any:
+        dialled.append(address[0])
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(web_connection, "create_connection", dial)
+    output = run(lab, fetch("http://rebind.example/", blockPrivateAddresses=True, onError="return"))
+    assert dialled == entry["expected"] and len(answers) == 1
+    assert output.startswith("WebFetch could not" if entry["expected"] else "WebFetch blocked")
+
+
+@pytest.mark.parametrize("entry", cases("ssrf_addresses", kind="redirect"))
+def test_no_redirect_leads_to_the_local_network(lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch,
+                                                entry: dict[str, Any]) -> None:
+    judge, judged = address_guard.forbidden_kind, []
+
+    def first_is_public(address: Any) -> str | None:
+        judged.append(address)
+        return judge(address) if len(judged) > 1 else None
+
+    monkeypatch.setattr(address_guard, "forbidden_kind", first_is_public)
+    web.script(redirect(302, entry["input"].replace("{port}", str(web.port))))
+    output = run(lab, fetch(web.url, blockPrivateAddresses=True, onError="return"))
+    assert output.startswith("WebFetch ") and output != '{"ok": true}'
+    assert len(web.requests) == 1 and web.connections == 1
+
+
+@pytest.mark.parametrize("entry", cases("hostile_headers", kind="outgoing"))
+def test_headers_from_outside(lab: EngineLab, web: StubBackend, entry: dict[str, Any]) -> None:
+    """A value that a model or user has filled in cannot begin a header of its own."""
+    run(lab, fetch(web.url, headers={"X-Said": "{chat_user_prompt_last_one}"}, onError="return"), said=entry["input"])
+    for request in web.requests:
+        assert "x-injected" not in request.headers and request.method == "GET"
+    if entry["expected"] == "sent":
+        assert len(web.requests) == 1
+    assert len(web.requests) <= 1
 
 
 # -- proxies -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.file_containment import contained_path
 from Middleware.utilities.file_utils import CUSTOM_FILE_MODES, load_custom_file, resolve_file_path, save_custom_file
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.specialized.counts import is_count, resolved_count
@@ -36,9 +37,10 @@ class GetCustomFileHandler(BaseHandler):
         if problem:
             return problem
         delimiter, custom = self._optional(context, "delimiter"), self._optional(context, "customReturnDelimiter")
+        path = contained_path(self.text(context, "filepath"), "filepath", self.value(context, "filepath"), reading=True)
         try:
             return load_custom_file(
-                self.text(context, "filepath"), delimiter if delimiter is not None else custom or "\n",
+                path, delimiter if delimiter is not None else custom or "\n",
                 custom if custom is not None else delimiter, counts["headCount"], counts["tailCount"],
                 self._optional(context, "chunkDelimiter") or "\n")
         except OSError as error:
@@ -66,8 +68,9 @@ class SaveCustomFileHandler(BaseHandler):
             return problem
         mode = str(self.value(context, "mode"))
         path, content, find = (self.text(context, name) for name in ("filepath", "content", "find"))
+        target = contained_path(path, "filepath", self.value(context, "filepath"))
         try:
-            count = save_custom_file(path, content, mode, find, context.request.cancel_scope)
+            count = save_custom_file(target, content, mode, find, context.request.cancel_scope)
         except OSError as error:
             return _failure(context, str(error.strerror), f"{resolve_file_path(path)}: {error.strerror}")
         except ValueError as error:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NoReturn
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.services.chunk_cursor import ChunkCursor
 from Middleware.utilities.file_access import find_file_ignoring_case
+from Middleware.utilities.file_containment import contained_path
 from Middleware.utilities.file_utils import load_custom_file, resolve_file_path
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
 from Middleware.utilities.message_chunks import messages_to_text_block
@@ -59,11 +60,16 @@ class ConversationChunkProcessorHandler(BaseHandler):
         name = str(self.value(context, "id") or "").strip()
         if not name:
             _refuse(context, "id", "a name for the progress")
+        self._return_path(context)  # before anything is done for nothing
         count = self._process(context, self._settings(context, name)) if context.discussion_id else 0
-        path = self.text(context, "returnFile")
+        path = self._return_path(context)
         if not path:
             return f"ConversationChunkProcessor '{name}' processed {count} chunk(s)."
         return "" if find_file_ignoring_case(resolve_file_path(path)) is None else load_custom_file(path)
+
+    def _return_path(self, context: ExecutionContext) -> str:
+        template = self.value(context, "returnFile")
+        return contained_path(self.text(context, "returnFile"), "returnFile", template, reading=True)
 
     # -- settings ------------------------------------------------------------------------------------------------
     def _settings(self, context: ExecutionContext, name: str) -> _Settings:
@@ -76,6 +82,7 @@ class ConversationChunkProcessorHandler(BaseHandler):
         if not directory.strip():
             _refuse(context, "cursorDirectory", "the path of a folder")
         path = os.path.join(resolve_file_path(directory), f"chunk_cursor_{name}_{context.discussion_id}.txt")
+        path = contained_path(path, "cursorDirectory", self.value(context, "cursorDirectory"))
         folder = context.config.get(FOLDER_OVERRIDE.name) or None
         return _Settings(workflow, folder, self._number(context, "chunkSize", 1),
                          self._number(context, "lookbackMessages", 0), path, scoped_inputs(context))

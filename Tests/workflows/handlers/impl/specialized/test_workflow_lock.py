@@ -15,9 +15,10 @@ from Middleware.exceptions import BackendError, ConfigValueError, EarlyTerminati
 from Middleware.exceptions.early_termination_exception import LOCKED
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.locking_service import LockingService
+from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.handlers.impl.specialized.workflow_lock import WorkflowLockHandler
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
-from Tests.stub_backend import Reply, StubBackend, status_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, status_reply
 from Tests.workflows.engine_lab import EngineLab, last_text, llm, reply_to, start, static, user
 
 
@@ -51,6 +52,23 @@ def begin(lab: EngineLab, *nodes: dict[str, Any], name: str = "Main", **fields: 
 def run(lab: EngineLab, *nodes: dict[str, Any], **fields: Any) -> list[Any]:
     with request_scope(lab.request):
         return list(begin(lab, *nodes, **fields))
+
+
+@pytest.mark.parametrize(("encrypt", "lock_id", "kept"), [
+    (True, "gate", "gate"), (False, "of {chat_user_prompt_last_one}", "of hi"),
+    (True, "of {chat_user_prompt_last_one}", hash_content("of hi"))])
+def test_what_was_said_is_not_stored_where_a_user_wants_encryption(lab: EngineLab, path: Path, encrypt: bool,
+                                                                   lock_id: str, kept: str) -> None:
+    lab.user(encryptUsingApiKey=encrypt)
+    found: list[str] = []
+
+    def answer(request: RecordedRequest) -> Reply:
+        found.extend(held(path))
+        return reply_to(request, "x")
+
+    lab.backend.responder = answer
+    run(lab, lock(lock_id), llm("x"))
+    assert found == [kept] and held(path) == []
 
 
 def held(path: Path) -> list[str]:

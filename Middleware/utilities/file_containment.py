@@ -1,0 +1,102 @@
+"""The directories that the files of workflows are kept in, where the user's file names such directories."""
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.utilities import config_utils, path_utils
+from Middleware.utilities.config_users import user_display_path
+from Middleware.utilities.file_access import find_file_ignoring_case, resolve_file_path
+
+logger = logging.getLogger(__name__)
+
+DIRECTORIES_KEY = "allowedFileDirectories"
+_HOSTS = ("\\\\", "//")  # how the drive of a path on another machine begins
+
+
+def allowed_directories() -> tuple[str, ...] | None:
+    """The real paths of the directories that the current user's file allows; None: no such key, so all are.
+
+    Relative ones lie below the public root, whatever the working directory is. An empty list allows none. Raises
+    ConfigValueError if the value is not a list of texts that are not blank.
+    """
+    value = config_utils.user_settings().get(DIRECTORIES_KEY)
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) and entry.strip() for entry in value):
+        raise ConfigValueError(f"'{DIRECTORIES_KEY}' cannot be used, and so no file", json_path=DIRECTORIES_KEY,
+                               file=user_display_path(config_utils.current_snapshot().name),
+                               expected="a list of the paths of directories, none of them blank")
+    root = config_utils.get_root_public_directory()
+    try:
+        return tuple(os.path.realpath(os.path.join(root, os.path.expanduser(entry.strip()))) for entry in value)
+    except ValueError:
+        raise ConfigValueError(f"'{DIRECTORIES_KEY}' holds a path that no directory can have",
+                               file=user_display_path(config_utils.current_snapshot().name),
+                               json_path=DIRECTORIES_KEY) from None
+
+
+def contained_path(path: str, key: str, template: object, reading: bool = False) -> str:
+    """The path to open for the file that ``path`` means: without links, and in an allowed directory.
+
+    Without allowed directories it is ``path`` as it came. Nothing is made, opened or read.
+
+    Args:
+        path: with variables filled in, from anybody.
+        key: the node's key that it comes from.
+        template: the value of that key as configured, which error messages may show.
+        reading: the case of the file's name does not count.
+
+    Raises ConfigValueError for a path that leads elsewhere.
+    """
+    directories = allowed_directories()
+    if directories is None or not path.strip():
+        return path
+    found = real_path_within(path, directories, reading)
+    if found is None:
+        logger.warning("'%s' is %r; with its variables it leads out of the directories that '%s' in the user file "
+                       "allows. Nothing was read or written.", key, template, DIRECTORIES_KEY)
+        shown = _without_folders(str(template))
+        raise ConfigValueError(f"the path of '{key}', {shown!r} with its variables, leads out of the directories that "
+                               f"'{DIRECTORIES_KEY}' in the user file allows", json_path=key)
+    return found
+
+
+def real_path_within(path: str, directories: Sequence[str], any_case: bool = False) -> str | None:
+    """The real path of the file, existing or not, that ``path`` means; None if none of ``directories`` holds it.
+
+    With ``any_case`` an existing file counts whose name differs in case only.
+    """
+    path = resolve_file_path(path)
+    if _is_on_other_host(path, directories):  # even a look at it would tell that host who asks
+        return None
+    try:
+        real = os.path.realpath(any_case and find_file_ignoring_case(path) or path)
+    except (OSError, ValueError):  # ValueError: a path that no file can have
+        return None
+    if path.endswith(("/", os.sep)):
+        real = os.path.join(real, "")  # a folder's path stays one, which no file has
+    return real if any(_is_within(real, directory) for directory in directories) else None
+
+
+def _is_within(real: str, directory: str) -> bool:
+    plain, base = os.path.normcase(real), os.path.normcase(directory)
+    base = base if base.endswith(os.sep) else base + os.sep
+    if not plain.startswith(base):
+        return False
+    parts = [part for part in plain[len(base):].split(os.sep) if part]
+    return bool(parts) and all(map(path_utils.is_flat_name, parts)) if path_utils.WINDOWS else bool(parts)
+
+
+def _is_on_other_host(path: str, directories: Sequence[str]) -> bool:
+    drive = os.path.splitdrive(path)[0]
+    return drive.startswith(_HOSTS) and os.path.normcase(drive) not in {
+        os.path.normcase(os.path.splitdrive(directory)[0]) for directory in directories}
+
+
+def _without_folders(template: str) -> str:
+    """The configured path as clients may see it: of an absolute one the last part."""
+    absolute = os.path.isabs(template) or template.startswith(("~", "/", "\\")) or template[1:2] == ":"
+    return ".../" + template.replace("\\", "/").rpartition("/")[2] if absolute else template

@@ -1,0 +1,231 @@
+"""Requests as no client sends them: the real shapes, bent; and bytes that are no request at all."""
+from __future__ import annotations
+
+import copy
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+
+from hypothesis import strategies as st
+
+from Tests.corpora import texts_of
+
+POSTS = ("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/api/chat", "/api/generate")
+GETS = ("/v1/models", "/models", "/api/tags", "/api/version", "/health", "/api/show", "/v1/embeddings", "/",
+        "/static/x", "/v1/models/x", "/favicon.ico")
+METHODS = ("POST", "GET", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "BREW")
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+HUGE = 10 ** 30
+
+
+class Raw(str):
+    """Text that goes into the JSON as it is, quotes or not."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A request: what is on its first line, its headers besides those that frame it, and its body."""
+
+    method: str
+    target: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    def data(self) -> bytes:
+        lines = [f"{self.method} {self.target} HTTP/1.1", "Host: 127.0.0.1", "Connection: close",
+                 f"Content-Length: {len(self.body)}", *(f"{name}: {value}" for name, value in self.headers)]
+        return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + self.body
+
+
+@dataclass
+class Answer:
+    """What came back; ``status`` 0: nothing."""
+
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+def send(port: int, data: bytes, method: str = "POST", timeout: float = 15.0) -> Answer:
+    """The answer to a request; status 0 if there is none in ``timeout`` seconds."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as sock:
+        try:
+            sock.sendall(data)
+        except OSError:
+            pass  # refused while it was still being sent
+        response = HTTPResponse(sock, method=method)
+        try:
+            response.begin()
+            return Answer(response.status, {name.lower(): value for name, value in response.getheaders()},
+                          response.read())
+        except (ConnectionError, TimeoutError):
+            return Answer(0)
+        except (HTTPException, ValueError) as error:
+            raise AssertionError(f"the answer is no HTTP: {error!r}") from error
+
+
+def wait_until(condition: Any, seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+HOSTILE = [*texts_of("template_injection"), *texts_of("traversal_names")]
+IDS = [text for text in texts_of("traversal_names") if len(text) < 400]
+
+texts = st.one_of(
+    st.text(max_size=30), st.sampled_from(HOSTILE), st.sampled_from(["", " ", "\0", "\x1b[2J", "\ud800", "a\udfffb",
+                                                                     "\u202e", "x" * 70_000, "é" * 300]))
+tags = st.builds("{}[DiscussionId]{}[/DiscussionId]{}".format, texts, st.one_of(st.sampled_from(IDS), texts), texts)
+contents = st.one_of(texts, tags, st.none())
+models = st.one_of(st.sampled_from(["fuzz", "ann:fuzz", "fuzz:latest", "", "x" * 5000, ":", "ann:../fuzz", "../../x"]),
+                   texts, st.none())
+numbers = st.one_of(st.integers(), st.floats(),
+                    st.sampled_from([HUGE, -HUGE, 2 ** 63, float("nan"), float("inf"), -0.0]))
+junk = st.recursive(st.one_of(st.none(), st.booleans(), numbers, texts),
+                    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+                    max_leaves=5)
+roles = st.one_of(st.sampled_from(["user", "assistant", "system", "tool", "systemMes", "developer", "USER", ""]), texts)
+images = st.sampled_from([PIXEL, f"data:image/png;base64,{PIXEL}", "data:,", "not base64 %%", "http://127.0.0.1:1/x.png",
+                          "file:///etc/passwd", "", "data:image/png;base64,AAAA"])
+calls = st.fixed_dictionaries({"function": st.fixed_dictionaries({"name": texts, "arguments": junk})},
+                              optional={"id": texts, "type": st.just("function"), "index": numbers})
+parts = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": contents}),
+    st.builds(lambda url: {"type": "image_url", "image_url": {"url": url}}, images),
+    st.builds(lambda data: {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}},
+              images), junk)
+messages = st.lists(st.fixed_dictionaries(
+    {"role": roles, "content": st.one_of(contents, contents, st.lists(parts, max_size=3))},
+    optional={"images": st.lists(images, max_size=2), "tool_calls": st.lists(calls, max_size=2), "name": texts,
+              "tool_call_id": texts}), min_size=1, max_size=4)
+tools = st.lists(st.fixed_dictionaries({"type": st.just("function"), "function": st.fixed_dictionaries(
+    {"name": texts, "parameters": junk})}), max_size=2)
+optional = {"stream": st.booleans(), "tools": tools, "tool_choice": junk, "temperature": numbers, "max_tokens": numbers,
+            "options": junk, "n": numbers, "user": texts, "stop": junk, "response_format": junk,
+            "stream_options": junk}
+
+SHAPES: dict[str, st.SearchStrategy[Any]] = {
+    "/v1/chat/completions": st.fixed_dictionaries({"model": models, "messages": messages}, optional=optional),
+    "/api/chat": st.fixed_dictionaries({"model": models, "messages": messages}, optional=optional),
+    "/v1/completions": st.fixed_dictionaries({"model": models, "prompt": contents}, optional=optional),
+    "/api/generate": st.fixed_dictionaries(
+        {"model": models, "prompt": contents},
+        optional={**optional, "system": contents, "images": st.lists(images, max_size=2), "raw": st.booleans(),
+                  "context": junk, "template": texts, "keep_alive": junk}),
+    "DELETE": st.fixed_dictionaries({"request_id": texts})}
+SHAPES["/chat/completions"] = SHAPES["/v1/chat/completions"]
+SHAPES["/completions"] = SHAPES["/v1/completions"]
+
+
+# -- bending -----------------------------------------------------------------------------------------------------------
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) inside a JSON value."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@st.composite
+def bent(draw: st.DrawFn, shapes: st.SearchStrategy[Any]) -> Any:
+    """A value of the shape; in most cases with something lost, doubled, or of another type."""
+    value = copy.deepcopy(draw(shapes))
+    for _ in range(draw(st.integers(0, 2))):
+        found = list(places(value))
+        if not found:
+            break
+        container, key = found[draw(st.integers(0, len(found) - 1))]
+        kind = draw(st.sampled_from(["lose", "replace", "replace", "wrap", "deep"]))
+        if kind == "lose":
+            del container[key]
+        elif kind == "replace":
+            container[key] = draw(junk)
+        elif kind == "wrap":
+            container[key] = [container[key]]
+        else:
+            container[key] = nested(draw(st.sampled_from([50, 900])))
+    return value
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for number in range(depth):
+        value = [value] if number % 2 else {"a": value}
+    return value
+
+
+@st.composite
+def bodies(draw: st.DrawFn, shapes: st.SearchStrategy[Any]) -> bytes:
+    if draw(st.integers(0, 9)) == 0:
+        return draw(raw_bodies)
+    value = draw(bent(shapes))
+    if draw(st.booleans()):
+        return json.dumps(value).encode("ascii")
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+raw_bodies = st.one_of(
+    st.binary(max_size=60), st.sampled_from([
+        b"", b"null", b"[]", b"5", b'"x"', b"{}", b"\xef\xbb\xbf{}", b"[" * 100_000, b'{"messages":' * 5000, b"\0" * 10,
+        b'{"messages": [{"role": "user", "content": "a"}], "n": ' + b"9" * 5000 + b"}",
+        b'{"model": "fuzz", "model": 5, "messages": 1, "messages": []}', b'{"a": 1e999999}', b"--x\r\nContent-Disp"]),
+    st.builds(lambda text: text.encode("utf-16"), st.sampled_from(['{"messages": []}', "null"])))
+
+header_texts = st.one_of(
+    st.sampled_from(["", "*", "x" * 2000, "é", "\xff", "\t", "../../x", "{x.__class__}", "0", "-1", "null", "gzip"]),
+    st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=20))
+headers = st.lists(st.tuples(
+    st.sampled_from(["Authorization", "Content-Type", "Accept", "X-Idempotency-Key", "X-Request-Id", "Cookie", "Expect",
+                     "Accept-Encoding", "Range", "If-None-Match", "X-Forwarded-For", "User-Agent", "Origin-Agent",
+                     "Content-Encoding", "X-Wilmer", "Upgrade", "Forwarded", "X-HTTP-Method-Override"]),
+    st.one_of(header_texts, st.builds("Bearer {}".format, st.sampled_from(["k", "", "é", "../x", "k k", "{x}"])))),
+    max_size=3).map(tuple)
+queries = st.sampled_from(["", "", "", "?", "?a=b", "?stream=true&model=x", "?%00", "?" + "a" * 3000, "?a[]=%ff&a=1"])
+
+
+@st.composite
+def api_requests(draw: st.DrawFn) -> Wire:
+    """A request that reaches a handler, or nearly."""
+    target = draw(st.sampled_from(POSTS))
+    body = draw(bodies(SHAPES[target]))
+    return Wire("POST", target + draw(st.sampled_from(["", "", "", "/"])) + draw(queries), draw(headers), body)
+
+
+@st.composite
+def odd_requests(draw: st.DrawFn) -> Wire:
+    """Any method at any path, with any body."""
+    paths = st.one_of(st.sampled_from([*POSTS, *GETS]), st.sampled_from([
+        "*", "http://evil.example/v1/models", "//x/y", "/v1/../v1/models", "/%2e%2e/%2e%2e/etc/passwd", "/v1/models%00",
+        "/%ff", "/v1/chat/completions;x", "/api/chat\\", "/" + "a" * 5000, "?", "/v1//models", "/API/TAGS", "/é"]))
+    shape = draw(st.sampled_from(["DELETE", "/api/chat"]))
+    return Wire(draw(st.sampled_from(METHODS)), draw(paths) + draw(queries), draw(headers), draw(bodies(SHAPES[shape])))
+
+
+RAW_REQUESTS = st.one_of(st.binary(max_size=80), st.sampled_from([
+    b"GET\r\n\r\n", b"GET /\r\n\r\n", b"\r\n\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET /v1/models HTTP/1.0\r\n\r\n",
+    b"POST /api/chat HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n{}",
+    b"POST /api/chat HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n{}",
+    b"POST /api/chat HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n{}",
+    b"POST /api/chat HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}x",
+    b"POST /api/chat HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+    b"POST /api/chat HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    b"POST /api/chat HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n",
+    b"POST /api/chat HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    b"POST /api/chat HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{}",
+    b"GET / HTTP/1.1\r\nHost: x\r\nA\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n A: b\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 300_000 + b"\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 5000 + b"\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b"GET / HTTP/1.1\nHost: x\n\n", b"GET / HTTP/1.1\r\n\r\n",
+    b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nA\0: b\0\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]))
