@@ -1,4 +1,5 @@
-"""The outermost door: gives each POST its id, takes its body in, and lets a retry displace its earlier attempt."""
+"""The outermost door: decides who may enter, gives each request its id, takes its body in, and lets a retry displace
+its earlier attempt."""
 from __future__ import annotations
 
 import hashlib
@@ -7,8 +8,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from Middleware.api.access_keys import PERMITTED_USERS_KEY, AccessKeys
 from Middleware.api.api_helpers import extract_idempotency_key
-from Middleware.api.request_bodies import BodyBroken, BodyTooLarge, take_body
+from Middleware.api.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal
+from Middleware.api.request_bodies import BODY_LEFT_KEY, BodyBroken, BodyTooLarge, take_body
 from Middleware.api.running_requests import REQUEST_KEY, running_requests
 from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.idempotency_service import idempotency_service
@@ -17,46 +20,84 @@ from Middleware.services.response_builder_service import ResponseBuilderService
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024
-REQUEST_ID_HEADER = "X-Request-Id"
+NOT_STORED = [*SECURITY_HEADERS, ("Cache-Control", "no-store")]
+NO_KEY = Refusal("401 Unauthorized", "This server wants a key, and this request has none that it accepts. Send "
+                                     "'Authorization: Bearer KEY'; in most programs that is the API key.",
+                 (("WWW-Authenticate", "Bearer"),))
 COMPLETIONS = frozenset(("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions"))
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+STOPPING = Refusal("503 Service Unavailable", "The server is stopping.")
 
 
 class AdmissionMiddleware:
-    """Admits requests before they wait anywhere.
+    """Admits requests before they wait anywhere, and before their bodies are waited for.
 
     Args:
         app: the WSGI application behind it, the concurrency gate included.
         max_request_mb: largest body in units of 1024 * 1024 bytes; 0 for any size.
+        keys: one of them is needed to enter; None: nobody is asked.
+        browsers: which web pages may enter; by default those of this computer.
     """
 
-    def __init__(self, app: WsgiApp, max_request_mb: int = 0) -> None:
+    def __init__(self, app: WsgiApp, max_request_mb: int = 0, keys: AccessKeys | None = None,
+                 browsers: BrowserSafety | None = None) -> None:
         self.app = app
         self.max_request_mb = max_request_mb
         self._limit = max_request_mb * MEGABYTE or None
+        self._keys = keys
+        self._browsers = browsers or BrowserSafety()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        is_post = environ.get("REQUEST_METHOD") == "POST"
-        request_id = new_request_id() if is_post else ""
+        method = environ["REQUEST_METHOD"] = environ.get("REQUEST_METHOD", "").upper()  # as Flask will read it
+        is_post, request_id = method == "POST", new_request_id()
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
-            start_response = _with_request_id(start_response, request_id)
-        try:
-            take_body(environ, self._limit)
-        except BodyTooLarge:
-            message = f"The request body is larger than {self.max_request_mb} MB (--max-request-mb)."
-            return _refuse(environ, start_response, "413 Content Too Large", message, request_id)
-        except BodyBroken:
-            return _refuse(environ, start_response, "400 Bad Request", "The request body is incomplete.", request_id)
+        judgement = self._browsers.judge(environ)
+        start_response = _with_headers(start_response, [(REQUEST_ID_HEADER, request_id), *judgement.headers], is_post)
+        if judgement.preflight:
+            start_response("200 OK", [("Content-Length", "0")])
+            return [b""]
+        refusal = judgement.refusal or self._check_key(environ)
+        if refusal is None:
+            refusal = self._take_body(environ)
+        elif _has_body(environ):
+            environ[BODY_LEFT_KEY] = True
+        if refusal is not None:
+            return _refuse(environ, start_response, refusal, request_id)
         if not is_post:
             return self.app(environ, start_response)
         return self._admit(RequestContext(request_id=request_id), environ, start_response)
 
+    def refuses(self, environ: dict[str, Any]) -> bool:
+        """Whether the request will be refused, judged by its head alone; for servers that take bodies in themselves."""
+        judgement = self._browsers.judge(environ)
+        return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
+
+    def _check_key(self, environ: dict[str, Any]) -> Refusal | None:
+        if self._keys is None:
+            return None
+        grant = self._keys.grant(environ.get("HTTP_AUTHORIZATION"))
+        if grant is None:
+            return NO_KEY
+        environ[PERMITTED_USERS_KEY] = grant.users
+        return None
+
+    def _take_body(self, environ: dict[str, Any]) -> Refusal | None:
+        try:
+            take_body(environ, self._limit)
+        except BodyTooLarge:
+            return Refusal("413 Content Too Large",
+                           f"The request body is larger than {self.max_request_mb} MB (--max-request-mb).")
+        except BodyBroken:
+            return Refusal("400 Bad Request", "The request body is incomplete.")
+        return None
+
     def _admit(self, request: RequestContext, environ: dict[str, Any],
                start_response: Callable[..., Any]) -> Iterable[bytes]:
         environ[REQUEST_KEY] = request
-        running_requests.arrive(request)
+        if not running_requests.arrive(request):
+            return _refuse(environ, start_response, STOPPING, request.request_id)
         try:
             _displace_earlier_attempt(request, environ)
             return _AdmittedBody(self.app(environ, start_response), request)
@@ -65,13 +106,20 @@ class AdmissionMiddleware:
             raise
 
 
-def _with_request_id(start_response: Callable[..., Any], request_id: str) -> Callable[..., Any]:
+def _with_headers(start_response: Callable[..., Any], added: list[tuple[str, str]],
+                  is_post: bool) -> Callable[..., Any]:
+    """A ``start_response`` that adds what every answer has, unless the application has set it itself."""
+    added += NOT_STORED if is_post else SECURITY_HEADERS
+
     def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-        if not any(name.lower() == "x-request-id" for name, _ in headers):
-            headers = [*headers, (REQUEST_ID_HEADER, request_id)]
-        return start_response(status, headers, *exc_info)
+        names = {name.lower() for name, _ in headers}
+        return start_response(status, [*headers, *(pair for pair in added if pair[0].lower() not in names)], *exc_info)
 
     return start
+
+
+def _has_body(environ: dict[str, Any]) -> bool:
+    return environ.get("CONTENT_LENGTH", "") not in ("", "0") or "HTTP_TRANSFER_ENCODING" in environ
 
 
 def _displace_earlier_attempt(request: RequestContext, environ: dict[str, Any]) -> None:
@@ -89,16 +137,17 @@ def _displace_earlier_attempt(request: RequestContext, environ: dict[str, Any]) 
         running_requests.cancel(earlier, f"displaced by request {request.request_id}")
 
 
-def _refuse(environ: dict[str, Any], start_response: Callable[..., Any], status: str, message: str,
+def _refuse(environ: dict[str, Any], start_response: Callable[..., Any], refusal: Refusal,
             request_id: str) -> Iterable[bytes]:
     """Answer in the dialect of the path, without a look at the application."""
-    code = int(status[:3])
-    logger.warning("Request %s refused with %d: %s", request_id or "-", code, message)
+    code, message = int(refusal.status[:3]), refusal.message
+    logger.warning("Request %s of %s refused with %d: %s", request_id, environ.get("REMOTE_ADDR", "-"), code, message)
     plain = code == 400 or environ.get("PATH_INFO", "").startswith("/api/")
     body = json.dumps({"error": message} if plain else
                       ResponseBuilderService().build_openai_error(message, code)).encode("utf-8")
-    start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
-    return [body]
+    start_response(refusal.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body))),
+                                    *refusal.headers])
+    return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
 
 class _AdmittedBody:

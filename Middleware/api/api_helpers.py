@@ -3,11 +3,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flask import has_request_context
 from flask import request as http
 
+from Middleware.api.access_keys import PERMITTED_USERS_KEY
+from Middleware.api.browser_safety import is_loopback_name
+from Middleware.api.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE, OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
@@ -18,6 +22,9 @@ from Middleware.utilities import config_utils
 BEARER = "Bearer "
 LATEST = ":latest"
 MAX_IDEMPOTENCY_KEY = 128  # characters
+MAX_MESSAGES = 100_000  # of a request
+MAX_IMAGES = 1_000  # of a request
+FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
@@ -82,12 +89,52 @@ def set_request_context_from_model(value: Any) -> None:
 
 
 def require_identified_user(peer: str = "") -> None:
-    """Refuse a request of multi-user mode that names no user; only a local peer is told the names."""
-    users = configured_users()
-    if len(users) < 2 or globals_.get_request_user():
+    """Refuse a request that names no user where there are several, or one that the client's key is not for.
+
+    Only a local peer is told the names of the users.
+    """
+    users, permitted = configured_users(), permitted_users()
+    if len(users) > 1 and not globals_.get_request_user():
+        visible = [user for user in users if permitted is None or user in permitted]
+        known = f": {', '.join(visible)}" if visible and _is_local(peer) else ""
+        raise ClientError(f"Multi-user mode is active. The 'model' field must name a configured user{known}")
+    if permitted is not None and config_utils.get_current_username() not in permitted:
+        raise ClientError("The key of this request is not for the user that the 'model' field names.", 403)
+
+
+def permitted_users() -> frozenset[str] | None:
+    """The users that the client's key is for; None for all."""
+    return http.environ.get(PERMITTED_USERS_KEY) if has_request_context() else None
+
+
+def require_permitted_request(request_id: str) -> None:
+    """Refuse to touch a request under way that is not of a user whom the client's key is for."""
+    permitted, request = permitted_users(), running_requests.find(request_id)
+    if permitted is None or request is None or len(configured_users()) <= 1:
         return
-    known = f": {', '.join(users)}" if peer in LOOPBACK else ""
-    raise ClientError(f"Multi-user mode is active. The 'model' field must name a configured user{known}")
+    if request.user not in permitted:  # nobody's, too: one that waits for its turn has not said whose it is
+        raise ClientError("The key of this request is not for the user of the request that it names.", 403)
+
+
+def visible_model_ids() -> list[str]:
+    """The ids of the model list, without those of users that the client's key is not for."""
+    permitted, ids = permitted_users(), config_utils.model_ids()
+    return ids if permitted is None else [name for name in ids if name.partition(":")[0] in permitted]
+
+
+def _is_local(peer: str) -> bool:
+    """Whether a client is on this computer itself: a proxy there would make all the world look as if it were."""
+    if peer not in LOOPBACK or not has_request_context():
+        return peer in LOOPBACK
+    return is_loopback_name(http.environ) and not any(name in http.environ for name in FORWARDED)
+
+
+def check_counts(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse more messages or images than any conversation has."""
+    images = sum(len(message["images"]) for message in messages if message.get("images"))
+    for count, limit, things in ((len(messages), MAX_MESSAGES, "messages"), (images, MAX_IMAGES, "images")):
+        if count > limit:
+            raise ClientError(f"The request has {count} {things}; {limit} are the most that are accepted.", 413)
 
 
 def get_model_name() -> str:

@@ -8,6 +8,7 @@ from flask import Flask
 
 from Middleware.api.admission_middleware import AdmissionMiddleware
 from Middleware.api.api_server import ApiServer
+from Middleware.api.browser_safety import BrowserSafety
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
 from Middleware.api.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
@@ -34,7 +35,8 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None)
     if semaphore is not None and globals_.CONCURRENCY_LEVEL == "wilmer":
         waiting = max(threads - RESERVED_THREADS, 1) if threads else None
         gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
-    return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB)
+    return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB, globals_.ACCESS_KEYS,
+                               BrowserSafety(globals_.ALLOWED_ORIGINS))
 
 
 def __getattr__(name: str) -> Any:

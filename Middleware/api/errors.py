@@ -9,6 +9,7 @@ from werkzeug.exceptions import HTTPException
 from Middleware.exceptions import BackendError, ClientError, GateTimeoutError, WilmerError
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import RequestContext
+from Middleware.utilities.sensitive_logging_utils import places_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
     elif isinstance(error, WilmerError):
         redact = None if request is None else request.redact
         logger.error("Request %s failed %s%s: %s", name, phase, where, log_text(error, redact))
+    elif request is not None and request.redact:
+        logger.error("Request %s failed %s%s: %s", name, phase, where, places_of(error))
     else:
         logger.error("Request %s failed %s%s", name, phase, where, exc_info=error)
 

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Sequence
 from logging.handlers import RotatingFileHandler
 
+from Middleware.api.private_logs import PrivacyFilter
 from Middleware.common import instance_global_variables as instance
+from Middleware.utilities.path_utils import safe_join
 
 LINE_FORMAT = "[%(asctime)s] %(levelname)s [%(user)s] [%(name)s.%(funcName)s:%(lineno)d] %(message)s"
 DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
@@ -65,7 +67,7 @@ class PerUserFileHandler(logging.Handler):
         with self._files_lock:
             handler = self._files.get(name)
             if handler is None:
-                handler = _file_handler(os.path.join(self._directory, name))
+                handler = _file_handler(safe_join(self._directory, name) if name else self._directory)
                 handler.setFormatter(self.formatter)
                 self._files[name] = handler
         return handler
@@ -90,6 +92,7 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
     for handler in handlers:
         handler.wilmer = True  # type: ignore[attr-defined]
         handler.addFilter(UserFilter())
+        handler.addFilter(PrivacyFilter())
         handler.setFormatter(logging.Formatter(LINE_FORMAT, DATE_FORMAT))
         root.addHandler(handler)
     root.setLevel(log_level(level))

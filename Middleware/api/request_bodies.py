@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 PIECE_BYTES = 64 * 1024
+MAX_DIGITS = 20  # of a length; more are more than any memory holds, and Python refuses to read thousands
 BODY_LEFT_KEY = "wilmer.body_left"
 """Set in the WSGI environ if part of the body was not read: the connection cannot carry another request."""
 
@@ -44,7 +46,9 @@ def take_body(environ: dict[str, Any], limit: int | None) -> None:
 def _declared_length(environ: dict[str, Any]) -> int | None:
     """The Content-Length, if it counts: a body sent in chunks has its own end."""
     text = environ.get("CONTENT_LENGTH") or ""
-    return int(text) if text.isascii() and text.isdigit() and not _is_chunked(environ) else None
+    if not text.isascii() or not text.isdigit() or _is_chunked(environ):
+        return None
+    return int(text) if len(text) <= MAX_DIGITS else 10 ** MAX_DIGITS
 
 
 def _is_chunked(environ: dict[str, Any]) -> bool:
@@ -69,5 +73,6 @@ def _read(stream: Any, length: int | None, limit: int | None) -> tuple[io.BytesI
         if limit is not None and size > limit:
             raise BodyTooLarge
         body.write(piece)
+        time.sleep(0)  # a fast upload leaves no gap in which others would have their turn
     body.seek(0)
     return body, size

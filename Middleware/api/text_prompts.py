@@ -20,10 +20,11 @@ def parse_tagged_prompt(text: str) -> list[Message]:
     the first marker and under an unknown one is dropped.
     """
     messages: list[Message] = []
+    has_system = False
     for word, content in _SEGMENT.findall(text):
         role = _ROLES.get(word)
-        if role == "system" and any(message["role"] == "system" for message in messages):
-            role = "systemMes"
+        if role == "system":
+            role, has_system = "systemMes" if has_system else "system", True
         if role:
             messages.append({"role": role, "content": content.strip()})
     return messages

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from Middleware.api.browser_safety import ANY, NULL, normal_origin
 from Middleware.cli.console import say
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
@@ -24,6 +25,8 @@ class LaunchArguments:
     Attributes:
         concurrency_timeout: seconds a request waits for a slot.
         max_request_mb: largest request body in units of 1024 * 1024 bytes; 0 for any size.
+        accepted_keys_file: absolute path of the list of keys that clients need.
+        allow_origins: web pages that may call, as ``browser_safety.normal_origin`` spells them.
         file_logging: True if the switch was given, else None (a user file may decide).
         log_level: name of the lowest level that is logged, or None for the environment or the default.
     """
@@ -41,6 +44,8 @@ class LaunchArguments:
     concurrency_timeout: float = 900
     concurrency_level: str = "wilmer"
     max_request_mb: int = 256
+    accepted_keys_file: str | None = None
+    allow_origins: tuple[str, ...] = ()
     log_level: str | None = None
 
 
@@ -62,6 +67,11 @@ def build_parser(program: str | None = None) -> argparse.ArgumentParser:
     add("--port", type=int, metavar="N", help="port to listen on (default: the user's, else 5000; several users: 5050)")
     add("--listen", nargs="?", const=ALL_INTERFACES, metavar="ADDRESS",
         help="accept connections from the network, on this address only if one is given (default: this machine only)")
+    add("--accepted-keys-file", metavar="P",
+        help="let in only clients that send one of the keys in this file; Scripts/access_key.py makes them")
+    add("--allow-origin", metavar="URL", action="append", default=[],
+        help="a web page that may call from browsers, for example https://chat.example.com; can be given several times "
+             "(pages of this machine always may)")
     add("--concurrency", type=int, default=1, metavar="N", help="requests that run at a time, 0 = any number "
                                                                "(default: %(default)s)")
     add("--concurrency-timeout", type=float, default=900, metavar="S",
@@ -92,7 +102,9 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         logging_directory=_directory(raw.LoggingDirectory, keep_trailing=True),
         users=users, file_logging=raw.file_logging, port=raw.port, listen=_clean_address(raw.listen),
         concurrency=raw.concurrency, concurrency_timeout=raw.concurrency_timeout,
-        concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb, log_level=raw.log_level)
+        concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb,
+        accepted_keys_file=_file(raw.accepted_keys_file),
+        allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), log_level=raw.log_level)
 
 
 def apply_arguments(arguments: LaunchArguments) -> None:
@@ -114,6 +126,7 @@ def apply_arguments(arguments: LaunchArguments) -> None:
     instance.CONCURRENCY_TIMEOUT = arguments.concurrency_timeout
     instance.CONCURRENCY_LEVEL = arguments.concurrency_level
     instance.MAX_REQUEST_MB = arguments.max_request_mb
+    instance.ALLOWED_ORIGINS = arguments.allow_origins
 
 
 def _directory(value: str | None, keep_trailing: bool = False) -> str | None:
@@ -125,6 +138,17 @@ def _directory(value: str | None, keep_trailing: bool = False) -> str | None:
     return text
 
 
+def _file(value: str | None) -> str | None:
+    path = config_utils.clean_directory(value)
+    return os.path.abspath(path) if path else None
+
+
+def _origin(text: str) -> str | None:
+    """An origin as it is compared later, from what people type: a slash at its end, or ``*`` for every page."""
+    text = text.strip()
+    return ANY if text == ANY else normal_origin(text.rstrip("/") if text.count("/") == 3 else text)
+
+
 def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
     if raw.concurrency < 0:
         parser.error("--concurrency must be >= 0")
@@ -132,12 +156,26 @@ def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
         parser.error("--concurrency-timeout must be > 0")
     if raw.max_request_mb < 0:
         parser.error("--max-request-mb must be >= 0")
+    if raw.accepted_keys_file is not None and _file(raw.accepted_keys_file) is None:
+        parser.error("--accepted-keys-file needs the path of a file; without it nobody would be asked for a key")
+    _check_origins(parser, raw)
     if raw.port is not None and not 0 <= raw.port <= 65535:
         parser.error("--port must be between 0 and 65535")
     address = (raw.listen or "").strip()
     if "/" in address or "\\" in address or (address and os.path.isdir(address)):
         parser.error(f"--listen takes an address, and '{address}' is a directory: put --listen after the directory, "
                      "or name the directory with --ConfigDirectory")
+
+
+def _check_origins(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
+    for text in raw.allow_origin:
+        origin = _origin(text)
+        if origin is None:
+            parser.error(f"--allow-origin takes scheme, host and port of a page's address and nothing else, for "
+                         f"example https://chat.example.com or http://192.168.1.5:3000; not '{text}'")
+        if origin in (ANY, NULL) and raw.accepted_keys_file is None:
+            parser.error(f"--allow-origin {origin} lets every web page that you visit use this server; it is only "
+                         "possible together with --accepted-keys-file. Name the page instead.")
 
 
 def _clean_address(value: str | None) -> str | None:

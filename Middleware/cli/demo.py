@@ -36,12 +36,15 @@ def start_backend(port: int = DEMO_PORT) -> None:
         logger.info("A demo back-end already runs on port %d; using it", port)
 
 
-def instructions(base: str) -> list[str]:
+def instructions(base: str, key_needed: bool = False) -> list[str]:
     """The three lines a person needs to see the demo, after a line that says what it is."""
+    which, header = "any API key", ""
+    if key_needed:
+        which, header = "one of the accepted keys", '-H "Authorization: Bearer KEY" '
     body = '{\\"messages\\":[{\\"role\\":\\"user\\",\\"content\\":\\"Write a poem about rain\\"}],\\"stream\\":true}'
     return ["",
             "Demo mode: the answers come from a small built-in stand-in, not from a real LLM.",
-            f"  For your front-end, base URL:  {base}/v1  (any API key)",
-            f'  Or try:  curl -N {base}/v1/chat/completions -H "Content-Type: application/json" -d "{body}"',
+            f"  For your front-end, base URL:  {base}/v1  ({which})",
+            f'  Or try:  curl -N {base}/v1/chat/completions {header}-H "Content-Type: application/json" -d "{body}"',
             "  To connect a real LLM:  see README.md, \"Connect your own LLM\" (three steps)"]
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.api.logging_setup import set_up_logging
-from Middleware.cli import demo, users
+from Middleware.cli import access_notes, demo, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
 from Middleware.cli.console import prepare_process, say
 from Middleware.cli.errors import StartError
-from Middleware.cli.listening import bind_socket, is_loopback, url_of
-from Middleware.cli.stop_signals import exit_quietly_on_sigterm
+from Middleware.cli.listening import bind_socket, url_of
+from Middleware.cli.stop_signals import say_stopped
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.exceptions import ConfigurationError
@@ -36,6 +36,7 @@ class Launch:
     Attributes:
         sock: bound, not listening yet.
         port: the real one, also if 0 was asked for.
+        address: where ``host`` leads, in numbers; it decides who can connect.
         demo: the demo back-end runs, and the operator is told how to try it.
     """
 
@@ -43,6 +44,7 @@ class Launch:
     sock: socket.socket
     host: str
     port: int
+    address: str
     demo: bool = False
 
     def announce(self) -> None:
@@ -63,8 +65,8 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, prog
     """
     prepare_process()
     try:
-        exit_quietly_on_sigterm()
         serve(prepare(argv, program, threads))
+        say_stopped()
     except KeyboardInterrupt:
         return 0
     except StartError as error:
@@ -81,18 +83,20 @@ def prepare(argv: Sequence[str] | None = None, program: str | None = None, threa
     arguments = parse_arguments(argv, program)
     apply_arguments(arguments)
     users.check_users()
+    instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
     configure(arguments)
     host = instance.LISTEN_ADDRESS
     sock = bind_socket(host, users.resolve_port())
-    port: int = sock.getsockname()[1]
+    address, port = sock.getsockname()[:2]
     instance.PORT = port
     demo_mode = demo.is_wanted(arguments)
     if demo_mode:
         demo.start_backend()
     application = build_application(threads)
+    access_notes.write_log(address)
     gc.collect()
     gc.freeze()  # what the start made stays to the end: the collector need not look at it during requests
-    return Launch(application, sock, host, port, demo_mode)
+    return Launch(application, sock, host, port, address, demo_mode)
 
 
 def configure(arguments: LaunchArguments) -> None:
@@ -143,12 +147,8 @@ def describe(launch: Launch) -> list[str]:
              f"  Log files:      {log_folder}",
              f"  Users:          {', '.join(names)}",
              f"  Listening on:   {launch.host}, port {launch.port}: {base}"]
-    if is_loopback(launch.host):
-        lines.append("  Only programs on this machine can connect. Start with --listen to let others in.")
-    else:
-        lines.append("  WARNING: there is no password. Whoever reaches this address can use every configured user and "
-                     "LLM; listen only in a network you trust.")
-    return lines + (demo.instructions(base) if launch.demo else [])
+    lines += access_notes.describe(launch.address)
+    return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if launch.demo else [])
 
 
 def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:

@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from Middleware.api.access_keys import AccessKeys, AccessKeysError
 from Middleware.cli.console import say
 from Middleware.cli.errors import StartError
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.path_utils import split_name
 
 DEFAULT_PORT = 5000
 SEVERAL_USERS_PORT = 5050
@@ -41,6 +43,21 @@ def check_users() -> None:
             say(f"WARNING: {error}", error_stream=True)
     if not configured_users():
         _check_current_user()
+
+
+def served_users() -> list[str]:
+    """The configured users, else the current one."""
+    return configured_users() or [config_utils.get_current_username()]
+
+
+def read_access_keys(path: str | None) -> AccessKeys | None:
+    """The list of keys that clients need; None if there is none. Raises StartError if it cannot be used."""
+    if path is None:
+        return None
+    try:
+        return AccessKeys(path, served_users)
+    except (AccessKeysError, ConfigurationError) as error:
+        raise StartError(f"--accepted-keys-file: {error}") from error
 
 
 def current_user() -> str | None:
@@ -93,7 +110,7 @@ def resolve_logging_directory(given: str | None) -> str:
         return given
     user = current_user()
     if user:
-        return given.replace("<user>", user)
+        return given.replace("<user>", "/".join(split_name(user)))
     say("WARNING: <user> in --LoggingDirectory is left out: there is no single user.", error_stream=True)
     return _USER_TOKEN.sub("", given).rstrip("/\\") or default
 

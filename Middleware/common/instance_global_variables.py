@@ -5,6 +5,7 @@ Users' scripts read and set these names: none may change or go.
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.request_context import RequestContext, current_request, set_current_request
@@ -24,6 +25,8 @@ CONCURRENCY_LIMIT: int = 1
 CONCURRENCY_TIMEOUT: float = 900
 CONCURRENCY_LEVEL: str = "wilmer"
 MAX_REQUEST_MB: int = 256  # units of 1024 * 1024 bytes; 0: any size
+ACCESS_KEYS: Any = None  # an AccessKeys: who enters needs one of its keys; None: nobody is asked
+ALLOWED_ORIGINS: tuple[str, ...] = ()  # web pages that may call, beside those of this computer
 
 _request_semaphore: FairSemaphore | None = None
 

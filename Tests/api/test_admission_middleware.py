@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from werkzeug.test import Client, TestResponse
+from werkzeug.test import Client, EnvironBuilder, TestResponse
+from werkzeug.wrappers import Response
 
 from Middleware.api.admission_middleware import MEGABYTE, AdmissionMiddleware
 from Middleware.api.app import build_wsgi_application, create_app
@@ -64,11 +65,28 @@ def open_(app: Any, path: str = CHAT, method: str = "POST", **options: Any) -> T
     return Client(app).open(path, method=method, **options)
 
 
+def run_wsgi(app: Any, environ: dict[str, Any]) -> Response:
+    """The answer to a WSGI environ that the test client would have put right."""
+    return Response.from_app(app, environ)
+
+
 def keyed(key: str = "k", **more: str) -> dict[str, str]:
     return {"X-Idempotency-Key": key, **more}
 
 
 # -- the id ------------------------------------------------------------------------------------------------------------
+
+def test_a_method_in_small_letters_is_no_other_way_in() -> None:
+    """Not every server insists on capitals, and Flask does not."""
+    inner = Inner()
+    environ = EnvironBuilder(CHAT, method="POST", data=b"{}").get_environ()
+    with run_wsgi(AdmissionMiddleware(inner), {**environ, "REQUEST_METHOD": "post"}) as response:
+        request, = inner.requests
+        assert request is not None and running_requests.knows(request.request_id) and response.status_code == 200
+    page = {**environ, "REQUEST_METHOD": "post", "HTTP_SEC_FETCH_SITE": "cross-site"}
+    with run_wsgi(AdmissionMiddleware(inner), page) as response:
+        assert response.status_code == 403
+
 
 def test_each_post_has_an_id_by_which_it_can_be_cancelled() -> None:
     inner = Inner()
@@ -82,10 +100,10 @@ def test_each_post_has_an_id_by_which_it_can_be_cancelled() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE"])
-def test_other_methods_have_none(method: str) -> None:
+def test_other_methods_have_one_that_nothing_runs_under(method: str) -> None:
     inner = Inner()
     with open_(AdmissionMiddleware(inner), method=method, headers=keyed()) as response:
-        assert "X-Request-Id" not in response.headers
+        assert UUID.fullmatch(response.headers["X-Request-Id"])
     assert (inner.requests, inner.keys) == ([None], [None])
 
 
@@ -208,7 +226,7 @@ def test_a_refused_retry_displaces_nobody() -> None:
 def test_a_delete_has_a_limit_too() -> None:
     inner = Inner()
     with open_(AdmissionMiddleware(inner, 1), method="DELETE", data=b"x" * (MEGABYTE + 1)) as response:
-        assert response.status_code == 413 and "X-Request-Id" not in response.headers
+        assert response.status_code == 413 and UUID.fullmatch(response.headers["X-Request-Id"])
 
 
 # -- in front of the application ---------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from flask.ctx import RequestContext as RequestContextOfFlask
 
 from Middleware.api import api_helpers
+from Middleware.api.access_keys import PERMITTED_USERS_KEY
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext, request_scope
@@ -91,6 +93,79 @@ def test_several_users_need_a_name() -> None:
     assert "ann" not in str(caught.value)
     instance.set_request_user("bob")
     api_helpers.require_identified_user()
+
+
+def asked_by(**fields: Any) -> RequestContextOfFlask:
+    """A request in progress, with these fields in its WSGI environ."""
+    return Flask("test").test_request_context(environ_overrides={"HTTP_HOST": "127.0.0.1:5000", **fields})
+
+
+@pytest.mark.usefixtures("two_users")
+@pytest.mark.parametrize(("fields", "told"), [
+    ({}, True), ({"HTTP_HOST": "localhost:5000"}, True), ({"HTTP_HOST": "llm.example.com"}, False),
+    ({"HTTP_HOST": ""}, False), ({"HTTP_X_FORWARDED_FOR": "127.0.0.1"}, False), ({"HTTP_FORWARDED": "for=_x"}, False),
+    ({"HTTP_VIA": "1.1 Caddy"}, False), ({"HTTP_X_REAL_IP": "127.0.0.1"}, False)])
+def test_what_a_proxy_passes_on_is_not_local(fields: dict[str, str], told: bool) -> None:
+    with asked_by(**fields), pytest.raises(ClientError) as caught:
+        api_helpers.require_identified_user("127.0.0.1")
+    assert ("ann" in str(caught.value)) == told
+
+
+@pytest.mark.usefixtures("two_users")
+@pytest.mark.parametrize("peer", ["192.168.1.7", "::ffff:192.168.1.7", "", "127.0.0.1, 192.168.1.7"])
+def test_a_client_elsewhere_cannot_claim_to_be_local(peer: str) -> None:
+    with asked_by(HTTP_X_FORWARDED_FOR="127.0.0.1", HTTP_FORWARDED="for=127.0.0.1"), \
+            pytest.raises(ClientError) as caught:
+        api_helpers.require_identified_user(peer)
+    assert "ann" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("two_users")
+def test_a_key_for_one_user_opens_that_one_alone() -> None:
+    with asked_by(**{PERMITTED_USERS_KEY: frozenset({"ann"})}):
+        api_helpers.set_request_context_from_model("ann:greet")
+        api_helpers.require_identified_user("127.0.0.1")
+        api_helpers.set_request_context_from_model("bob:fast")
+        with pytest.raises(ClientError, match="key") as caught:
+            api_helpers.require_identified_user("127.0.0.1")
+        assert caught.value.status == 403 and "bob" not in str(caught.value)
+        api_helpers.set_request_context_from_model("nobody")
+        with pytest.raises(ClientError, match="Multi-user mode is active.*: ann$"):
+            api_helpers.require_identified_user("127.0.0.1")
+
+
+@pytest.mark.usefixtures("two_users")
+def test_a_key_shows_the_models_of_its_users(lab: Lab) -> None:
+    lab.write("Users/ann", {"sharedWorkflowsSubDirectoryOverride": "_ann", "allowSharedWorkflows": True})
+    everything = ["ann:greet", "bob"]
+    assert api_helpers.visible_model_ids() == everything
+    for permitted, visible in ((None, everything), ({"ann"}, ["ann:greet"]), ({"bob"}, ["bob"]), ({"an"}, [])):
+        with asked_by(**{PERMITTED_USERS_KEY: None if permitted is None else frozenset(permitted)}):
+            assert api_helpers.visible_model_ids() == visible
+
+
+def test_a_key_for_a_user_who_is_not_served_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current user changes while the server runs."""
+    for users in (None, ["tester"]):
+        monkeypatch.setattr(instance, "USERS", users)
+        with asked_by(**{PERMITTED_USERS_KEY: frozenset({"tester"})}):
+            api_helpers.require_identified_user()
+        with asked_by(**{PERMITTED_USERS_KEY: frozenset({"ann"})}), pytest.raises(ClientError) as caught:
+            api_helpers.require_identified_user()
+        assert caught.value.status == 403
+
+
+@pytest.mark.parametrize(("messages", "refused"), [
+    ([{}] * api_helpers.MAX_MESSAGES, ""), ([{}] * (api_helpers.MAX_MESSAGES + 1), "100001 messages; 100000"),
+    ([{"images": ["x"] * 500}] * 2, ""), ([{"images": ["x"] * 500}] * 2 + [{"images": ["x"]}], "1001 images; 1000")],
+    ids=["messages", "too many messages", "images", "too many images"])
+def test_counts(messages: list[dict[str, Any]], refused: str) -> None:
+    if not refused:
+        api_helpers.check_counts(messages)
+        return
+    with pytest.raises(ClientError, match=refused) as caught:
+        api_helpers.check_counts(messages)
+    assert caught.value.status == 413
 
 
 def test_a_single_user_needs_no_name() -> None:

@@ -60,6 +60,13 @@ def test_listen(words, address):
     (["--concurrency-level", "x"], "--concurrency-level"),
     (["--max-request-mb", "-1"], "--max-request-mb must be >= 0"),
     (["--max-request-mb", "1.5"], "--max-request-mb"),
+    (["--accepted-keys-file", ""], "--accepted-keys-file needs"),
+    (["--accepted-keys-file", "  "], "--accepted-keys-file needs"),
+    (["--allow-origin", "chat.example.com"], "not 'chat.example.com'"),
+    (["--allow-origin", "https://chat.example.com/ui"], "not 'https://chat.example.com/ui'"),
+    (["--allow-origin", "https://a.b", "--allow-origin", ""], "--allow-origin takes"),
+    (["--allow-origin", "*"], "together with --accepted-keys-file"),
+    (["--allow-origin", "null"], "together with --accepted-keys-file"),
     (["--port", "70000"], "--port"),
     (["--listen", "cfg/"], "--ConfigDirectory"),
     (["--log-level", "chatty"], "--log-level"),
@@ -112,3 +119,26 @@ def test_everything_given_is_stored(monkeypatch):
         ["u", "v"], True, 81, "10.0.0.4")
     assert (instance.CONCURRENCY_LIMIT, instance.CONCURRENCY_TIMEOUT, instance.CONCURRENCY_LEVEL,
             instance.MAX_REQUEST_MB) == (0, 2.5, "endpoint", 0)
+
+
+def test_accepted_keys_file_is_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parse_arguments(["--accepted-keys-file", " keys.txt "]).accepted_keys_file == str(tmp_path / "keys.txt")
+    assert parse_arguments(["--accepted-keys-file", "~/k"]).accepted_keys_file == os.path.join(
+        os.path.abspath(os.path.expanduser("~")), "k")
+    assert parse_arguments([]).accepted_keys_file is None
+
+
+@pytest.mark.parametrize(("typed", "kept"), [
+    (["https://Chat.example.com/", "http://192.168.1.5:3000"], ("https://chat.example.com", "http://192.168.1.5:3000")),
+    ([" https://a.b:443 "], ("https://a.b",)), (["app://obsidian.md"], ("app://obsidian.md",)), ([], ())])
+def test_allowed_origins(typed, kept):
+    assert parse_arguments([word for text in typed for word in ("--allow-origin", text)]).allow_origins == kept
+
+
+@pytest.mark.parametrize("origin", ["*", "null"])
+def test_every_page_may_be_allowed_where_keys_are_asked_for(origin, monkeypatch):
+    monkeypatch.setattr(instance, "ALLOWED_ORIGINS", ())
+    arguments = parse_arguments(["--allow-origin", origin, "--accepted-keys-file", "k"])
+    apply_arguments(arguments)
+    assert instance.ALLOWED_ORIGINS == arguments.allow_origins == (origin,)

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from flask import Flask, Response
 from flask import request as http
@@ -104,6 +105,7 @@ class BaseApiHandler(ABC):
     def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],
             body: Callable[[FinishedAnswer], dict[str, Any]], tools: Any = None, tool_choice: Any = None) -> Response:
         """Run the engine and answer in this dialect: with ``renderer`` streamed, with ``body`` whole."""
+        api_helpers.check_counts(messages)
         offered = tools if isinstance(tools, list) and tools else None
 
         def start() -> Iterator[Any]:
@@ -145,7 +147,7 @@ def streamed_answer(context: RequestContext, start: Start, renderer: StreamRende
 def read_json_body() -> dict[str, Any]:
     """The request's JSON object, whatever its content type says."""
     try:
-        body = json.loads(http.get_data(cache=False))
+        body = json.loads(http.get_data(cache=False), parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
         body = None
     if body is None:
@@ -153,6 +155,18 @@ def read_json_body() -> dict[str, Any]:
     if not isinstance(body, dict):
         raise ClientError("The request body must be a JSON object.")
     return body
+
+
+def _no_number(name: str) -> NoReturn:
+    """NaN and the infinities, which Python would accept, and no LLM server could be sent."""
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        _no_number(digits)
+    return number
 
 
 def stream_flag(body: dict[str, Any], default: bool) -> bool:

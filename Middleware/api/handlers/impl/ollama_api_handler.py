@@ -23,7 +23,6 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.response_builder_service import Counters, ResponseBuilderService
 from Middleware.services.stream_renderers import OllamaChatStream, OllamaGenerateStream
-from Middleware.utilities import config_utils
 
 
 class OllamaApiHandler(BaseApiHandler):
@@ -51,14 +50,14 @@ class OllamaApiHandler(BaseApiHandler):
 
     # -- models --------------------------------------------------------------------------------------------------
     def tags(self) -> Response:
-        return self.listing(self.builder.build_ollama_tags_response)
+        return self.listing(lambda: self.builder.build_ollama_tags_response(api_helpers.visible_model_ids()))
 
     def version(self) -> Response:
         return self.listing(self.builder.build_ollama_version_response)
 
     def running(self) -> Response:
         """The loaded models: every model is, as WilmerAI loads none itself."""
-        return self.listing(self.builder.build_ollama_ps_response)
+        return self.listing(lambda: self.builder.build_ollama_ps_response(api_helpers.visible_model_ids()))
 
     def show(self) -> Response:
         """What a model can do; IDE assistants look for ``tools`` and ``vision`` before they offer it."""
@@ -70,7 +69,7 @@ class OllamaApiHandler(BaseApiHandler):
         if not isinstance(name, str):
             raise ClientError("The 'model' field is required.")
         listed = name.removesuffix(api_helpers.LATEST)
-        if listed not in config_utils.model_ids():
+        if listed not in api_helpers.visible_model_ids():
             raise ClientError(f"model '{name[:100]}' not found", 404)
         return self.builder.build_ollama_show_response(listed)
 
@@ -128,6 +127,7 @@ class OllamaApiHandler(BaseApiHandler):
         request_id = read_json_body().get("request_id")
         if not isinstance(request_id, str) or not request_id:
             raise ClientError("The 'request_id' field is required.")
+        api_helpers.require_permitted_request(request_id)
         cancellation_service.request_cancellation(request_id)
         return {"status": "cancelled", "request_id": request_id}
 

@@ -16,7 +16,6 @@ from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext
 from Middleware.services.response_builder_service import ResponseBuilderService
 from Middleware.services.stream_renderers import OpenAIChatStream, OpenAICompletionStream
-from Middleware.utilities import config_utils
 
 
 class OpenAIApiHandler(BaseApiHandler):
@@ -42,7 +41,7 @@ class OpenAIApiHandler(BaseApiHandler):
 
     # -- models --------------------------------------------------------------------------------------------------
     def models(self) -> Response:
-        return self.listing(self.builder.build_openai_models_response)
+        return self.listing(lambda: self.builder.build_openai_models_response(api_helpers.visible_model_ids()))
 
     def model(self, name: str) -> Response:
         """One entry of the list; clients ask for it to see whether a model exists."""
@@ -50,7 +49,7 @@ class OpenAIApiHandler(BaseApiHandler):
 
     def _model(self, name: str) -> dict[str, Any]:
         listed = name.rstrip("/").removesuffix(api_helpers.LATEST)
-        if listed not in config_utils.model_ids():
+        if listed not in api_helpers.visible_model_ids():
             raise ClientError(f"There is no model '{name[:100]}'.", 404)
         return self.builder.build_openai_model(listed)
 

@@ -1,0 +1,257 @@
+"""The keys that let clients in: a file of them, looked at again when it changes.
+
+A line of the file is a key, or ``sha256:`` and the hash of one, optionally followed by ``user=NAME``::
+
+    # phones and laptops
+    wilmer-Zk3...                      every user
+    sha256:4be07c1a98d3525f...         every user; the file does not hold the key itself
+    sha256:b1f20d6e73c9a804...  user=alice
+
+A key may stand on several lines, for several users.
+"""
+from __future__ import annotations
+
+import difflib
+import hashlib
+import hmac
+import logging
+import os
+import re
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from Middleware.exceptions import WilmerError
+
+logger = logging.getLogger(__name__)
+
+PERMITTED_USERS_KEY = "wilmer.permitted_users"
+"""In the WSGI environ: the names of the users that the request's key is for, None for all."""
+RECHECK_SECONDS = 1.0
+SETTLED_SECONDS = 3.0  # a file changed more recently than this may change again under the same time stamp
+SHORT_KEY = 16  # characters
+MAX_FILE_BYTES = 1024 * 1024
+HASHED = "sha256:"
+USER_FIELD = "user="
+_COMMENT = re.compile(r"(?:^|\s)#.*")
+_HASH = re.compile(r"[0-9a-fA-F]{64}")
+
+
+class AccessKeysError(Exception):
+    """The file cannot be used. The text names file and line, never a key."""
+
+
+class NoKeysError(AccessKeysError):
+    """There is nothing wrong with the file, but no key is in it."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a known key permits: these users, or all if ``users`` is None."""
+
+    users: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class AcceptedKey:
+    """One line of the file. ``digest``: SHA-256 of the key; ``user`` None: every user; ``short``: easy to guess."""
+
+    digest: bytes
+    user: str | None = None
+    plain: bool = False
+    short: bool = False
+
+
+class AccessKeys:
+    """The accepted keys of one file. Thread-safe.
+
+    Args:
+        path: the file.
+        users: the names of the users that are served at the time of the call.
+        clock: counts seconds (tests replace it).
+
+    Raises AccessKeysError if the file is not usable now. Later on a file that is not usable is logged, and the last
+    good list stays in force; but if somebody took the last key out of the file, no key is accepted any more.
+    """
+
+    def __init__(self, path: str, users: Callable[[], Sequence[str]],
+                 clock: Callable[[], float] = time.monotonic) -> None:
+        self.path = path
+        self._users = users
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told_of_spelling = False
+        self._complaint = ""
+        self._signature = _signature(path)
+        self.keys = parse_keys(_read(path), users(), path)
+        self._next_look = clock() + RECHECK_SECONDS
+
+    def grant(self, authorization: str | None) -> Grant | None:
+        """What the ``Authorization`` header permits; None if it carries none of the keys.
+
+        Every key is compared, so that the time taken tells nothing. A key of some users needs the exact ``Bearer`` by
+        which their conversations are kept apart; with another spelling it would reach those kept without a key.
+        """
+        self._look_again()
+        scheme, _, text = (authorization or "").partition(" ")
+        digests = _digests(text.strip(" \t")) if scheme.lower() == "bearer" else set()
+        users = {key.user for key in self.keys for digest in digests if hmac.compare_digest(digest, key.digest)}
+        if users and scheme != "Bearer":
+            self._tell_of_spelling(scheme)
+            users &= {None}
+        if None in users:
+            return Grant()
+        return Grant(frozenset(user for user in users if user is not None)) if users else None
+
+    def warnings(self) -> list[str]:
+        """What the operator should mend, though the file can be used."""
+        found = []
+        if any(key.short for key in self.keys):
+            found.append(f"{self.path}: a key has less than {SHORT_KEY} characters and may be guessed; "
+                         "Scripts/access_key.py makes good ones.")
+        if any(key.plain for key in self.keys) and _others_may_read(self.path):
+            found.append(f"{self.path}: other users of this computer can read the keys in it; "
+                         "end that with: chmod 600 FILE")
+        return found
+
+    def _tell_of_spelling(self, scheme: str) -> None:
+        if not self._told_of_spelling:
+            self._told_of_spelling = True
+            logger.warning("A client writes %s in place of 'Bearer': its conversations are kept as those of clients "
+                           "without a key, and a key with '%s' does not let it in.", ascii(scheme), USER_FIELD)
+
+    # -- the file --------------------------------------------------------------------------------------------------
+    def _look_again(self) -> None:
+        now = self._clock()
+        if now < self._next_look or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._next_look = now + RECHECK_SECONDS
+            signature = _signature(self.path)
+            if signature != self._signature or _is_unsettled(signature):
+                self._signature = signature
+                self._reload()
+        finally:
+            self._lock.release()
+
+    def _reload(self) -> None:
+        try:
+            keys = parse_keys(_read(self.path), self._users(), self.path)
+        except NoKeysError as error:
+            self.keys = ()
+            self._complain(f"{error} Nobody is let in until there is one.")
+            return
+        except (AccessKeysError, WilmerError) as error:
+            self._complain(f"{error} The keys accepted until now stay accepted.")
+            return
+        self._complaint = ""
+        if keys != self.keys:
+            self.keys = keys
+            logger.info("The accepted keys have changed: %s now holds %d", self.path, len(keys))
+
+    def _complain(self, text: str) -> None:
+        """Log an error, once as long as it is the same."""
+        if text != self._complaint:
+            logger.error("%s", text)
+        self._complaint = text
+
+
+def _digests(text: str) -> set[bytes]:
+    """The hashes that a client's key may have in the file: none, one, or two of a key that is not ASCII."""
+    if not text:
+        return set()
+    encodings = ("utf-8",) if text.isascii() else ("utf-8", "latin-1")  # WSGI shows bytes as Latin-1, sent as UTF-8
+    try:
+        return {hashlib.sha256(text.encode(encoding)).digest() for encoding in encodings}
+    except UnicodeEncodeError:
+        return set()
+
+
+def parse_keys(data: bytes, users: Sequence[str], name: str) -> tuple[AcceptedKey, ...]:
+    """The keys of a file's content, one at least. ``name`` of the file is for errors. Raises AccessKeysError."""
+    try:
+        lines = data.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise AccessKeysError(f"{name}, line {number}: the file is not UTF-8 text. Save it as UTF-8.") from None
+    keys = []
+    for number, line in enumerate(lines, 1):
+        words = _COMMENT.sub("", line).strip().split(None, 1)
+        if words:
+            keys.append(_key(words, users, f"{name}, line {number}"))
+    if not keys:
+        raise NoKeysError(f"{name}: there is no key in it. Make one with Scripts/access_key.py --add FILE.")
+    return tuple(keys)
+
+
+def _key(words: Sequence[str], users: Sequence[str], where: str) -> AcceptedKey:
+    """The key of one line: the key itself or its hash, and perhaps the field of the user."""
+    user = _user(words[1].strip(), users, where) if len(words) > 1 else None
+    text = words[0]
+    if text.startswith(USER_FIELD):
+        raise AccessKeysError(f"{where}: the key is missing before '{USER_FIELD}'.")
+    if not text.lower().startswith(HASHED):
+        if not text.isprintable():
+            raise AccessKeysError(f"{where}: a key cannot hold control characters.")
+        return AcceptedKey(hashlib.sha256(text.encode("utf-8")).digest(), user, True, len(text) < SHORT_KEY)
+    digits = text[len(HASHED):]
+    if not _HASH.fullmatch(digits):
+        raise AccessKeysError(f"{where}: after '{HASHED}' come 64 hexadecimal digits, and these are not. "
+                              "Scripts/access_key.py --hash makes the line of a key.")
+    return AcceptedKey(bytes.fromhex(digits), user)
+
+
+def _user(field: str, users: Sequence[str], where: str) -> str:
+    if not field.startswith(USER_FIELD) or not field[len(USER_FIELD):].strip():
+        raise AccessKeysError(f"{where}: after the key only '{USER_FIELD}NAME' may follow. A key has no blanks in it, "
+                              "and a comment begins with '#'.")
+    name = field[len(USER_FIELD):].strip()
+    if name in users:
+        return name
+    spelled = {known.casefold(): known for known in users}
+    near = difflib.get_close_matches(name.casefold(), list(spelled), n=1)
+    hint = f" Did you mean '{spelled[near[0]]}'?" if near else ""
+    raise AccessKeysError(f"{where}: '{name}' is none of the users that are served ({', '.join(users)}).{hint}")
+
+
+def _read(path: str) -> bytes:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise AccessKeysError(f"{path}: this is not a file.")
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise AccessKeysError(f"{path}: there is no such file of keys. Make it with "
+                              "Scripts/access_key.py --add FILE.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise AccessKeysError(f"{path}: the file of keys cannot be read: {reason}.") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise AccessKeysError(f"{path}: this is too large to be a file of keys.")
+    return data
+
+
+def _signature(path: str) -> tuple[int, ...] | None:
+    """What changes when the file does; None if it cannot be looked at."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
+
+
+def _is_unsettled(signature: tuple[int, ...] | None) -> bool:
+    return signature is not None and abs(time.time() - signature[0] / 1e9) < SETTLED_SECONDS
+
+
+def _others_may_read(path: str) -> bool:
+    """Whether the file mode lets every account of the computer read it; False where modes do not say."""
+    if sys.platform == "win32":
+        return False
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IROTH)
+    except OSError:
+        return False

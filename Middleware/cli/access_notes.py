@@ -1,0 +1,65 @@
+"""What the operator is told at start about who can reach the server."""
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import subprocess
+import sys
+
+from Middleware.cli.listening import is_loopback
+from Middleware.common import instance_global_variables as instance
+from Middleware.utilities import config_utils
+
+logger = logging.getLogger(__name__)
+
+KEY_FILE = "accepted-keys.txt"
+RULE = "!" * 100
+
+
+def describe(host: str) -> list[str]:
+    """The lines printed at start for a server that listens on ``host``."""
+    lines = []
+    if instance.ACCESS_KEYS is not None:
+        keys = instance.ACCESS_KEYS
+        lines.append(f"  Accepted keys:  {len(keys.keys)}, from {keys.path}")
+        lines += [f"  WARNING: {text}" for text in keys.warnings()]
+    if instance.ALLOWED_ORIGINS:
+        lines.append(f"  Web pages:      {', '.join(instance.ALLOWED_ORIGINS)}, and those of this machine")
+    if is_loopback(host):
+        return [*lines, "  Only programs on this machine can connect. Start with --listen to let others in."]
+    return lines if instance.ACCESS_KEYS is not None else [*lines, *_warning()]
+
+
+def write_log(host: str) -> None:
+    """Warn in the log, too, of what may let strangers in."""
+    if instance.ACCESS_KEYS is not None:
+        for text in instance.ACCESS_KEYS.warnings():
+            logger.warning("%s", text)
+    elif not is_loopback(host):
+        logger.warning("Listening on %s without --accepted-keys-file: whoever reaches this address can use every "
+                       "configured user and LLM", host)
+
+
+def _warning() -> list[str]:
+    path = os.path.join(config_utils.get_root_public_directory(), KEY_FILE)
+    path = os.path.abspath(path)
+    script = os.path.join(config_utils.get_project_root_directory_path(), "Scripts", "access_key.py")
+    program, *words = sys.argv
+    start = [sys.executable, os.path.abspath(program), *words, "--accepted-keys-file", path]
+    return ["",
+            RULE,
+            "!!  WARNING: there is no password. Whoever reaches this address can use every configured user,",
+            "!!  workflow and LLM, and what conversations have left in their memories.",
+            "!!",
+            "!!  To end this, make a key. It is shown once; give it to your clients as their API key:",
+            f"!!    {command([sys.executable, script, '--add', path])}",
+            "!!  Then stop this server and start it with the list of keys:",
+            f"!!    {command(start)}",
+            "!!  More: Docs/User/network-access.md",
+            RULE]
+
+
+def command(words: list[str]) -> str:
+    """A command line that this computer's shell takes as it is."""
+    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)

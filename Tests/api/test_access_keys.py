@@ -1,0 +1,271 @@
+"""The list of accepted keys: what its lines say, what is wrong with them, and edits while the server runs."""
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from Middleware.api.access_keys import RECHECK_SECONDS, AccessKeys, AccessKeysError, Grant, parse_keys
+
+LONG = "a-key-of-some-length"
+OTHER = "another-key-of-some-length"
+USERS = ["ann", "bob", "Carol Ann"]
+EVERYONE = Grant()
+
+
+def hashed(key: str) -> str:
+    return "sha256:" + hashlib.sha256(key.encode("utf-8")).hexdigest()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class KeyFile:
+    """A list on disk, and the object that reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keys.txt"
+        self.clock = Clock()
+
+    def write(self, text: str | bytes) -> None:
+        self.path.write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
+
+    def load(self, text: str | bytes) -> AccessKeys:
+        self.write(text)
+        return AccessKeys(str(self.path), lambda: USERS, self.clock)
+
+    def edit(self, text: str) -> None:
+        """Change the file, and let the time pass after which it is looked at again."""
+        self.write(text)
+        self.pass_time()
+
+    def pass_time(self) -> None:
+        self.clock.now += RECHECK_SECONDS
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path)
+
+
+def grant(keys: AccessKeys, key: str, scheme: str = "Bearer") -> Grant | None:
+    return keys.grant(f"{scheme} {key}")
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("text", [
+    LONG, f"{LONG}\n", f"  {LONG}  \r\n", f"# mine\n\n{LONG} # phone\n", f"\ufeff{LONG}", f"x\n{LONG}\ny",
+    hashed(LONG), hashed(LONG).upper().replace("SHA", "sha"), f"\t{hashed(LONG)}\t# a\n#b"])
+def test_a_key_of_the_list_opens_for_every_user(file: KeyFile, text: str) -> None:
+    keys = file.load(text)
+    assert grant(keys, LONG) == EVERYONE
+    assert grant(keys, OTHER) is None
+
+
+@pytest.mark.parametrize(("text", "users"), [
+    (f"{LONG} user=ann", {"ann"}), (f"{LONG}\tuser=Carol Ann  # both names", {"Carol Ann"}),
+    (f"{hashed(LONG)}   user=bob", {"bob"}), (f"{LONG} user=ann\n{hashed(LONG)} user=bob", {"ann", "bob"}),
+    (f"{OTHER}\n{LONG} user= ann", {"ann"}), (f"{LONG} user=ann\n{LONG}", None),
+    (f"{LONG}\n{LONG} user=ann", None)])
+def test_a_key_may_be_for_some_users(file: KeyFile, text: str, users: set[str] | None) -> None:
+    assert grant(file.load(text), LONG) == Grant(None if users is None else frozenset(users))
+
+
+@pytest.mark.parametrize("header", [
+    None, "", "Bearer", "Bearer ", LONG, f"Basic {LONG}", f"Bearer{LONG}", f"Bearer {LONG}x", f"Bearer {LONG[:-1]}",
+    f"Bearer {LONG.upper()}", f"Bearer {hashed(LONG)}", f"Bearer {hashed(LONG)[7:]}", f"Bearer {LONG} {LONG}",
+    f"Bearer {LONG}, Bearer {LONG}", "Bearer #", "Bearer \ud800"])
+def test_no_key_of_the_list_no_entry(file: KeyFile, header: str | None) -> None:
+    assert file.load(f"# {OTHER}\n{LONG}").grant(header) is None
+
+
+def test_the_scheme_may_be_spelled_as_one_likes_and_the_log_tells_what_that_costs(
+        file: KeyFile, caplog: pytest.LogCaptureFixture) -> None:
+    keys = file.load(LONG)
+    assert grant(keys, LONG) == EVERYONE and caplog.text == ""
+    assert grant(keys, OTHER, "bEARER") is None and caplog.text == ""
+    for scheme in ("bearer", "BEARER"):
+        assert grant(keys, LONG, scheme) == EVERYONE
+    assert len(caplog.records) == 1 and "bearer" in caplog.text and LONG not in caplog.text
+
+
+def test_a_key_of_one_user_needs_the_spelling_by_which_conversations_are_kept_apart(file: KeyFile) -> None:
+    keys = file.load(f"{LONG} user=ann\n{OTHER}\n{OTHER} user=bob")
+    assert grant(keys, LONG) == Grant(frozenset(["ann"])) and grant(keys, LONG, "bearer") is None
+    assert grant(keys, OTHER, "bearer") == EVERYONE
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("store", [str, hashed], ids=["plain", "hashed"])
+@pytest.mark.parametrize("key", ["schlüssel-für-drei", "la-clé-qui-est-là"])  # à ends with the byte of a blank
+def test_a_key_that_is_not_ascii(file: KeyFile, key: str, store: Callable[[str], str], encoding: str) -> None:
+    keys = file.load(store(key))
+    assert grant(keys, key.encode(encoding).decode("latin-1")) == EVERYONE
+    assert grant(keys, key.encode("ascii", "ignore").decode()) is None
+
+
+def test_every_key_is_compared_whichever_fits(file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+    keys = file.load("\n".join(f"key-number-{number:010}" for number in range(5)))
+
+    def compare(sent: bytes, known: bytes) -> bool:
+        compared.append(known)
+        return sent == known
+
+    monkeypatch.setattr("Middleware.api.access_keys.hmac.compare_digest", compare)
+    for key in ("key-number-0000000000", "key-number-0000000004", "none"):
+        compared.clear()
+        grant(keys, key)
+        assert len(set(compared)) == 5
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("text", "problem"), [
+    ("", "no key in it"), ("# nothing\n\n  \n", "no key in it"),
+    (f"\n{LONG}\nsha256:12", "line 3: .*64 hexadecimal"), (f"{LONG}\n{hashed(LONG)}0", "line 2: .*64 hexadecimal"),
+    ("sha256:" + "g" * 64, "line 1: .*64 hexadecimal"), ("sha256:", "64 hexadecimal"),
+    (f"sha256: {'0' * 64}", "line 1: "), (f"{LONG} alice", "line 1: .*'user=NAME'"),
+    (f"{LONG} user=", "line 1: .*'user=NAME'"), ("user=ann", "line 1: the key is missing"),
+    (f"{LONG}\n# x\n{LONG} user=anne", "line 3: 'anne' is none of the users.*ann, bob.*Did you mean 'ann'"),
+    (f"{LONG} user=ANN", "Did you mean 'ann'"), (f"{LONG} user=zzz", "'zzz' is none"),
+    (f"{LONG}\nse\x00cret-of-some-length", "line 2: .*control"),
+    (f"{LONG}\n".encode() + b"\xff\xfe", "line 2: .*UTF-8"), (LONG.encode("utf-16"), "line 1: .*UTF-8")])
+def test_mistakes_are_named_with_file_and_line_and_without_the_key(file: KeyFile, text: str | bytes,
+                                                                   problem: str) -> None:
+    with pytest.raises(AccessKeysError, match=problem) as caught:
+        file.load(text)
+    assert str(file.path) in str(caught.value) and "\n" not in str(caught.value)
+    assert "length" not in str(caught.value) and hashed(LONG)[7:20] not in str(caught.value)
+
+
+def test_a_name_that_is_like_none_has_no_hint() -> None:
+    with pytest.raises(AccessKeysError) as caught:
+        parse_keys(f"{LONG} user=zzz".encode(), USERS, "f")
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for path, problem in ((tmp_path / "none.txt", "no such file"), (tmp_path, "not a file"),
+                          (Path(f"{tmp_path}/a\x00b"), "cannot be read")):
+        with pytest.raises(AccessKeysError, match=problem) as caught:
+            AccessKeys(str(path), lambda: USERS)
+        assert re.escape(str(path)) and str(path) in str(caught.value)
+
+
+@pytest.mark.skipif(sys.platform == "win32" or not hasattr(os, "geteuid") or os.geteuid() == 0,
+                    reason="nothing keeps this account from reading")
+def test_a_file_that_may_not_be_read(file: KeyFile) -> None:
+    file.write(LONG)
+    file.path.chmod(0)
+    with pytest.raises(AccessKeysError, match="cannot be read: Permission denied"):
+        AccessKeys(str(file.path), lambda: USERS)
+
+
+def test_a_large_file_is_no_list(file: KeyFile) -> None:
+    with pytest.raises(AccessKeysError, match="too large"):
+        file.load(f"{LONG}\n" * 60_000)
+
+
+# -- warnings ----------------------------------------------------------------------------------------------------------
+
+posix_only = pytest.mark.skipif(sys.platform == "win32", reason="file modes do not say who may read there")
+
+
+@posix_only
+@pytest.mark.parametrize(("mode", "text", "warned"), [
+    (0o600, LONG, False), (0o640, LONG, False), (0o644, LONG, True), (0o604, LONG, True),
+    (0o644, hashed(LONG), False), (0o644, f"{hashed(LONG)}\n{OTHER}", True)])
+def test_a_list_of_keys_that_others_can_read(file: KeyFile, mode: int, text: str, warned: bool) -> None:
+    keys = file.load(text)
+    file.path.chmod(mode)
+    assert any("can read" in warning for warning in keys.warnings()) == warned
+
+
+@pytest.mark.parametrize(("text", "warned"), [("short", True), ("x" * 15, True), ("x" * 16, False),
+                                              (hashed("short"), False)])
+def test_a_key_that_may_be_guessed(file: KeyFile, text: str, warned: bool) -> None:
+    keys = file.load(text)
+    file.path.chmod(0o600)
+    assert bool(keys.warnings()) == warned
+    assert "short" not in "".join(keys.warnings())
+
+
+# -- edits while the server runs ---------------------------------------------------------------------------------------
+
+def test_an_edit_counts_after_a_second(file: KeyFile) -> None:
+    keys = file.load(LONG)
+    file.write(OTHER)
+    assert grant(keys, LONG) == EVERYONE and grant(keys, OTHER) is None
+    file.pass_time()
+    assert grant(keys, LONG) is None and grant(keys, OTHER) == EVERYONE
+
+
+def test_an_edit_that_changes_no_time_stamp_counts_too(file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time stamps advance in steps, two edits of the same size may look alike."""
+    keys = file.load("a" * 20)
+    status = os.stat(file.path)
+    monkeypatch.setattr("Middleware.api.access_keys._signature", lambda path: (status.st_mtime_ns, 20))
+    for letter in "bc":
+        file.edit(letter * 20)
+        assert grant(keys, letter * 20) == EVERYONE
+
+
+@pytest.mark.parametrize("text", ["", f"# {LONG}\n"], ids=["empty", "comments"])
+def test_a_list_whose_last_key_was_taken_away_lets_nobody_in(file: KeyFile, caplog: pytest.LogCaptureFixture,
+                                                             text: str) -> None:
+    keys = file.load(LONG)
+    file.edit(text)
+    for _ in range(3):
+        assert grant(keys, LONG) is None and keys.grant(None) is None
+        file.pass_time()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert str(file.path) in caplog.text and "Nobody is let in" in caplog.text and LONG not in caplog.text
+    file.edit(f"{OTHER}\nsha256:1")
+    assert grant(keys, OTHER) is None and grant(keys, LONG) is None
+    file.edit(LONG)
+    assert grant(keys, LONG) == EVERYONE
+
+
+@pytest.mark.parametrize("text", [f"{OTHER}\nsha256:1", f"{OTHER} user=zoe"], ids=["bad hash", "unknown user"])
+def test_a_broken_edit_leaves_the_last_good_list(file: KeyFile, caplog: pytest.LogCaptureFixture, text: str) -> None:
+    keys = file.load(LONG)
+    file.edit(text)
+    for _ in range(3):
+        assert grant(keys, LONG) == EVERYONE and grant(keys, OTHER) is None
+        file.pass_time()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert str(file.path) in caplog.text and OTHER not in caplog.text
+    file.edit(OTHER)
+    assert grant(keys, LONG) is None and grant(keys, OTHER) == EVERYONE
+
+
+def test_a_list_that_is_gone_opens_nothing(file: KeyFile, caplog: pytest.LogCaptureFixture) -> None:
+    keys = file.load(LONG)
+    file.path.unlink()
+    file.pass_time()
+    assert grant(keys, LONG) == EVERYONE and grant(keys, OTHER) is None and keys.grant(None) is None
+    assert "no such file" in caplog.text
+    file.edit(OTHER)
+    assert grant(keys, OTHER) == EVERYONE
+
+
+def test_a_file_that_stays_is_read_no_more(file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = file.load(LONG)
+    os.utime(file.path, (1, 1))
+    file.pass_time()
+    assert grant(keys, LONG) == EVERYONE
+    monkeypatch.setattr("Middleware.api.access_keys._read", lambda path: pytest.fail("read again"))
+    file.pass_time()
+    assert grant(keys, LONG) == EVERYONE

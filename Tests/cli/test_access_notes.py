@@ -1,0 +1,97 @@
+"""What the operator is told about who can reach the server."""
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from Middleware.api.access_keys import AccessKeys
+from Middleware.cli import access_notes, startup
+from Middleware.cli.listening import bind_socket
+from Middleware.common import instance_global_variables as instance
+from Middleware.utilities import config_utils
+
+
+@pytest.fixture(autouse=True)
+def fresh(config, monkeypatch):
+    monkeypatch.setattr(instance, "ACCESS_KEYS", None)
+    monkeypatch.setattr(instance, "ALLOWED_ORIGINS", ())
+
+
+@pytest.fixture
+def keys(tmp_path, monkeypatch):
+    def accept(text):
+        path = tmp_path / "keys.txt"
+        path.write_text(text, "utf-8")
+        path.chmod(0o600)
+        monkeypatch.setattr(instance, "ACCESS_KEYS", AccessKeys(str(path), lambda: []))
+        return str(path)
+
+    return accept
+
+
+def test_on_this_machine_only(caplog):
+    text, = access_notes.describe("127.0.0.1")
+    access_notes.write_log("127.0.0.1")
+    assert "--listen" in text and "WARNING" not in text and caplog.text == ""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5"])
+def test_the_warning_cannot_be_overlooked(host, caplog):
+    lines = access_notes.describe(host)
+    framed = lines[lines.index(access_notes.RULE) + 1:-1]
+    assert lines[-1] == access_notes.RULE and len(framed) > 5 and all(line.startswith("!!") for line in framed)
+    assert "WARNING: there is no password" in framed[0]
+    access_notes.write_log(host)
+    record, = caplog.records
+    assert record.levelname == "WARNING" and host in record.getMessage()
+
+
+@pytest.mark.parametrize(("address", "name", "warned"), [
+    ("127.0.0.1", "mybox", False), ("127.0.0.1", "127.0.0.1", False), ("0.0.0.0", "127.my.example", True)])
+def test_the_address_counts_and_not_its_name(address, name, warned, monkeypatch):
+    """A computer's own name often leads to 127.0.1.1, and a name that begins with 127. to anywhere."""
+    monkeypatch.setattr(instance, "LOGGING_DIRECTORY", "")
+    with bind_socket(address, 0) as sock:
+        lines = startup.describe(startup.Launch(lambda *_: [], sock, name, 5000, address))
+    assert (access_notes.RULE in lines) == warned
+    assert any("Only programs on this machine" in line for line in lines) != warned
+
+
+def test_its_commands_work_as_they_are_printed(tmp_path, monkeypatch):
+    public = tmp_path / "my public"
+    public.mkdir()
+    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(public))
+    monkeypatch.setattr(sys, "argv", ["run_waitress.py", "--User", "a b", "--listen"])
+    make, start = [line.removeprefix("!!    ") for line in access_notes.describe("0.0.0.0")
+                   if line.startswith("!!    ")]
+    subprocess.run(make, shell=True, check=True, capture_output=True)
+    file = public / access_notes.KEY_FILE
+    assert len(AccessKeys(str(file), lambda: []).keys) == 1
+    if sys.platform != "win32":
+        program, *words = shlex.split(start)
+        assert program == sys.executable
+        assert words[1:] == ["--User", "a b", "--listen", "--accepted-keys-file", str(file)]
+    assert config_utils.get_project_root_directory_path() in make
+
+
+def test_with_a_list_of_keys(keys, caplog):
+    path = keys("a-key-of-some-length\nanother-key-of-some-length\n")
+    for host in ("127.0.0.1", "0.0.0.0"):
+        text = "\n".join(access_notes.describe(host))
+        access_notes.write_log(host)
+        assert path in text and "2, from" in text and "WARNING" not in text and "a-key" not in text
+    assert caplog.text == ""
+
+
+def test_a_poor_list_is_told_of(keys, caplog):
+    keys("short\n")
+    access_notes.write_log("127.0.0.1")
+    assert "WARNING" in "\n".join(access_notes.describe("127.0.0.1")) and "may be guessed" in caplog.text
+
+
+def test_web_pages(monkeypatch):
+    monkeypatch.setattr(instance, "ALLOWED_ORIGINS", ("https://chat.example.com",))
+    assert "https://chat.example.com" in access_notes.describe("127.0.0.1")[0]

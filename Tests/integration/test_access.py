@@ -1,0 +1,261 @@
+"""Who gets in, over real launchers: keys, web pages, and answers that do not wait for a body."""
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ollama
+import openai
+import pytest
+
+from Tests.integration.gate_cases import CHAT
+from Tests.integration.launcher import (
+    LAUNCHERS,
+    USER,
+    Backend,
+    ConfigTree,
+    Launcher,
+    Response,
+    read_until,
+    run_launcher,
+    sse_payloads,
+    standard_tree,
+)
+
+KEY = "the-key-of-everyone"
+BOB_KEY = "the-key-of-bob-alone"
+PAGE = "https://chat.example.com"
+SAFETY = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+          "content-security-policy": "default-src 'none'; frame-ancestors 'none'"}
+BIG = "10485760"
+
+
+class Door:
+    """A launcher with two users, a list of keys and one known web page."""
+
+    def __init__(self, server: Launcher, keys: Path) -> None:
+        self.server = server
+        self.keys = keys
+
+    def ask(self, method: str, path: str, body: Any = None, key: str = "", **headers: str) -> Response:
+        """One request; the keywords are header fields with ``_`` for ``-``."""
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        if key:
+            fields["Authorization"] = f"Bearer {key}"
+        if body is not None:
+            fields.setdefault("Content-Type", "application/json")
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), fields)
+            response = connection.getresponse()
+            assert response.msg.get_all("X-Request-Id", [""])[1:] == []
+            return Response(response.status, {name.lower(): value for name, value in response.getheaders()},
+                            response.read())
+        finally:
+            connection.close()
+
+    def raw(self, *lines: str, wait_for: bytes = b"}", timeout: float = 5.0) -> bytes:
+        """Send a request's head and nothing else, and read on until ``wait_for`` comes."""
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=timeout) as sock:
+            sock.sendall("\r\n".join([*lines, "Host: 127.0.0.1", "", ""]).encode())
+            return read_until(sock, wait_for, timeout)
+
+
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def door(request: pytest.FixtureRequest, shared_backend: Backend,
+         tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    folder = tmp_path_factory.mktemp("door")
+    tree = standard_tree(folder / "Public", shared_backend.url)
+    tree.write("Users/bob.json", json.loads((tree.configs / f"Users/{USER}.json").read_text("utf-8")))
+    keys = folder / "keys.txt"
+    keys.write_text(f"# everyone\n{KEY}\n{BOB_KEY} user=bob\n", "utf-8")
+    keys.chmod(0o600)
+    with Launcher(request.param, "--PublicDirectory", tree.public, "--User", USER, "--User", "bob",
+                  "--concurrency", "0", "--accepted-keys-file", str(keys), "--allow-origin", PAGE,
+                  backend=shared_backend) as server:
+        yield Door(server, keys)
+
+
+def chat(backend: Backend, model: str = f"{USER}:Single", **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": backend.hello}], "prompt": backend.hello,
+            "stream": False, **fields}
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("method", "path"), [
+    ("GET", "/"), ("GET", "/health"), ("GET", "/v1/models"), ("GET", "/nowhere"), ("POST", CHAT), ("OPTIONS", CHAT),
+    ("GET", "/api/tags"), ("POST", "/api/chat"), ("DELETE", "/api/chat"), ("HEAD", "/v1/models")])
+def test_every_route_wants_a_key(door: Door, method: str, path: str) -> None:
+    for key in ("", "wrong"):
+        answer = door.ask(method, path, {} if method in ("POST", "DELETE") else None, key)
+        assert answer.status == 401 and answer.headers["www-authenticate"] == "Bearer"
+        assert answer.headers["content-type"] == "application/json" and len(answer.headers["x-request-id"]) == 36
+        if method == "HEAD":
+            assert answer.body == b""
+        elif path.startswith("/api/"):
+            assert isinstance(answer.json["error"], str)
+        else:
+            assert answer.json["error"]["code"] == 401
+
+
+@pytest.mark.parametrize("framing", [f"Content-Length: {BIG}", "Transfer-Encoding: chunked",
+                                     f"Content-Length: {BIG}\r\nExpect: 100-continue"],
+                         ids=["length", "chunks", "expect"])
+@pytest.mark.parametrize(("fields", "status"), [
+    ("Authorization: Bearer wrong", b"401"), (f"Authorization: Bearer {KEY}\r\nOrigin: http://evil.example", b"403"),
+    (f"Authorization: Bearer {KEY}\r\nOrigin: {PAGE}\r\nContent-Type: text/plain", b"415")],
+    ids=["key", "origin", "content type"])
+def test_the_answer_does_not_wait_for_the_body(door: Door, fields: str, status: bytes, framing: str) -> None:
+    began = time.monotonic()
+    answer = door.raw(f"POST {CHAT} HTTP/1.1", framing, fields)
+    assert b" " + status + b" " in answer and time.monotonic() - began < 3
+
+
+def test_a_client_that_sends_its_body_all_the_same_reads_why(door: Door) -> None:
+    assert door.ask("POST", CHAT, {"padding": "x" * 10_000_000}, "wrong").status == 401
+    assert door.ask("POST", "/api/chat", {"padding": "x" * 10_000_000}, "wrong").status == 401
+
+
+def test_what_follows_a_refused_body_is_no_request(door: Door, backend: Backend) -> None:
+    body = json.dumps(chat(backend))
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: "
+    hidden = f"{head}{len(body)}\r\nAuthorization: Bearer {KEY}\r\n\r\n{body}"
+    with socket.create_connection(("127.0.0.1", door.server.port), timeout=10) as sock:
+        sock.sendall(f"{head}{len(hidden)}\r\n\r\n{hidden}{hidden}".encode())
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
+    assert answer.count(b"HTTP/1.1 ") == answer.count(b" 401 ") == 1 and backend.nodes() == []
+
+
+def test_the_official_clients(door: Door, backend: Backend) -> None:
+    hello: Any = [{"role": "user", "content": backend.hello}]
+    plain = openai.DefaultHttpxClient(trust_env=False)
+    with openai.OpenAI(base_url=f"{door.server.url}/v1", api_key=KEY, max_retries=0, http_client=plain) as client:
+        answer = client.chat.completions.create(model=f"{USER}:Single", messages=hello)
+        assert answer.choices[0].message.content == "single says hello."
+        stream = client.chat.completions.create(model=f"{USER}:Single", messages=hello, stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "single says hello."
+        with pytest.raises(openai.AuthenticationError, match="API key"):
+            client.with_options(api_key="wrong").models.list()
+    with_key = ollama.Client(door.server.url, headers={"Authorization": f"Bearer {KEY}"}, trust_env=False)
+    assert with_key.chat(f"{USER}:Single", hello).message.content == "single says hello."
+    with pytest.raises(ollama.ResponseError, match="API key") as caught:
+        ollama.Client(door.server.url, trust_env=False).chat(f"{USER}:Single", hello)
+    assert caught.value.status_code == 401
+
+
+def test_a_key_of_one_user(door: Door, backend: Backend) -> None:
+    assert door.ask("POST", CHAT, chat(backend, "bob:Single"), BOB_KEY).text == "single says hello."
+    for path, dialect in ((CHAT, dict), ("/api/chat", str)):
+        refused = door.ask("POST", path, chat(backend), BOB_KEY)
+        assert refused.status == 403 and isinstance(refused.json["error"], dialect)
+    models = door.ask("GET", "/v1/models", key=BOB_KEY).json["data"]
+    assert models and all(model["id"].startswith("bob:") for model in models)
+    assert "error" in door.ask("GET", f"/v1/models/{USER}:Single", key=BOB_KEY).json
+
+
+def test_the_list_of_keys_is_read_again(door: Door) -> None:
+    before = door.keys.read_text("utf-8")
+    try:
+        for text, status in ((f"{before}a-key-of-tomorrow\n", 200), (f"{before}sha256:oops\n", 200), (before, 401)):
+            door.keys.write_text(text, "utf-8")
+            time.sleep(1.1)
+            assert door.ask("GET", "/health", key="a-key-of-tomorrow").status == status
+            assert door.ask("GET", "/health", key=KEY).status == 200
+        assert "line 4" in door.server.output() and KEY not in door.server.output()
+    finally:
+        door.keys.write_text(before, "utf-8")
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("origin", ["null", "http://evil.example", "http://127.0.0.1.evil.example"])
+def test_a_foreign_page(door: Door, backend: Backend, origin: str) -> None:
+    for path in (CHAT, "/api/generate"):
+        answer = door.ask("POST", path, chat(backend), KEY, Origin=origin)
+        assert answer.status == 403 and "not accepted" in answer.error
+        assert "access-control-allow-origin" not in answer.headers and len(answer.headers["x-request-id"]) == 36
+    assert door.ask("GET", "/v1/models", key=KEY, Origin=origin).status == 403
+    assert backend.nodes() == []
+
+
+def test_a_name_that_was_led_to_this_computer(door: Door, backend: Backend) -> None:
+    rebound = {"Host": f"evil.example:{door.server.port}", "Origin": f"http://evil.example:{door.server.port}"}
+    assert door.ask("POST", CHAT, chat(backend), KEY, **rebound).status == 403
+    for host in ("host.docker.internal:5000", "llm.home.example.com"):  # a program, such as Open WebUI's server
+        answer = door.ask("POST", CHAT, chat(backend), KEY, Host=host, User_Agent="Python/3.12 aiohttp/3.11")
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("origin", [PAGE, "http://localhost:3000"])
+def test_a_known_page(door: Door, backend: Backend, origin: str) -> None:
+    preflight = door.ask("OPTIONS", CHAT, Origin=origin, Access_Control_Request_Method="POST",
+                         Access_Control_Request_Headers="authorization,content-type")
+    assert preflight.status == 200 and preflight.body == b""
+    assert preflight.headers["access-control-allow-headers"] == "authorization,content-type"
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    answer = door.ask("POST", CHAT, chat(backend), KEY, Origin=origin)
+    stream = door.ask("POST", CHAT, chat(backend, stream=True), KEY, Origin=origin)
+    refused = door.ask("POST", CHAT, chat(backend), Origin=origin)
+    assert (answer.status, stream.status, refused.status) == (200, 200, 401)
+    assert sse_payloads(stream.body)[-1] == "[DONE]"
+    for response in (preflight, answer, stream, refused):
+        assert response.headers["access-control-allow-origin"] == origin and response.headers["vary"] == "Origin"
+
+
+def test_pages_must_send_json_and_programs_need_not(door: Door, backend: Backend) -> None:
+    text = {"Content_Type": "text/plain"}
+    assert door.ask("POST", CHAT, chat(backend), KEY, **text).status == 200
+    for browser in ({"Origin": "http://localhost:3000"}, {"Sec_Fetch_Site": "same-origin"}):
+        assert door.ask("POST", CHAT, chat(backend), KEY, **text, **browser).status == 415
+    assert door.ask("POST", CHAT, chat(backend), KEY, Sec_Fetch_Site="cross-site").status == 403
+
+
+# -- what every answer carries -----------------------------------------------------------------------------------------
+
+def test_headers_of_every_answer(door: Door, backend: Backend) -> None:
+    answers = [door.ask("GET", "/v1/models", key=KEY), door.ask("GET", "/v1/models"), door.ask("GET", "/no", key=KEY),
+               door.ask("POST", CHAT, {}, KEY), door.ask("POST", CHAT, chat(backend), KEY),
+               door.ask("POST", CHAT, chat(backend, stream=True), KEY), door.ask("POST", "/api/chat", {}, "wrong")]
+    assert [answer.status for answer in answers] == [200, 401, 404, 400, 200, 200, 401]
+    assert len({answer.headers["x-request-id"] for answer in answers}) == len(answers)
+    for answer in answers:
+        assert {name: answer.headers.get(name) for name in SAFETY} == SAFETY
+    assert [answer.headers.get("cache-control") for answer in answers] == [
+        None, None, None, "no-store", "no-store", "no-cache", "no-store"]
+
+
+def test_what_the_server_itself_cannot_read(door: Door) -> None:
+    answer = door.raw(f"POST {CHAT} HTTP/1.1", "Content-Length: many")
+    assert b" 400 " in answer and b"x-request-id: " in answer.lower() and b"nosniff" in answer
+
+
+def test_users_are_not_told_to_what_a_proxy_passes_on(door: Door, backend: Backend) -> None:
+    assert f"{USER}, bob" in door.ask("POST", CHAT, chat(backend, "nobody"), KEY).error
+    for proxied in ({"X_Real_IP": "127.0.0.1"}, {"Host": "llm.example.com"}, {"Via": "1.1 proxy"}):
+        error = door.ask("POST", CHAT, chat(backend, "nobody"), KEY, **proxied).error
+        assert "Multi-user" in error and "bob" not in error
+
+
+# -- start -------------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("text", "problem"), [
+    (None, "no such file"), ("# nothing\n", "no key in it"), (f"{KEY}\nsha256:12\n", "line 2"),
+    (f"{KEY} user=annn\n", "Did you mean 'ann'")], ids=["missing", "empty", "bad hash", "unknown user"])
+def test_a_list_that_cannot_be_used_keeps_the_server_down(tmp_path: Path, text: str | None, problem: str) -> None:
+    tree = ConfigTree(tmp_path / "Public")
+    tree.write(f"Users/{USER}.json", {})
+    keys = tmp_path / "keys.txt"
+    if text is not None:
+        keys.write_text(text, "utf-8")
+    done = run_launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--port", "0",
+                        "--accepted-keys-file", keys)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert problem in done.stderr and str(keys) in done.stderr and KEY not in done.stderr + done.stdout

@@ -1,0 +1,115 @@
+"""Keys and the lines that let them in."""
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from Middleware.api.access_keys import AccessKeys, Grant
+from Scripts import access_key
+
+SHOWN = re.compile(r"^  (wilmer-[\w-]{43})$", re.MULTILINE)
+LINE = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def accepted(path: Path, key: str) -> Grant | None:
+    return AccessKeys(str(path), lambda: ["ann", "bob"]).grant(f"Bearer {key}")
+
+
+def run(*words: str) -> str:
+    """What the tool prints, run as a person does."""
+    done = subprocess.run([sys.executable, access_key.__file__, *words], capture_output=True, encoding="utf-8",
+                          check=True, stdin=subprocess.DEVNULL)
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_a_fresh_key_and_its_line(tmp_path: Path) -> None:
+    printed = run()
+    key, = SHOWN.findall(printed)
+    file = tmp_path / "keys"
+    line, = re.findall(r"^  (sha256:.*)$", printed, re.MULTILINE)
+    file.write_text(line, "utf-8")
+    assert accepted(file, key) == Grant() and key not in line
+    assert SHOWN.findall(run()) != [key]
+
+
+def test_a_list_is_made_and_grows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.txt"
+    keys = []
+    for words in ([], ["--user", "ann"]):
+        assert access_key.main(["--add", str(file), *words]) == 0
+        keys += SHOWN.findall(capsys.readouterr().out)
+    assert [accepted(file, key) for key in keys] == [Grant(), Grant(frozenset({"ann"}))]
+    text = file.read_text("utf-8")
+    assert not any(key in text for key in keys) and len(text.splitlines()) == 2
+    assert all(key[:11] in text for key in keys)
+    if os.name != "nt":
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("before", ["# mine", "# mine\n", "a-key-of-some-length", "\r\n"])
+def test_what_stands_in_a_list_stays(tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_bytes(before.encode())
+    file.chmod(0o640)
+    assert access_key.main(["--add", str(file)]) == 0
+    key, = SHOWN.findall(capsys.readouterr().out)
+    text = file.read_bytes()
+    assert text.startswith(before.encode()) and text.endswith(b"\n") and accepted(file, key) == Grant()
+    if before.startswith("a-key"):
+        assert accepted(file, before) == Grant()
+    if os.name != "nt":
+        assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_line_of_a_key_that_one_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.txt"
+    for words in (["--hash"], ["--hash", "--add", str(file), "--user", "bob"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(" my own long secret \nmore\n"))
+        assert access_key.main(words) == 0
+        printed = capsys.readouterr()
+        assert "secret" not in printed.out + printed.err
+        if "--add" not in words:
+            assert LINE.match(printed.out)
+    assert accepted(file, "my own long secret") == Grant(frozenset({"bob"}))
+
+
+def test_a_key_that_one_has_is_asked_for_without_showing_it(monkeypatch: pytest.MonkeyPatch,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(access_key.getpass, "getpass", lambda prompt: "short")
+    assert access_key.main(["--hash"]) == 0
+    printed = capsys.readouterr()
+    assert LINE.match(printed.out) and "may be guessed" in printed.err
+
+
+@pytest.mark.parametrize(("text", "problem"), [(b" \n", "No key"), (b"my-\xff-key\n", "UTF-8")])
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_no_key_is_no_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: bytes,
+                           problem: str, errors: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8", errors))
+    assert access_key.main(["--hash"]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == "" and problem in printed.err
+
+
+def test_a_list_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path, tmp_path / "none" / "keys.txt"):
+        assert access_key.main(["--add", str(path)]) == 1
+        printed = capsys.readouterr()
+        assert str(path) in printed.err and "wilmer-" not in printed.out  # a key that opens nothing is not shown
+
+
+@pytest.mark.parametrize("words", [["--add", ""], ["--user", " "], ["--user", "a\nb"], ["--user", "ann #2"],
+                                   ["file"]])
+def test_wrong_arguments(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        access_key.main(words)
+    assert stop.value.code == 2
