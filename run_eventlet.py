@@ -4,6 +4,11 @@ Eventlet is in maintenance mode. Without its package a server with a thread per 
 """
 from __future__ import annotations
 
+from Middleware.cli.first_signals import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals()  # the other imports take a moment
+
 import warnings
 
 warnings.filterwarnings("ignore", message=r"\s*Eventlet is deprecated")  # said in this file's first lines
@@ -18,25 +23,50 @@ import logging
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+from Middleware.api.disconnect_watcher import LAST_REQUEST_KEY
+from Middleware.cli import limits
 from Middleware.cli.console import say
 from Middleware.cli.json_errors import JsonErrorsMixin
 from Middleware.cli.listening import start_listening
 from Middleware.cli.serve_threaded import FLUSH_SECONDS
 from Middleware.cli.serve_threaded import serve as serve_threaded
+from Middleware.cli.shortage import Shortage
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests, run
 from Middleware.cli.stop_signals import StopSignals
 
 logger = logging.getLogger(__name__)
 
-CONNECTIONS = 100
-SOCKET_TIMEOUT_SECONDS = 60
 SEND_BUFFER_BYTES = 4096
+
+
+class _Door:
+    """The listening socket for Eventlet, which would end if a connection cannot be accepted for want of descriptors."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self._shortage = Shortage()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def accept(self) -> Any:
+        while True:
+            try:
+                accepted = self._sock.accept()
+            except OSError as error:
+                if not self._shortage.begins(error):
+                    raise
+                eventlet.sleep(limits.SHORTAGE_SECONDS)
+            else:
+                self._shortage.ends()
+                return accepted
 
 
 def _protocol() -> type:
     class Protocol(JsonErrorsMixin, eventlet.wsgi.HttpProtocol):
-        """Small writes leave at once; errors are JSON."""
+        """Small writes leave at once; errors are JSON, also those for which Eventlet has words of its own."""
 
         def setup(self) -> None:
             super().setup()
@@ -46,6 +76,27 @@ def _protocol() -> type:
             except OSError as error:
                 logger.debug("Socket options were refused: %s", error)
 
+        def finish(self) -> None:
+            try:
+                super().finish()
+            finally:
+                self.rfile.close()  # left open if the last bytes could not be sent; it keeps the socket
+
+        def _read_request_line(self) -> bytes:
+            line: bytes = super()._read_request_line()
+            if len(line) < self.server.url_length_limit:
+                return line
+            self.request_version, self.command, self.requestline = "HTTP/1.0", "", ""
+            self.send_error(414)
+            return b""
+
+        def parse_request(self) -> bool:
+            try:
+                return super().parse_request()
+            except (eventlet.wsgi.HeaderLineTooLong, eventlet.wsgi.HeadersTooLarge):
+                self.send_error(431)
+                return False
+
     return Protocol
 
 
@@ -53,8 +104,9 @@ def serve(launch: Launch) -> None:
     """Serve until Ctrl-C or SIGTERM, then let running requests come to their end."""
     start_listening(launch.sock)
     acceptor = eventlet.spawn(
-        eventlet.wsgi.server, launch.sock, launch.application, log=logger, log_output=False, max_size=CONNECTIONS,
-        minimum_chunk_size=1, keepalive=False, socket_timeout=SOCKET_TIMEOUT_SECONDS, protocol=_protocol(), debug=False)
+        eventlet.wsgi.server, _Door(launch.sock), launch.application, log=logger, log_output=False,
+        max_size=limits.EVENTLET_CONNECTIONS, minimum_chunk_size=1, keepalive=False,
+        socket_timeout=limits.EVENTLET_SECONDS, protocol=_protocol(), debug=False, environ={LAST_REQUEST_KEY: True})
     launch.announce()
     with StopSignals() as signals:
         while not signals.requested and not acceptor.dead:
@@ -72,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("NOTICE: the package eventlet is not installed; serving with threads instead. "
             "run_waitress.py is the recommended launcher.", error_stream=True)
         return run(serve_threaded, argv, "run_eventlet.py")
-    return run(serve, argv, "run_eventlet.py", CONNECTIONS)
+    return run(serve, argv, "run_eventlet.py", limits.EVENTLET_CONNECTIONS)
 
 
 if __name__ == "__main__":

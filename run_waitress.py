@@ -1,6 +1,11 @@
 """Starts WilmerAI on Waitress, the recommended server on every operating system."""
 from __future__ import annotations
 
+from Middleware.cli.first_signals import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals()  # the other imports take a moment
+
 import sys
 from collections.abc import Sequence
 

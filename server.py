@@ -5,6 +5,11 @@ user is the one in ``Public/Configs/Users/_current-user.json``.
 """
 from __future__ import annotations
 
+from Middleware.cli.first_signals import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals()  # the other imports take a moment
+
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -56,6 +56,14 @@ def _start_in_background(request: RequestContext, context: contextvars.Context, 
 
 
 def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
+    with running_requests.in_background(request) as count:
+        context.run(logger.info, "Request %s: nodes after its answer: %d; requests at work in the background: %d",
+                    request.request_id, request.background_nodes, count)
+        _run_for_a_while(request, context, items)
+
+
+def _run_for_a_while(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
+    """Run what remains, at most as long as the user allows."""
     try:
         timer = context.run(_start_timer, request)
     except Exception as error:  # no limit can be set

@@ -1,28 +1,33 @@
 """Serving with Waitress: settings for hundreds of streams, JSON errors, and an orderly end."""
 from __future__ import annotations
 
+import logging
 import select
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from waitress import create_server, wasyncore
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser
+from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask
 
+from Middleware.api.browser_safety import headers_of_every_answer
+from Middleware.cli import limits
 from Middleware.cli.json_errors import error_body
 from Middleware.cli.listening import GOODBYE_SECONDS
+from Middleware.cli.shortage import Shortage
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests
 from Middleware.cli.stop_signals import StopSignals
-from Middleware.common import instance_global_variables as instance
+from Middleware.cli.waitress_parser import NEVER, Parser
+from Middleware.cli.waitress_threads import Dispatcher
+
+logger = logging.getLogger(__name__)
 
 WORKER_THREADS = 512  # all created at start: about 16 KB of memory each
-MEGABYTE = 1024 * 1024
-NEVER = sys.maxsize  # bytes
 HAS_POLL = hasattr(select, "poll")
 FLUSH_SECONDS = 2.0
 
@@ -33,8 +38,11 @@ def waitress_settings() -> dict[str, Any]:
         "threads": WORKER_THREADS,
         "connection_limit": 1000 if HAS_POLL else 450,  # select() ends at 512 sockets on Windows
         "asyncore_use_poll": HAS_POLL,
-        "channel_request_lookahead": 8,  # keep reading while a request runs, to see its client leave
-        "channel_timeout": 120,
+        "channel_request_lookahead": limits.PIPELINED + 1,  # and the one that runs: read on, to see its client leave
+        "channel_timeout": limits.IDLE_SECONDS,
+        "cleanup_interval": limits.SWEEP_SECONDS,
+        "max_request_header_size": limits.HEAD_BYTES,
+        "outbuf_high_watermark": limits.UNSENT_BYTES,
         "max_request_body_size": NEVER,  # Parser has the limit
         "inbuf_overflow": NEVER,
         "outbuf_overflow": NEVER,
@@ -46,37 +54,6 @@ def waitress_settings() -> dict[str, Any]:
     }
 
 
-class Parser(HTTPRequestParser):
-    """Stops reading a body above the limit. The application is told its length, and answers that.
-
-    ``on_refusal`` is called then: the rest of the body is still to come, and no request can follow it.
-    """
-
-    def __init__(self, adj: Any, on_refusal: Callable[[], None]) -> None:
-        super().__init__(adj)
-        self._limit = instance.MAX_REQUEST_MB * MEGABYTE or NEVER
-        self._on_refusal = on_refusal
-
-    def received(self, data: bytes) -> int:
-        consumed: int = super().received(data)
-        size = self._size()
-        if size <= self._limit:
-            return consumed
-        self.completed = True
-        self.error, self.expect_continue = None, False
-        self.headers.update(CONTENT_LENGTH=str(size), CONNECTION="close")
-        self.close()
-        self.body_rcv = None
-        self._on_refusal()
-        return len(data)
-
-    def _size(self) -> int:
-        """Bytes of the body: as announced, else so far. Framing counts where it is most of what was sent."""
-        if not self.chunked or self.body_rcv is None:
-            return self.content_length
-        return max(len(self.body_rcv), self.body_bytes_received // 8)
-
-
 class JsonErrorTask(ErrorTask):
     """Answers what Waitress itself refuses (malformed, a crash) as JSON."""
 
@@ -84,7 +61,7 @@ class JsonErrorTask(ErrorTask):
         error = self.request.error
         self.status = f"{error.code} {error.reason}"
         body = error_body(error.code, f"{error.reason}: {error.body}")
-        self.response_headers.append(("Content-Type", "application/json"))
+        self.response_headers += [("Content-Type", "application/json"), *headers_of_every_answer()]
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)
@@ -97,12 +74,13 @@ class Channel(HTTPChannel):
     """
 
     error_task_class = JsonErrorTask
+    sends = 0  # how often the client took something
     _deaf = False  # throws away what arrives
     _goodbye_until: float | None = None  # monotonic; set once the answer is out and our sending half is closed
 
     def parser_class(self, adj: Any) -> Parser:
         """Called for every request, as the class would be."""
-        return Parser(adj, self._grow_deaf)
+        return Parser(adj, self._grow_deaf, self.server.is_unwelcome)
 
     def _grow_deaf(self) -> None:
         self._deaf = True
@@ -117,11 +95,12 @@ class Channel(HTTPChannel):
         return self.will_close if self._goodbye_until is not None else super().writable()
 
     def handle_write(self) -> None:
-        if not self._deaf or not self.close_when_flushed or self.will_close:
+        if not self._deaf or self.will_close:
             super().handle_write()
             return
-        self._flush_exception(self._flush_some)
-        if not self.total_outbufs_len and not self.will_close:
+        at_end = self.close_when_flushed  # asked once: a thread may set it any time, and then writes no more
+        self._flush_exception(self._flush_some if at_end else self._flush_some_if_lockable)
+        if at_end and not self.total_outbufs_len and not self.will_close:
             self._say_goodbye()
 
     def _say_goodbye(self) -> None:
@@ -132,21 +111,106 @@ class Channel(HTTPChannel):
         except OSError:  # the peer has gone
             self.will_close = True
 
+    def _flush_some(self, do_close: bool = True) -> bool:
+        sent: bool = super()._flush_some(do_close)
+        self.sends += sent
+        return sent
+
     def handle_read(self) -> None:
         super().handle_read()
         if self._goodbye_until is not None and time.monotonic() > self._goodbye_until:
             self.will_close = True
 
 
+class Server(TcpWSGIServer):
+    """Accepts connections. Without a free descriptor it lets them wait, where Waitress would ask again at once."""
+
+    channel_class = Channel
+    is_unwelcome: Callable[[dict[str, Any]], bool] | None = None  # judges requests by their heads
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._shortage = Shortage()
+        self._closed_until = 0.0  # monotonic
+        self._accepted = 0
+        super().__init__(*arguments, **options)
+
+    def readable(self) -> bool:
+        return bool(super().readable()) and time.monotonic() >= self._closed_until
+
+    def set_socket_options(self, conn: socket.socket) -> None:
+        super().set_socket_options(conn)
+        conn.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.SEND_BUFFER_BYTES)
+
+    def handle_accept(self) -> None:
+        """Accept all that wait: between two turns of the loop every connection is looked at."""
+        accepted = -1
+        while accepted < self._accepted and len(self._map) < self.adj.connection_limit:
+            accepted = self._accepted
+            try:
+                super().handle_accept()
+            except OSError as error:  # of one connection that has ended already; Waitress would stop to listen
+                logger.debug("A connection could not be taken: %s", error)
+
+    def accept(self) -> Any:
+        try:
+            accepted = super().accept()
+        except OSError as error:
+            if self._shortage.begins(error):
+                self._closed_until = time.monotonic() + limits.SHORTAGE_SECONDS
+            raise
+        if accepted is not None:
+            self._accepted += 1
+            self._shortage.ends()
+        return accepted
+
+
+class StalledReaders:
+    """Gives up clients that take nothing of their answer: each may hold a thread, memory and a back-end.
+
+    Waitress itself only closes idle connections, and waits until it can write before it does.
+    """
+
+    def __init__(self) -> None:
+        self._last_seen: dict[Channel, tuple[int, float]] = {}
+        self._next_look = 0.0
+
+    def look(self, channels: Iterable[Any]) -> None:
+        """To be called often, between two turns of the loop; a look is taken now and then."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + limits.SWEEP_SECONDS
+        seen: dict[Channel, tuple[int, float]] = {}
+        for channel in list(channels):
+            if not isinstance(channel, Channel) or not channel.total_outbufs_len:
+                continue
+            sends, since = self._last_seen.get(channel, (-1, now))
+            seen[channel] = (channel.sends, since if sends == channel.sends else now)
+            if now - seen[channel][1] >= limits.STALLED_SECONDS:
+                logger.info("A client that has stopped reading is given up")
+                channel.handle_close()
+        self._last_seen = seen
+
+
+def make_server(application: Callable[..., Any], sock: socket.socket, channels: dict[int, Any]) -> Server:
+    """A server on a bound socket; it listens from now on."""
+    adjustments = Adjustments(sockets=[sock], **waitress_settings())
+    server = Server(application, channels, True, sock, Dispatcher(WORKER_THREADS), adjustments, bind_socket=False,
+                    sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()))
+    server.is_unwelcome = getattr(application, "refuses", None)
+    return server
+
+
 def serve(launch: Launch) -> None:
     """Serve until Ctrl-C or SIGTERM, then let running requests come to their end."""
     channels: dict[int, Any] = {}
-    server = create_server(launch.application, map=channels, sockets=[launch.sock], **waitress_settings())
-    server.channel_class = Channel
+    server = make_server(launch.application, launch.sock, channels)
+    stalled = StalledReaders()
     launch.announce()
     with StopSignals(wake=server.pull_trigger) as signals:
         while not signals.requested:
             _turn(channels)
+            stalled.look(channels.values())
         _stop(server, channels, signals)
 
 

@@ -1,27 +1,40 @@
-"""Ctrl-C, SIGTERM and Ctrl-Break as a flag that a serving loop looks at."""
+"""Ctrl-C, SIGTERM and Ctrl-Break as a flag that a serving loop looks at, and the end of the process after them."""
 from __future__ import annotations
 
+import logging
+import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+
+logger = logging.getLogger(__name__)
+
+LAST_MOMENT_SECONDS = 0.5
+STUCK_SECONDS = 1.0
+_NAMES = ("SIGINT", "SIGTERM", "SIGBREAK")
 
 
 class StopSignals:
     """Counts the requests to stop while its ``with`` block runs. Must be entered on the main thread.
 
-    The first sets ``requested``: end cleanly. A second sets ``impatient``: end at once. ``wake`` is called in the
-    signal handler, so it must be short and take no locks.
+    The first sets ``requested``: end cleanly. A second sets ``impatient``: the block shall end at once, and the process
+    ends with it. One more after a second ends the process where it is: something holds it up. Once asked to stop, the
+    signals stay caught after the block, so that a late one breaks nothing. ``wake`` is called in the signal handler, so
+    it must be short and take no locks.
     """
 
     def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
         self._wake = wake
-        self._previous: dict[int, Any] = {}
+        self._previous: dict[int, object] = {}
+        self._impatient_since = 0.0
         self.requested = False
         self.impatient = False
 
     def __enter__(self) -> StopSignals:
-        for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
+        for name in _NAMES:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._handle)
@@ -29,19 +42,54 @@ class StopSignals:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        if self.impatient:
+            end_at_once()
+        if not self.requested:
+            for number, handler in self._previous.items():
+                signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.impatient = self.requested
-        self.requested = True
+        if not self.requested:
+            self.requested = True
+        elif not self.impatient:
+            self.impatient, self._impatient_since = True, time.monotonic()
+        elif time.monotonic() - self._impatient_since > STUCK_SECONDS:
+            os._exit(0)
         self._wake()
 
 
-def exit_quietly_on_sigterm() -> None:
-    """Until a server installs ``StopSignals``, SIGTERM ends the process as Ctrl-C does. For the main thread."""
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+def say_stopped() -> None:
+    """The server has returned: the last line of the log. Ends the process if threads would keep it from ending."""
+    logger.info("stopped")
+    held_up_by = [thread.name for thread in threading.enumerate()
+                  if not thread.daemon and thread is not threading.main_thread()]
+    if held_up_by:
+        logger.debug("Not waiting for the threads %s", ", ".join(held_up_by))
+        _exit()
 
 
-def _raise_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def end_at_once() -> None:
+    """End the process with status 0. What others wait for, or would be left over, is given back if that is quick."""
+    logger.info("stopping at once")
+    helper = threading.Thread(target=_release, name="release", daemon=True)
+    helper.start()
+    helper.join(LAST_MOMENT_SECONDS)
+    logger.info("stopped")
+    _exit()
+
+
+def _release() -> None:
+    from Middleware.api.shutdown import release_at_once
+    release_at_once()
+
+
+def _exit() -> None:
+    """End without waiting for anything: threads of scripts, for one, may never end."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the console is gone
+            pass
+    os._exit(0)
+

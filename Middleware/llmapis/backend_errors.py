@@ -67,15 +67,19 @@ def masked(text: str, secrets: tuple[str, ...]) -> str:
 def log_text(error: Exception, redact: bool | None = None) -> str:
     """What the log may say of an error: its text, or without any word of the back-end if the log is redacted.
 
-    A back-end may repeat the conversation in what it answers. ``redact``: None takes that of the current request.
+    A back-end may repeat the conversation in what it answers, and so may other errors that are ``private``. ``redact``:
+    None takes that of the current request.
     """
     if redact is None:
         request = current_request()
         redact = request is not None and request.redact
+    if redact and getattr(error, "private", False) and not isinstance(error, BackendError):
+        return f"{type(error).__name__}, whose text may hold words of the conversation"
     if not redact or not isinstance(error, BackendError) or isinstance(error, _OWN_WORDS):
         return str(error)
     status = "" if error.status is None else f", status {error.status}"
-    return f"Endpoint '{error.endpoint}': {type(error).__name__}{status}."
+    where = f"Endpoint '{error.endpoint}': " if error.endpoint else ""
+    return f"{where}{type(error).__name__}{status}."
 
 
 def _one_line(text: str, limit: int) -> str:

@@ -194,8 +194,9 @@ class HttpCall:
 
 
 def _header(name: str, value: str) -> tuple[bytes, bytes]:
-    if any(character in name + value for character in "\r\n\0"):
-        raise ConfigValueError(f"The header '{name.strip()}' holds a line break or NUL (check the API key)")
+    if any((character < " " and character != "\t") or character == "\x7f" for character in name + value):
+        raise ConfigValueError(f"The header '{name.strip()}' holds a line break or another control character (check "
+                               "the API key)")
     try:
         return name.encode("latin-1"), value.strip(" \t").encode("latin-1")
     except UnicodeEncodeError:

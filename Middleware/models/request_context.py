@@ -30,12 +30,14 @@ class RequestContext:
         config: the user's settings as read once for this request (set by config_utils).
         answer_complete: the terminator or whole body was handed to the server; a disconnect no longer cancels.
         background_pending: nodes remain to be run after the answer.
+        background_nodes: how many of them, those of nested workflows included.
         usage, finish_reason, reasoning, fingerprint: outcome of the responder's LLM call, if it said.
         route, endpoint: what was chosen, for the log.
         told: problems with stored data that the log has been told of.
         stamping: the steps of giving messages their times that were taken.
         hashes: of contents of messages, by content: several nodes look at the whole conversation.
-        started, first_token_at, answered_at: monotonic seconds.
+        started, first_token_at, answered_at, background_at: monotonic seconds; the last: when the nodes after the
+            answer began.
         tokens: chunks with text sent to the client.
     """
 
@@ -52,6 +54,7 @@ class RequestContext:
     started: float = field(default_factory=time.monotonic)
     answer_complete: bool = False
     background_pending: bool = False
+    background_nodes: int = 0
     usage: dict[str, Any] | None = None
     finish_reason: str | None = None
     reasoning: str = ""
@@ -63,6 +66,7 @@ class RequestContext:
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
     first_token_at: float | None = None
     answered_at: float | None = None
+    background_at: float | None = None
     tokens: int = 0
 
 

@@ -84,6 +84,13 @@ class LockingService:
         for path in paths:
             self._delete(LockDatabase(path, self._now), session_id=self.session_id, workflow_id=workflow_id)
 
+    def release_all(self) -> None:
+        """Give back the locks of all runs, at the end of the process. Errors are logged."""
+        with self._changed:
+            runs = list(self._held)
+        for workflow_id in runs:
+            self.release(workflow_id)
+
     def delete(self, session_id: str | None = None, workflow_id: str | None = None, lock_id: str | None = None,
                user: str | None = None) -> None:
         """Delete the locks that fit all that is given; nothing if nothing is. Errors are logged."""

@@ -153,10 +153,11 @@ class ResponseBuilderService:
         return {"name": name, "model": name + LATEST, "modified_at": MODIFIED_AT, "size": 1,
                 "digest": hashlib.sha256(name.encode("utf-8")).hexdigest(), "details": dict(DETAILS)}
 
-    def build_ollama_ps_response(self) -> dict[str, Any]:
+    def build_ollama_ps_response(self, model_ids: Sequence[str] | None = None) -> dict[str, Any]:
         """The loaded models: all of the list, as none of them has to be loaded."""
+        ids = config_utils.model_ids() if model_ids is None else model_ids
         return {"models": [{**self.build_ollama_model(name), "expires_at": NEVER, "size_vram": 0,
-                            "context_length": CONTEXT_LENGTH} for name in config_utils.model_ids()]}
+                            "context_length": CONTEXT_LENGTH} for name in ids]}
 
     def build_ollama_show_response(self, name: str) -> dict[str, Any]:
         """What a model can do. Clients look for capabilities and the context length."""

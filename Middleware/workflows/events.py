@@ -91,9 +91,12 @@ class RequestLine(EngineListener):
         if first is not None and answered > first:
             rate = request.tokens / (answered - first)
             speed = f", first token after {first - request.started:.2f} s, {rate:.1f} tokens/s"
-        logger.info("Request %s: route %s, endpoint %s%s, answered after %.2f s, done after %.2f s%s",
+        background = ""
+        if request.background_at is not None:
+            background = f", nodes after the answer {now - request.background_at:.2f} s"
+        logger.info("Request %s: route %s, endpoint %s%s, answered after %.2f s%s, done after %.2f s%s",
                     request.request_id, request.route or "-", request.endpoint or "-", speed,
-                    answered - request.started, now - request.started,
+                    answered - request.started, background, now - request.started,
                     ", cancelled" if request.cancel_scope.cancelled else "")
 
 

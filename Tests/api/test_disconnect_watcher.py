@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from Middleware.api.disconnect_watcher import DisconnectWatcher, has_been_closed, probe_for
+from Middleware.api.disconnect_watcher import LAST_REQUEST_KEY, DisconnectWatcher, has_been_closed, probe_for
 from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Tests.workflows.engine_lab import until
@@ -77,6 +77,53 @@ def test_probes(pair: tuple[socket.socket, socket.socket]) -> None:
     answers = iter([False, True])
     waitress = probe_for({"waitress.client_disconnected": lambda: next(answers)})
     assert waitress is not None and [waitress(), waitress()] == [False, True]
+
+
+@pytest.mark.parametrize("left", [b"\r\n", b"GET / HTTP/1.1\r\n\r\n" * 8, b"x" * 300_000],
+                         ids=["line", "requests", "much"])
+def test_bytes_that_follow_hide_nothing_where_no_request_does(pair: tuple[socket.socket, socket.socket],
+                                                              left: bytes) -> None:
+    server, client = pair
+    probe = probe_for({"werkzeug.socket": server, LAST_REQUEST_KEY: True})
+    assert probe is not None
+    sender = threading.Thread(target=client.sendall, args=(left,))
+    sender.start()
+    assert until(lambda: not probe() and not sender.is_alive(), 2)
+    assert not probe()
+    client.close()
+    assert until(probe, 1)
+
+
+def test_a_foreign_server_keeps_its_next_request(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    probe = probe_for({"werkzeug.socket": server})
+    client.sendall(b"GET / HTTP/1.1")
+    time.sleep(0.02)
+    assert probe is not None and not probe()
+    assert server.recv(100) == b"GET / HTTP/1.1"
+
+
+def test_one_look_takes_a_bounded_time(pair: tuple[socket.socket, socket.socket]) -> None:
+    server, client = pair
+    stop = threading.Event()
+
+    def flood() -> None:
+        while not stop.is_set():
+            try:
+                client.send(b"x" * 65536)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=flood, daemon=True)
+    thread.start()
+    probe = probe_for({"werkzeug.socket": server, LAST_REQUEST_KEY: True})
+    assert probe is not None
+    try:
+        assert not any(probe() for _ in range(20))
+    finally:
+        stop.set()
+        probe()
+        thread.join(2)
 
 
 class Watched:

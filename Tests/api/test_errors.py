@@ -96,6 +96,27 @@ def test_a_redacted_log_still_tells_what_the_user_can_mend(caplog: pytest.LogCap
         assert str(error) in caplog.text
 
 
+@pytest.mark.parametrize("redact", [False, True])
+def test_a_redacted_log_has_places_of_foreign_errors_without_their_words(caplog: pytest.LogCaptureFixture,
+                                                                         redact: bool) -> None:
+    said = ValueError("dear {}".format("diary"))  # a traceback shows lines of code
+    try:
+        raise said
+    except ValueError as error:
+        log_error(error, RequestContext(redact=redact), "before the answer")
+    assert ("diary" in caplog.text) is not redact
+    assert "ValueError" in caplog.text and __file__ in caplog.text
+
+
+def test_a_redacted_log_goes_without_private_texts(caplog: pytest.LogCaptureFixture) -> None:
+    error = ConfigNotFoundError("endpoint 'dear diary' does not exist")
+    error.private = True
+    log_error(error, RequestContext(redact=True), "before the answer")
+    assert "diary" not in caplog.text and "ConfigNotFoundError" in caplog.text
+    log_error(error, RequestContext(), "before the answer")
+    assert "diary" in caplog.text
+
+
 def test_log_without_request(caplog: pytest.LogCaptureFixture) -> None:
     log_error(ConfigValueError("bad"), None, "before the answer")
     assert "bad" in caplog.text and "before the answer" in caplog.text

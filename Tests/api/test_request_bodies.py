@@ -77,3 +77,8 @@ def test_a_length_beside_chunks_does_not_count() -> None:
     environ = environ_of(Stream(b"hello"), CONTENT_LENGTH="999", **CHUNKED)
     take_body(environ, 100)
     assert environ["wsgi.input"].read() == b"hello"
+
+
+def test_a_length_of_thousands_of_digits_is_too_large() -> None:
+    with pytest.raises(BodyTooLarge):
+        take_body(environ_of(Stream(b"hello"), CONTENT_LENGTH="1" + "0" * 5000), 5)

@@ -80,6 +80,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
      "done after 2.00 s, cancelled"),
     ({"first_token_at": 1.5, "tokens": 1, "answered_at": 1.5}, False,
      "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s"),
+    ({"answered_at": 1.5, "background_at": 1.75}, True,
+     "Request r-1: route -, endpoint -, answered after 1.50 s, nodes after the answer 0.25 s, done after 2.00 s, "
+     "cancelled"),
 ])
 def test_the_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],
                   cancelled: bool, line: str) -> None:

@@ -96,3 +96,10 @@ def test_images(prompt: str, images: Any, expected: list[dict[str, Any]]) -> Non
 def test_generate_takes_texts_only(key: str, value: Any) -> None:
     with pytest.raises(ClientError, match=f"'{key}'"):
         generate_messages({key: value})
+
+
+def test_many_segments_take_time_in_proportion() -> None:
+    began = time.monotonic()
+    messages = parse_tagged_prompt("[Beg_User]a" * 20_000 + "[Beg_Sys]b" * 20_000)
+    assert [message["role"] for message in messages[19_999:20_002]] == ["user", "system", "systemMes"]
+    assert time.monotonic() - began < 5  # a search through all messages for each segment takes longer

@@ -1,17 +1,21 @@
 """A lock that another server holds, as the clients of this one see it."""
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from Middleware.api.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.locking_service import LockingService
+from Middleware.workflows.tools.script_processes import running_scripts
 from Tests.api.api_lab import ApiLab, settled
-from Tests.stub_backend import StubBackend
-from Tests.workflows.engine_lab import llm, static
+from Tests.stub_backend import Reply, StubBackend
+from Tests.workflows.engine_lab import llm, static, until
 
 LOCK = {"type": "WorkflowLock", "workflowLockId": "gate"}
 CHILD = {"type": "CustomWorkflow", "workflowName": "Child"}
@@ -66,6 +70,27 @@ def test_a_lock_held_elsewhere(lab: ApiLab, other: LockingService, nodes: list[d
     lab.backend.requests.clear()
     ask(lab, stream)
     assert lab.prompts  # the same workflow runs on once the lock is free
+
+
+@pytest.mark.parametrize("nodes", [[LOCK, "STUCK", ANSWER], [ANSWER, LOCK, "STUCK"], [LOCK, CHILD, ANSWER]],
+                         ids=["before-the-answer", "after-it", "in-a-child"])
+@pytest.mark.parametrize("kind", ["script", "llm"])
+def test_a_cancelled_run_gives_its_lock_back_at_once(lab: ApiLab, tmp_path: Path, nodes: list[Any], kind: str) -> None:
+    (tmp_path / "sleeps.py").write_text("import time\ndef Invoke():\n    time.sleep(1)\n", encoding="utf-8")
+    stuck = llm("stuck") if kind == "llm" else {"type": "PythonModule", "module_path": str(tmp_path / "sleeps.py")}
+    lab.backend.responder = lambda _: Reply(never=True)
+    lab.workflow("Child", [stuck])
+    lab.default([stuck if node == "STUCK" else node for node in nodes])
+    asker = threading.Thread(target=lab.chat)
+    asker.start()
+    locks = LockingService("other-session")
+    assert until(lambda: locks.is_locked("gate"))
+    time.sleep(0.05)  # the node behind the lock has begun
+    for request in list(running_requests._requests.values()):
+        running_requests.cancel(request.request_id, "stop")
+    assert until(lambda: not locks.is_locked("gate"), 0.7)
+    asker.join(5)
+    assert until(lambda: running_scripts.count() == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -46,6 +46,15 @@ def test_one_file_in_single_user_mode(tmp_path):
     assert not (tmp_path / "a" / "b" / "ann").exists()
 
 
+@pytest.mark.parametrize("user", ["../evil", "/evil", "a/../../evil", "..\\evil"])
+def test_no_user_writes_a_log_elsewhere(tmp_path, capsys, user):
+    set_up_logging(str(tmp_path / "logs"), [user, "bob"])
+    with request_scope(RequestContext(user=user)):
+        logging.getLogger("some.module").info("mine")
+    assert [path.name for path in tmp_path.rglob("*")] == ["logs", "wilmerai.log"]
+    assert "mine" in capsys.readouterr().err
+
+
 def test_a_file_per_user_with_several_users(tmp_path):
     set_up_logging(str(tmp_path), ["ann", "bob"])
     log = logging.getLogger("some.module")

@@ -123,3 +123,29 @@ def test_another_current_user_ends_demo_mode(config):
     config.user("me")
     config.current("me")
     assert not demo.is_wanted(LaunchArguments())
+
+
+def test_without_a_list_of_keys_there_is_none(config):
+    assert users.read_access_keys(None) is None
+
+
+@pytest.mark.parametrize(("text", "problem"), [
+    (None, "no such file"), ("# none\n", "no key"), ("sha256:1\n", "line 1"), ("k user=anne\n", "Did you mean 'ann'")])
+def test_a_list_of_keys_that_cannot_be_used_keeps_the_server_down(config, tmp_path, text, problem):
+    path = tmp_path / "keys.txt"
+    if text is not None:
+        path.write_text(text, "utf-8")
+    instance.USERS = ["ann", "bob"]
+    with pytest.raises(StartError, match=problem) as error:
+        users.read_access_keys(str(path))
+    assert str(error.value).startswith("--accepted-keys-file: ") and str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("configured", [["ann"], ["ann", "bob"], None])
+def test_keys_may_be_for_the_users_that_are_served(config, tmp_path, configured):
+    config.current("ann")
+    path = tmp_path / "keys.txt"
+    path.write_text("a-key-of-some-length user=ann\n", "utf-8")
+    instance.USERS = configured
+    keys = users.read_access_keys(str(path))
+    assert keys is not None and [key.user for key in keys.keys] == ["ann"]

@@ -11,7 +11,6 @@ which node, and tests can ask which nodes ran.
 from __future__ import annotations
 
 import http.client
-import itertools
 import json
 import os
 import re
@@ -19,108 +18,26 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from Tests.stub_backend import (
-    RecordedRequest,
-    Reply,
-    StubBackend,
-    chat_chunk,
-    chat_reply,
-    chat_stream_reply,
-    sse_reply,
-)
+from Tests.integration.scripted_backend import USAGE as USAGE
+from Tests.integration.scripted_backend import Answer as Answer
+from Tests.integration.scripted_backend import Backend as Backend
+from Tests.integration.scripted_backend import Talk as Talk
+from Tests.integration.scripted_backend import says as says
+from Tests.integration.scripted_backend import slow as slow
+from Tests.integration.scripted_backend import stuck as stuck
 
 PROJECT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("run_waitress.py", "server.py", "run_eventlet.py")
 USER = "ann"
 START_SECONDS = 30.0
-USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
-_NODE = re.compile(r"node:([\w-]+)")
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
-
-Answer = Reply | Callable[[RecordedRequest], Reply]
-
-
-class Backend(StubBackend):
-    """A scripted LLM server that knows which node calls it.
-
-    ``replies[name]`` is what the node ``name`` gets; without one it is told ``<name> says hello.`` in three tokens.
-    ``hello`` is a message that no other test sends: only calls with it are recorded, so that nodes which an earlier
-    test left running in the background do not count.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.replies: dict[str, Answer] = {}
-        self.responder = self._reply
-        self.hello = "Hello 0."
-        self._tests = itertools.count(1)
-        self._calls: list[tuple[str, RecordedRequest]] = []
-        self._called = threading.Condition()
-
-    def __enter__(self) -> Backend:
-        self.start()
-        return self
-
-    def reset(self) -> None:
-        """Forget replies and calls, and begin a new conversation."""
-        with self._called:
-            self.hello = f"Hello {next(self._tests)}."
-            self.replies.clear()
-            self._calls.clear()
-
-    def calls(self, node: str | None = None) -> list[RecordedRequest]:
-        """The calls since ``reset``, of one node or of all."""
-        with self._called:
-            return [request for name, request in self._calls if node in (None, name)]
-
-    def nodes(self) -> list[str]:
-        """The names of the nodes that called, in order."""
-        with self._called:
-            return [name for name, _ in self._calls]
-
-    def wait_call(self, node: str, timeout: float = 10.0) -> RecordedRequest:
-        """The first call of a node. Raises AssertionError if there is none in ``timeout`` seconds."""
-        with self._called:
-            if not self._called.wait_for(lambda: any(name == node for name, _ in self._calls), timeout):
-                raise AssertionError(f"node {node} did not call; called: {[name for name, _ in self._calls]}")
-            return next(request for name, request in self._calls if name == node)
-
-    def _reply(self, request: RecordedRequest) -> Reply:
-        found = _NODE.search(json.dumps(request.json["messages"][:1]))
-        name = found[1] if found else "?"
-        with self._called:
-            if self.hello.encode() in request.body:
-                self._calls.append((name, request))
-                self._called.notify_all()
-            answer = self.replies.get(name)
-        if answer is None:
-            return says(request, name)
-        return answer(request) if callable(answer) else answer
-
-
-def says(request: RecordedRequest, name: str, **options: Any) -> Reply:
-    """``<name> says hello.``, streamed if the request wants that."""
-    if request.json.get("stream"):
-        return chat_stream_reply([f"{name} ", "says ", "hello."], usage=USAGE, **options)
-    return chat_reply(f"{name} says hello.", usage=USAGE, **options)
-
-
-def slow(name: str, seconds: float) -> Callable[[RecordedRequest], Reply]:
-    """The usual answer after a silence of some seconds, before the status line."""
-    return lambda request: says(request, name, header_delay=seconds)
-
-
-def stuck(*tokens: str) -> Reply:
-    """A stream that stops after some tokens without an end."""
-    return sse_reply([chat_chunk({"content": token}) for token in tokens], hang=True)
 
 
 class ConfigTree:
@@ -266,14 +183,20 @@ class Launcher:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def output(self) -> str:
-        """What the process has printed so far."""
-        return self._log.read_text(encoding="utf-8", errors="replace")
+    def output(self, since: int = 0) -> str:
+        """What the process has printed so far, without the first ``since`` bytes."""
+        with self._log.open("rb") as log:
+            log.seek(since)
+            return log.read().decode("utf-8", "replace")
 
-    def wait_output(self, text: str, timeout: float = 5.0) -> str:
+    def output_size(self) -> int:
+        """Bytes that the process has printed so far."""
+        return self._log.stat().st_size
+
+    def wait_output(self, text: str, timeout: float = 5.0, since: int = 0) -> str:
         """The output once it has ``text``. Raises AssertionError."""
         deadline = time.monotonic() + timeout
-        while text not in (output := self.output()):
+        while text not in (output := self.output(since)):
             assert time.monotonic() < deadline, f"'{text}' was not printed:\n{output}"
             time.sleep(0.02)
         return output

@@ -1,25 +1,41 @@
 """Nodes behind the responder: the answer does not wait for them, and they do not need the client."""
 from __future__ import annotations
 
+import json
+import re
 import socket
 import struct
 import time
+from pathlib import Path
 
 import pytest
 
 from Tests.integration.launcher import (
+    LAUNCHERS,
+    USER,
     Backend,
     Launcher,
     read_to_end,
     read_until,
     says,
     slow,
+    standard_tree,
     streamed_text,
 )
 from Tests.stub_backend import RecordedRequest, Reply, status_reply
+from Tests.workflows.engine_lab import until
 
 SLOW = 0.4
 STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+def line_of(server: Launcher, request_id: str) -> str:
+    """What the log says when all work of a request is done."""
+    done = re.compile(rf".*Request {request_id}: route .* done after .*")
+    assert until(lambda: done.search(server.output()) is not None, 10)
+    found = done.search(server.output())
+    assert found is not None
+    return found[0].rstrip()
 
 
 @STREAM
@@ -88,7 +104,54 @@ def test_failure_of_a_later_node_is_not_the_clients(server: Launcher, backend: B
     response = server.ask("Background", stream)
     assert response.status == 200
     assert b"error" not in response.body and b"hello" in response.body
-    server.wait_output(f"not now, {backend.hello}")
+    output = server.wait_output(f"not now, {backend.hello}")
+    (line,) = [line for line in output.splitlines() if backend.hello in line and "failed after the answer" in line]
+    assert response.headers["x-request-id"] in line and "ERROR" in line
+    assert backend.nodes() == ["answer", "slow"]
+
+
+@STREAM
+def test_they_can_be_stopped_by_the_id_of_their_request(server: Launcher, backend: Backend, stream: bool) -> None:
+    backend.replies["slow"] = Reply(never=True)
+    request_id = server.ask("Background", stream).headers["x-request-id"]
+    slow_call = backend.wait_call("slow")
+    response = server.request("DELETE", "/api/chat", {"request_id": request_id})
+    assert response.status == 200
+    assert slow_call.wait_ended(2) and slow_call.client_left
+    line = line_of(server, request_id)
+    assert line.endswith(", cancelled")
+    assert backend.nodes() == ["answer", "slow"]
+
+
+@STREAM
+def test_the_log_tells_of_them(server: Launcher, backend: Backend, stream: bool) -> None:
+    backend.replies["slow"] = slow("slow", SLOW)
+    request_id = server.ask("Background", stream).headers["x-request-id"]
+    begun = server.wait_output(f"Request {request_id}: nodes after its answer: 2; ")
+    assert re.search(rf"{request_id}: nodes after its answer: 2; requests at work in the background: [1-9]", begun)
+    seconds = re.search(r", nodes after the answer (\d+\.\d+) s, done after", line_of(server, request_id))
+    assert seconds is not None and SLOW <= float(seconds[1]) < SLOW + 3
+
+
+def test_no_word_of_them_without_any(server: Launcher, backend: Backend) -> None:
+    request_id = server.ask("Single").headers["x-request-id"]
+    assert "nodes after the answer" not in line_of(server, request_id)
+    assert f"{request_id}: nodes after" not in server.output()
+
+
+@pytest.mark.parametrize("script", LAUNCHERS)
+def test_they_are_cancelled_when_their_time_is_up(script: str, backend: Backend, tmp_path: Path) -> None:
+    tree = standard_tree(tmp_path / "Public", backend.url)
+    user = json.loads((tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))
+    tree.write(f"Users/{USER}.json", {**user, "backgroundNodesTimeoutInSeconds": 1})
+    backend.replies["slow"] = Reply(never=True)
+    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, backend=backend) as server:
+        request_id = server.ask("Background").headers["x-request-id"]
+        slow_call = backend.wait_call("slow")
+        assert slow_call.wait_ended(4) and slow_call.client_left
+        assert slow_call.ended_at is not None and slow_call.ended_at - slow_call.received_at > 0.5
+        assert f"{request_id} is cancelled: background nodes took too long" in server.output()
+        assert line_of(server, request_id).endswith(", cancelled")
     assert backend.nodes() == ["answer", "slow"]
 
 

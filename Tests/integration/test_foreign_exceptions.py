@@ -12,7 +12,7 @@ import pytest
 from Tests.integration.launcher import USER, Backend, Launcher, standard_tree
 
 RAISED = {"asyncio": "asyncio.CancelledError()", "exit": "SystemExit(3)", "interrupt": "KeyboardInterrupt()",
-          "odd": "Odd()"}
+          "odd": "Odd()", "closed": "GeneratorExit()"}
 TOLD = ("asyncio", "exit")  # like any other failure of a script
 SCRIPT = """
 import asyncio

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException, WilmerError
 from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.llmapis.backend_errors import public_text
 from Middleware.models.llm_call import NodeSite, Observer, enter_node, leave_node
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_service import LlmHandlerService
@@ -28,6 +29,7 @@ from Middleware.workflows.events import RunRecord
 from Middleware.workflows.handlers.impl.sub_workflow_handler import SUB_WORKFLOW_TYPES, ChildRun
 from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo, RunRequest
 from Middleware.workflows.numeric_fields import coerce_numeric_fields
+from Middleware.workflows.private_errors import mark_if_private
 from Middleware.workflows.processors.message_times import MessageTimes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
@@ -159,15 +161,17 @@ class WorkflowProcessor:
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
         """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""
         early = isinstance(error, EarlyTerminationException)
+        mark_if_private(error, self.run.nodes[index])
         if self.run.request.cancel_scope.cancelled:
             raise error if early else self._cancelled() from error
         where = f"{self.run.folder}/{self.run.workflow_name}"
         if index > self.responder_index and early:
-            logger.info("Workflow %s, node %d '%s' ended the run: %s", where, index + 1, name, error)
+            logger.info("Request %s: workflow %s, node %d '%s' ended the run: %s", self.run.request_id, where,
+                        index + 1, name, error)
             raise _RunEnds from error
         if index > self.responder_index:
-            logger.error("Workflow %s, node %d '%s' failed after the answer: %s", where, index + 1, name, error,
-                         exc_info=not isinstance(error, WilmerError))
+            logger.error("Request %s: workflow %s, node %d '%s' failed after the answer: %s", self.run.request_id,
+                         where, index + 1, name, public_text(error), exc_info=not isinstance(error, WilmerError))
             raise _RunEnds from error
         if not early and not hasattr(error, "location"):  # the innermost workflow names the place
             error.location = f"workflow '{self.run.workflow_name}', node {index + 1} '{name}'"  # type: ignore[attr-defined]
@@ -359,8 +363,10 @@ class WorkflowProcessor:
     def _announce(self, context: ExecutionContext, output: Any) -> Any:
         """The answer is complete: what has to be known before the client hears of it."""
         self.times.after_answer(context.config, output)
-        if self.run.non_responder is None and self.responder_index + 1 < len(self.run.nodes):
+        remaining = len(self.run.nodes) - self.responder_index - 1
+        if self.run.non_responder is None and remaining > 0:
             self.run.request.background_pending = True
+            self.run.request.background_nodes += remaining
         return output
 
     def _note_outcome(self, context: ExecutionContext) -> None:

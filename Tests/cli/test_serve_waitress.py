@@ -1,0 +1,214 @@
+"""Waitress as it is set up here, driven with clients that do not behave."""
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from Middleware.cli import limits, serve_waitress
+from Middleware.cli.serve_waitress import StalledReaders, make_server
+from Tests.workflows.engine_lab import until
+
+PIECE = b"x" * 65536
+
+
+class Running:
+    """A server and the thread that turns its loop."""
+
+    def __init__(self, application: Callable[..., Any]) -> None:
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        self.channels: dict[int, Any] = {}
+        self.server = make_server(application, listener, self.channels)
+        self.stalled = StalledReaders()
+        self.turns = 0
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self.clients: list[socket.socket] = []
+
+    def _run(self) -> None:
+        while not self._stopping:
+            serve_waitress._turn(self.channels, 0.05)
+            self.stalled.look(self.channels.values())
+            self.turns += 1
+
+    def client(self, data: bytes = b"") -> socket.socket:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(5)
+        sock.connect(("127.0.0.1", self.server.effective_port and int(self.server.effective_port)))
+        sock.sendall(data)
+        self.clients.append(sock)
+        return sock
+
+    def close(self) -> None:
+        for sock in self.clients:
+            sock.close()
+        self._stopping = True
+        self._thread.join(2)
+        serve_waitress.wasyncore.close_all(self.channels)
+        self.server.task_dispatcher.shutdown(timeout=1)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., Any]], Running]]:
+    monkeypatch.setattr(serve_waitress, "WORKER_THREADS", 4)
+    running: list[Running] = []
+
+    def start(application: Callable[..., Any]) -> Running:
+        running.append(Running(application))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.close()
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def crashing(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+    raise KeyError("a secret")
+
+
+def test_a_crash_is_told_in_json(run: Callable[..., Running]) -> None:
+    client = run(crashing).client(GET)
+    answer = b"".join(iter(lambda: client.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 500 ") and b"application/json" in head
+    assert json.loads(body)["error"]["code"] == 500 and b"secret" not in body
+
+
+def test_a_stalled_reader_frees_its_thread_and_a_slow_one_is_kept(run: Callable[..., Running],
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STALLED_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.1)
+    closed: dict[str, float] = {}
+
+    def endless(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        try:
+            while True:
+                yield PIECE
+        finally:
+            closed[environ["PATH_INFO"]] = time.monotonic()
+
+    server = run(endless)
+    started = time.monotonic()
+    slow = server.client(GET.replace(b" / ", b" /slow "))
+    server.client(GET.replace(b" / ", b" /stalled "))
+    while "/stalled" not in closed and time.monotonic() - started < 6:
+        slow.recv(1_000_000)
+        time.sleep(0.01)
+    assert 0.9 < closed["/stalled"] - started < 6
+    assert "/slow" not in closed
+    assert max(channel.total_outbufs_len for channel in server.server.active_channels.values()) < 3 * 1024 * 1024
+    slow.close()
+    deadline = time.monotonic() + 3
+    while "/slow" not in closed:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_shortage_of_descriptors_is_waited_out(run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> None:
+    failure: list[OSError] = [OSError(errno.EMFILE, "Too many open files")]
+    accepts = []
+    accept = serve_waitress.wasyncore.dispatcher.accept
+
+    def refuse(self: Any) -> Any:
+        accepts.append(1)
+        if failure:
+            raise failure[0]
+        return accept(self)
+
+    monkeypatch.setattr(serve_waitress.wasyncore.dispatcher, "accept", refuse)
+    server = run(crashing)
+    client = server.client(GET)
+    turns = server.turns
+    time.sleep(0.6)
+    assert 1 < len(accepts) < 10 and server.turns - turns < 50
+    failure.clear()
+    assert client.recv(12) == b"HTTP/1.1 500"
+
+
+@pytest.mark.parametrize("data", [b"\x16\x03\x01\x00\x05hello", b"GET\r\n\r\n",
+                                  b"POST / HTTP/1.1\r\nContent-Length: 1" + b"0" * 5000 + b"\r\n\r\n",
+                                  b"POST / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"],
+                         ids=["tls", "word", "digits", "both-framings"])
+def test_what_cannot_be_read_gets_one_answer_and_the_end(run: Callable[..., Running], data: bytes) -> None:
+    """Whatever follows is no request."""
+    client = run(crashing).client(data + GET)
+    answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.count(b"HTTP/1.") == 1 and b" 400 " in answer.splitlines()[0]
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+
+
+def test_a_connection_that_fails_while_it_is_taken_ends_alone(run: Callable[..., Running],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some systems refuse to speak of a socket whose peer has gone already."""
+    server = run(crashing)
+    failing = [True]
+
+    class Refused(serve_waitress.Channel):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            if failing:
+                failing.clear()
+                raise OSError(errno.EINVAL, "Invalid argument")
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(server.server, "channel_class", Refused)
+    assert server.client().recv(1) == b""
+    assert server.client(GET).recv(12) == b"HTTP/1.1 500"
+
+
+def test_an_answer_that_ends_while_it_is_written_is_followed_by_a_farewell(run: Callable[..., Running],
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing at once might cost the client the answer: it is still sending."""
+    server = run(crashing).server
+    near, far = socket.socketpair()
+    with near, far:
+        channel = serve_waitress.Channel(server, near, ("127.0.0.1", 1), server.adj, map={})
+        channel.received(b"nonsense\r\n\r\n")  # the server's threads write the answer
+        far.settimeout(5)
+        assert far.recv(12) == b"HTTP/1.0 400"
+        assert until(lambda: channel.close_when_flushed)
+        channel.close_when_flushed = False
+
+        def end_meanwhile(do_close: bool = True) -> None:
+            channel.close_when_flushed = True
+
+        monkeypatch.setattr(channel, "_flush_some_if_lockable", end_meanwhile)
+        monkeypatch.setattr(channel, "requests", [object()])
+        channel.handle_write()
+        assert not channel.will_close
+        channel.handle_write()
+        assert b"error" in b"".join(iter(lambda: far.recv(4096), b""))
+        assert channel.readable() and not channel.will_close
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+def test_no_conversation_is_kept_in_a_temporary_file(run: Callable[..., Running], monkeypatch: pytest.MonkeyPatch,
+                                                     framing: str) -> None:
+    files: list[Any] = []
+    monkeypatch.setattr("waitress.buffers.TempfileBasedBuffer.newfile", lambda self: files.append(self))
+
+    def echo(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterator[bytes]:
+        data = environ["wsgi.input"].read()
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(data)))])
+        yield data
+
+    body, length = PIECE * 64, b"Content-Length: %d" % (64 * len(PIECE))
+    if framing == "chunks":
+        body, length = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), b"Transfer-Encoding: chunked"
+    client = run(echo).client(b"POST / HTTP/1.1\r\nConnection: close\r\n" + length + b"\r\n\r\n" + body)
+    time.sleep(0.2)
+    answer = b"".join(iter(lambda: client.recv(1_000_000), b""))
+    assert len(answer.partition(b"\r\n\r\n")[2]) == 64 * len(PIECE)
+    assert files == []

@@ -1,0 +1,25 @@
+"""Launchers that start with something changed, such as the servers' patience or the number of open files."""
+from __future__ import annotations
+
+from pathlib import Path
+
+from Tests.integration.launcher import PROJECT
+
+TEXT = """import runpy, sys
+sys.path.insert(0, {project!r})
+{lines}
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+def launcher_after(folder: Path, script: str, *lines: str) -> str:
+    """The path of a script that runs ``lines`` of Python and then becomes the launcher ``script``."""
+    file = folder / f"changed_{script}"
+    file.write_text(TEXT.format(project=str(PROJECT), script=str(PROJECT / script), lines="\n".join(lines)),
+                    encoding="utf-8")
+    return str(file)
+
+
+def patience(**seconds: float) -> list[str]:
+    """Lines that set the servers' limits, named as in ``Middleware/cli/limits.py``."""
+    return ["from Middleware.cli import limits", *(f"limits.{name} = {value!r}" for name, value in seconds.items())]

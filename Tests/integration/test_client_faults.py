@@ -1,0 +1,223 @@
+"""Whatever clients do, each launcher goes on, says in JSON what was wrong, and keeps answering ``/health`` at once."""
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from Tests.integration.client_faults import (
+    ANSWER_SECONDS,
+    FAULTS,
+    SMALL,
+    START,
+    Fault,
+    Heard,
+    body,
+    connect,
+    head,
+    listen,
+    reset,
+    send,
+)
+from Tests.integration.conftest import Servers
+from Tests.integration.health_poller import HealthPoller, Seen
+from Tests.integration.launcher import LAUNCHERS, Backend, Launcher, read_until
+from Tests.stub_backend import Reply, chat_stream_reply
+
+HEALTH_SECONDS = 0.1
+HOLD_SECONDS = 0.3  # for faults that keep the server waiting
+LEFT_SECONDS = 1.0
+TOKEN = "word " * 2000
+TOKENS = 4000  # 40 MB, more than the buffers of any system take
+
+
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def watched(request: pytest.FixtureRequest, servers: Servers) -> Iterator[tuple[Launcher, HealthPoller]]:
+    """Each launcher in turn, and who asks after its health."""
+    server = servers.get(request.param)
+    with HealthPoller(server.port) as poller:
+        yield server, poller
+
+
+def commit(port: int, poller: HealthPoller, fault: Fault) -> tuple[Heard, Seen]:
+    """Do it once, with the poller watching from the first connection to the last farewell."""
+    heard = Heard(0)
+    with poller.watching() as seen, ExitStack() as stack:
+        connections = [stack.enter_context(connect(port)) for _ in range(fault.count)]
+        for sock in connections:
+            send(sock, fault)
+        if fault.statuses:
+            heard = listen(connections[0])
+        else:
+            time.sleep(HOLD_SECONDS)
+            connections[0].setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connections[0].recv(1)
+    return heard, seen
+
+
+def overbooked() -> float:
+    """How many times more work the machine has than it can do; 1 if it can do it all, or does not say."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 1.0
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_fault(watched: tuple[Launcher, HealthPoller], fault: Fault) -> None:
+    server, poller = watched
+    traces = server.output().count("Traceback")
+    bound = HEALTH_SECONDS * overbooked()
+    heard, seen = commit(server.port, poller, fault)
+    if seen.worst - seen.noise >= bound:  # once more: the machine has other work too
+        heard, seen = commit(server.port, poller, fault)
+    if fault.statuses:
+        assert heard.status in fault.statuses, heard
+        assert b"application/json" in heard.head.lower(), heard
+        assert heard.status == 200 or json.loads(heard.body)["error"]
+    assert not seen.failed
+    assert seen.count > 0 and seen.worst - seen.noise < bound, seen
+    assert server.ask("Single").text == "single says hello."
+    assert server.output().count("Traceback") == traces
+
+
+def test_resets_at_every_moment(watched: tuple[Launcher, HealthPoller], backend: Backend) -> None:
+    server, poller = watched
+    backend.replies["single"] = chat_stream_reply(["a ", "b ", "c "], delay=0.01)
+    whole = body(SMALL.replace(b'"messages"', b'"stream": true, "messages"'))
+    data, moments = b"".join(whole()), random.Random(7)
+    with poller.watching() as seen:
+        for size in (0, 1, 30, len(START), len(data) - 1, *[len(data)] * 25):
+            sock = connect(server.port)
+            sock.sendall(data[:size])
+            time.sleep(moments.uniform(0, 0.06) if size == len(data) else 0.005)
+            reset(sock)
+    assert not seen.failed
+    backend.replies.clear()
+    assert server.ask("Single").status == 200
+
+
+# -- what follows a request on its connection --------------------------------------------------------------------------
+
+def chat_request(model: str, hello: str) -> bytes:
+    data = json.dumps({"model": model, "messages": [{"role": "user", "content": hello}]}).encode()
+    return b"".join(body(data)())
+
+
+FOLLOWING = {"a line end": b"\r\n", "half a request": START, "garbage": b"\x00\xff" * 50_000}
+
+
+@pytest.mark.parametrize("extra", FOLLOWING.values(), ids=FOLLOWING.keys())
+@pytest.mark.parametrize("late", [False, True], ids=["at-once", "late"])
+def test_bytes_behind_a_request_do_not_hide_that_its_client_leaves(server: Launcher, backend: Backend, extra: bytes,
+                                                                   late: bool) -> None:
+    backend.replies["single"] = Reply(never=True)
+    with connect(server.port) as sock:
+        sock.sendall(chat_request("Single", backend.hello) + (b"" if late else extra))
+        call = backend.wait_call("single")
+        if late:
+            sock.sendall(extra)
+        assert not call.wait_ended(0.2)
+    assert call.wait_ended(LEFT_SECONDS) and call.client_left
+
+
+@pytest.mark.parametrize("queued", range(1, 9))
+def test_a_client_that_leaves_with_requests_in_line(server: Launcher, backend: Backend, queued: int) -> None:
+    """Its running request is stopped, and those in line never run."""
+    backend.replies["first"] = Reply(never=True)
+    with connect(server.port) as sock:
+        sock.sendall(chat_request("Chain", backend.hello) + chat_request("Single", backend.hello) * queued)
+        call = backend.wait_call("first")
+        assert not call.wait_ended(0.1)
+    assert call.wait_ended(LEFT_SECONDS) and call.client_left
+    time.sleep(0.15)
+    assert backend.nodes() == ["first"]
+
+
+def test_a_client_that_leaves_the_gate_with_requests_in_line(gated_server: Launcher, backend: Backend) -> None:
+    backend.replies["first"] = Reply(never=True)
+    with gated_server.open("Chain", stream=False) as running:
+        backend.wait_call("first")
+        with connect(gated_server.port) as sock:
+            sock.sendall(chat_request("Single", backend.hello) * 3)
+            gated_server.wait_output("all slots are taken")
+            gone = gated_server.output().count("has gone")
+            time.sleep(0.1)
+        deadline = time.monotonic() + LEFT_SECONDS
+        while gated_server.output().count("has gone") == gone:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        running.close()
+    assert gated_server.ask("Nested").status == 200
+    assert "single" not in backend.nodes()
+
+
+def test_requests_in_line_are_answered_in_order(servers: Servers, backend: Backend) -> None:
+    server = servers.get("run_waitress.py")
+    wanted = ["Single", "Chain", "Background"] * 3
+    with connect(server.port) as sock:
+        sock.sendall(b"".join(chat_request(model, backend.hello) for model in wanted))
+        answer = b""
+        while answer.count(b"says hello.") < len(wanted):
+            piece = sock.recv(65536)
+            assert piece, answer
+            answer += piece
+    heads = answer.split(b"HTTP/1.1 200 OK")[1:]
+    said = [part.split(b" says hello.")[0].rsplit(b'"', 1)[1].decode() for part in heads]
+    assert said == ["single", "second", "answer"] * 3
+
+
+@pytest.mark.parametrize("script", LAUNCHERS[1:])
+def test_one_request_per_connection_elsewhere(servers: Servers, backend: Backend, script: str) -> None:
+    with connect(servers.get(script).port) as sock:
+        sock.sendall(chat_request("Single", backend.hello) * 3)
+        sock.settimeout(ANSWER_SECONDS)
+        answer = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert answer.count(b"HTTP/1.1 200") == 1 and b"connection: close" in answer.lower()
+    assert backend.nodes() == ["single"]
+
+
+# -- slow readers ------------------------------------------------------------------------------------------------------
+
+def open_with_small_window(server: Launcher, backend: Backend) -> socket.socket:
+    """Ask for a fast stream of many megabytes with a receive buffer of a few kilobytes."""
+    backend.replies["single"] = chat_stream_reply([TOKEN] * TOKENS)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(ANSWER_SECONDS)
+    sock.connect(("127.0.0.1", server.port))
+    data = json.dumps({"model": "Single", "stream": True, "messages": [{"role": "user", "content": backend.hello}]})
+    sock.sendall(b"".join(body(data.encode())()))
+    return sock
+
+
+def test_a_slow_reader_harms_nobody_and_its_leave_is_noticed(watched: tuple[Launcher, HealthPoller],
+                                                             backend: Backend) -> None:
+    server, poller = watched
+    with poller.watching() as seen, open_with_small_window(server, backend) as sock:
+        read_until(sock, b"word")
+        call = backend.wait_call("single")
+        for _ in range(10):
+            sock.recv(10)
+            time.sleep(0.1)
+        assert server.request("POST", "/v1/chat/completions", {
+            "model": "Chain", "messages": [{"role": "user", "content": backend.hello}]}).status == 200
+        assert call.ended_at is None and call.answered_at is None, "it was all taken from the back-end"
+    assert call.wait_ended(LEFT_SECONDS) and call.client_left
+    assert not seen.failed
+
+
+def test_a_body_that_never_ends_can_be_waited_for_by_many(watched: tuple[Launcher, HealthPoller]) -> None:
+    """And a request that comes meanwhile is served at once."""
+    server, _ = watched
+    fault = Fault("", head("Content-Length: 100000", rest=b"{"))
+    with ExitStack() as stack:
+        for _ in range(200):
+            send(stack.enter_context(connect(server.port)), fault)
+        started = time.monotonic()
+        assert server.ask("Single").status == 200
+        assert time.monotonic() - started < 2

@@ -1,0 +1,241 @@
+"""The end of each launcher on a signal, while requests are in every state."""
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from Tests.integration.launcher import (
+    LAUNCHERS,
+    PROJECT,
+    USER,
+    Backend,
+    ConfigTree,
+    Launcher,
+    clean_environment,
+    llm_node,
+    read_to_end,
+    read_until,
+    says,
+    sse_payloads,
+    standard_tree,
+    stuck,
+)
+from Tests.stub_backend import Reply
+from Tests.workflows.engine_lab import until
+from Tests.workflows.tools.mcp_lab import plain_file
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send these signals to one process")
+
+IN_TIME = 5.0  # seconds; what is left alone would take far longer
+BACKGROUND = 0.8
+SIGNALLED = """
+import runpy, signal, sys
+program, module, number = sys.argv[1:4]
+
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == module:
+            signal.raise_signal(int(number))
+
+sys.meta_path.insert(0, Finder())
+sys.argv = [program, *sys.argv[4:]]
+runpy.run_path(program, run_name="__main__")
+"""
+HANGS = """
+import subprocess, sys, threading, time
+def Invoke(folder):
+    threading.Thread(target=time.sleep, args=(60,), name="of a script").start()
+    code = "import os, time; open(r'%s/child.new', 'w').write(str(os.getpid())); " \\
+           "os.rename(r'%s/child.new', r'%s/child'); time.sleep(60)" % ((folder,) * 3)
+    child = subprocess.Popen([sys.executable, "-S", "-c", code])
+    while True:
+        time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def default_interrupt() -> Iterator[None]:
+    """Have children react to Ctrl-C: a shell that starts the tests in the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, backend: Backend) -> ConfigTree:
+    made = standard_tree(tmp_path / "Public", backend.url)
+    script = made.public / "hangs.py"
+    script.write_text(HANGS, encoding="utf-8")
+    made.write("MCPServers/plain.json", plain_file())
+    made.shared("Hang", {"type": "PythonModule", "module_path": str(script), "args": [str(tmp_path)]})
+    made.shared("Tool", {"type": "MCPToolCall", "server": "plain", "tool": "pid"})
+    made.shared("Locked", llm_node("answer", returnToUser=True),
+                {"type": "WorkflowLock", "workflowLockId": "memories"}, llm_node("slow"), llm_node("late"))
+    return made
+
+
+def launch(script: str, tree: ConfigTree, backend: Backend) -> Launcher:
+    return Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0", backend=backend)
+
+
+def locks(tree: ConfigTree) -> list[Any]:
+    (file,) = tree.public.rglob(f"WilmerDb.{USER}.sqlite")
+    with sqlite3.connect(file) as database:
+        return database.execute("SELECT WorkflowLockId FROM WorkflowLocks").fetchall()
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end_by(server: Launcher, number: int) -> float:
+    """Send a signal, and return the seconds until the process had ended, with status 0."""
+    assert server.process is not None
+    began = time.monotonic()
+    server.process.send_signal(number)
+    assert server.process.wait(IN_TIME) == 0
+    return time.monotonic() - began
+
+
+def body_of(answer: bytes) -> Any:
+    return json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+def assert_early_end(answer: bytes) -> None:
+    """A whole answer with what there was of a text: nothing."""
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert body_of(answer)["choices"][0]["message"]["content"] == ""
+
+
+@pytest.mark.parametrize("script", LAUNCHERS)
+def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend, tmp_path: Path) -> None:
+    """A stream, a whole answer and a script are cut short; the nodes after an answer come to their end."""
+    backend.replies.update(single=stuck("Once ", "upon ", "a "), first=Reply(never=True),
+                           slow=lambda request: says(request, "slow", header_delay=BACKGROUND))
+    with launch(script, tree, backend) as server:
+        tool = int(server.ask("Tool").text)
+        with (server.open("Single", stream=True) as streamed, server.open("Chain", stream=False) as whole,
+              server.open("Hang", stream=False) as hanging):
+            begun = read_until(streamed, b"upon")
+            backend.wait_call("first")
+            assert until((tmp_path / "child").exists, 10)
+            child = int((tmp_path / "child").read_text(encoding="utf-8"))
+            assert runs(tool) and runs(child)
+            server.ask("Locked")
+            slow = backend.wait_call("slow")
+            assert locks(tree) == [("memories",)]
+            seconds = end_by(server, signal.SIGTERM)
+            payloads = sse_payloads(begun + read_to_end(streamed))
+            assert_early_end(read_to_end(whole))
+            assert_early_end(read_to_end(hanging))
+        assert json.loads(payloads[-2])["choices"][0]["finish_reason"] == "stop" and payloads[-1] == "[DONE]"
+        assert slow.answered_at is not None and not slow.client_left and backend.calls("late")
+        assert locks(tree) == []
+        assert not runs(tool) and not runs(child)
+        assert BACKGROUND / 2 < seconds < IN_TIME
+        output = server.output()
+    assert "stopping: requests cancelled: 3, finishing their background nodes (up to 10 s): 1" in output
+    assert output.rstrip().endswith("stopped")
+    assert re.search(r"hangs\.py of request \S+ does not end", output)
+    assert "Traceback" not in output and "ERROR" not in output
+
+
+@pytest.mark.parametrize(("script", "number"), [*zip(LAUNCHERS, (signal.SIGINT, signal.SIGTERM, signal.SIGINT),
+                                                     strict=True)])
+def test_a_second_signal_ends_it_at_once(script: str, number: signal.Signals, tree: ConfigTree, backend: Backend,
+                                         tmp_path: Path) -> None:
+    """Nodes after an answer are waited for, but only until the operator asks again."""
+    backend.replies["slow"] = Reply(never=True)
+    with launch(script, tree, backend) as server:
+        assert server.process is not None
+        server.ask("Locked")
+        backend.wait_call("slow")
+        with server.open("Hang", stream=True):
+            assert until((tmp_path / "child").exists, 10)
+            server.process.send_signal(number)
+            server.wait_output("stopping: requests cancelled: 1, finishing their background nodes (up to 10 s): 1")
+            time.sleep(0.2)
+            assert server.process.poll() is None
+            seconds = end_by(server, signal.SIGINT)
+        assert seconds < 2
+        assert not runs(int((tmp_path / "child").read_text(encoding="utf-8")))
+        assert locks(tree) == []
+        output = server.output()
+    assert output.rstrip().endswith("stopped")
+    assert "Traceback" not in output and "Exception ignored" not in output and "ERROR" not in output
+
+
+def test_a_second_signal_leaves_no_mcp_server(tree: ConfigTree, backend: Backend) -> None:
+    """Also of one that does not end when its input does."""
+    tree.write("MCPServers/plain.json", plain_file(env={"LINGER": "60"}))
+    with launch("run_waitress.py", tree, backend) as server:
+        assert server.process is not None
+        tool = int(server.ask("Tool").text)
+        server.process.send_signal(signal.SIGINT)
+        server.wait_output("stopping: no request")
+        assert end_by(server, signal.SIGINT) < 2
+        assert until(lambda: not runs(tool))
+
+
+@pytest.mark.parametrize("script", LAUNCHERS)
+@pytest.mark.parametrize(("module", "number"), [("Middleware.cli.startup", signal.SIGINT), ("flask", signal.SIGTERM)])
+def test_a_signal_during_the_start(module: str, script: str, number: signal.Signals, tree: ConfigTree) -> None:
+    """It comes while ``module`` is looked for."""
+    program = PROJECT / script
+    ended = subprocess.run([sys.executable, "-c", SIGNALLED, str(program), module, str(int(number)), "--port", "0",
+                            "--PublicDirectory", str(tree.public)], capture_output=True, timeout=30,
+                           cwd=PROJECT, env=clean_environment())
+    assert (ended.returncode, ended.stderr.count(b"Traceback")) == (0, 0), ended.stderr.decode()
+    assert b"Listening" not in ended.stdout
+
+
+@pytest.mark.parametrize("script", LAUNCHERS)
+def test_an_idle_server_ends_on_ctrl_c(script: str, tree: ConfigTree, backend: Backend) -> None:
+    with launch(script, tree, backend) as server:
+        server.ask("Single")
+        server.wait_output("done after")
+        assert end_by(server, signal.SIGINT) < 3
+        output = server.output()
+    assert "stopping: no request is under way" in output and "Traceback" not in output
+
+
+def test_a_request_on_a_kept_connection_is_refused_while_the_server_stops(tree: ConfigTree, backend: Backend) -> None:
+    """Only Waitress keeps connections."""
+    backend.replies["slow"] = lambda request: says(request, "slow", header_delay=BACKGROUND)
+    with launch("run_waitress.py", tree, backend) as server:
+        assert server.process is not None
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection.request("GET", "/v1/models")
+        connection.getresponse().read()
+        server.ask("Background")
+        backend.wait_call("slow")
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_output("stopping: requests cancelled: 0, finishing")
+        for path, message in (("/v1/chat/completions", {"message": "The server is stopping."}),
+                              ("/api/chat", "The server is stopping.")):
+            connection.request("POST", path, json.dumps({"model": "Single", "messages": []}),
+                               {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            error = json.loads(response.read())["error"]
+            assert response.status == 503
+            assert error == message if isinstance(message, str) else error["message"] == message["message"]
+        with pytest.raises(ConnectionError):
+            server.request("GET", "/v1/models")
+        assert server.process.wait(IN_TIME) == 0
+        connection.close()
+        assert backend.nodes() == ["answer", "slow", "late"]
