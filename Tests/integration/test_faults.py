@@ -4,13 +4,11 @@ The table is run once, many requests at a time; the tests look at what came back
 """
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +16,7 @@ from Tests.integration.client_dialects import FRONTS, Heard
 from Tests.integration.dialect_matrix import CHAT, KEY
 from Tests.integration.faults import CASES, DEAD, TEXT, Case, faulty_server
 from Tests.integration.launcher import Launcher, Response
+from Tests.integration.process_figures import held_at_rest
 from Tests.stub_backend import StubBackend
 
 WORKERS = 16
@@ -39,7 +38,7 @@ class Table:
 
     Attributes:
         connections: that the back-end has, when those that only wait for a next request had time to go.
-        held: what the server's process holds, before and after.
+        held: what the server's process holds, before and after; empty where the system does not tell.
     """
 
     answers: Answers
@@ -77,26 +76,9 @@ def settled(server: Launcher, backend: StubBackend, usual: Case, timeout: float 
     return len(backend._sockets)
 
 
-def held(server: Launcher, expected: dict[str, int] | None = None, timeout: float = 3.0) -> dict[str, int]:
-    """How many threads and sockets the process has, on systems that tell; waits a little for ``expected``."""
+def held(server: Launcher, expected: dict[str, int] | None = None) -> dict[str, int]:
     assert server.process is not None
-    process = Path(f"/proc/{server.process.pid}")
-    if not process.is_dir():
-        return {}
-    deadline = time.monotonic() + timeout
-    while True:
-        found = {"threads": len(list((process / "task").iterdir())),
-                 "sockets": sum(is_socket(file) for file in (process / "fd").iterdir())}
-        if expected in (None, found) or time.monotonic() >= deadline:
-            return found
-        time.sleep(0.05)
-
-
-def is_socket(file: Path) -> bool:
-    try:
-        return os.readlink(file).startswith("socket:")
-    except OSError:  # closed meanwhile
-        return False
+    return held_at_rest(server.process.pid, expected)
 
 
 def heard(table: Table, case: Case) -> Heard:

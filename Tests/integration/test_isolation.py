@@ -1,4 +1,7 @@
-"""Many requests of two users at once: nobody hears, logs or stores what another has said."""
+"""A hundred streams and a hundred whole answers of two users at once, on every launcher.
+
+Nobody is turned away, and nobody hears, logs or stores what another has said.
+"""
 from __future__ import annotations
 
 import http.client
@@ -13,12 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.cli.console import raise_descriptor_limit
 from Tests.api.front_dialects import FRONTS, Front
-from Tests.integration.launcher import ConfigTree, Launcher, api_type, endpoint, llm_node
+from Tests.integration.launcher import LAUNCHERS, ConfigTree, Launcher, api_type, endpoint, llm_node
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply
 
 USERS = ("alice", "bob")
-PER_USER = 50
+PER_USER = 100
+TOGETHER = PER_USER * len(USERS)
+ROLL_CALL_SECONDS = 20
+PATIENCE_SECONDS = 60
 MARKER = re.compile(r"marker-[0-9a-f]{32}")
 
 
@@ -39,8 +46,33 @@ class Exchange:
         return self.front.answer(self.data, self.stream)
 
 
+class RollCall(StubBackend):
+    """Answers ``<model> heard <last message>``; the first nodes of all requests only once every one of them has asked.
+
+    ``complete``: they all have, so that all requests were under way at the same time.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.responder = echo
+        self.complete = True
+        self._barrier = threading.Barrier(count)
+
+    def __enter__(self) -> RollCall:
+        self.start()
+        return self
+
+    def _next(self, request: RecordedRequest) -> Reply:
+        reply = super()._next(request)  # where the lock for all is held; nobody may wait there
+        if b"node:first" in request.body:
+            try:
+                self._barrier.wait(ROLL_CALL_SECONDS)
+            except threading.BrokenBarrierError:
+                self.complete = False
+        return reply
+
+
 def echo(request: RecordedRequest) -> Reply:
-    """``<model> heard <last message>``, slowly enough for all requests to be under way at the same time."""
     text = f"{request.json['model']} heard {request.json['messages'][-1]['content']}"
     if request.json["stream"]:
         return chat_stream_reply([text[i:i + 5] for i in range(0, len(text), 5)], header_delay=0.2, delay=0.01)
@@ -68,17 +100,17 @@ class Scene:
     public: Path
     logs: Path
     exchanges: list[Exchange]
-    backend: StubBackend
+    backend: RollCall
 
     def of(self, user: str) -> list[Exchange]:
         return [exchange for exchange in self.exchanges if exchange.user == user]
 
 
 def send(port: int, user: str, number: int, start: threading.Barrier) -> Exchange:
-    front, stream, marker = FRONTS[number % 4], number % 8 >= 4, f"marker-{uuid.uuid4().hex}"
+    front, stream, marker = FRONTS[number % 4], number >= PER_USER // 2, f"marker-{uuid.uuid4().hex}"
     body = front.body(f"{marker}[DiscussionId]talk-{number}[/DiscussionId]", model=user, stream=stream)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    start.wait(30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    start.wait(PATIENCE_SECONDS)
     try:
         connection.request("POST", front.path, json.dumps(body))
         response = connection.getresponse()
@@ -88,22 +120,27 @@ def send(port: int, user: str, number: int, start: threading.Barrier) -> Exchang
         connection.close()
 
 
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("isolation")
-    with StubBackend() as backend:
-        backend.responder = echo
+    with RollCall(TOGETHER) as backend:
         tree = two_users(root / "Public", backend.url)
         users = [argument for user in USERS for argument in ("--User", user)]
-        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, *users, "--concurrency", "0",
+        with Launcher(request.param, "--PublicDirectory", tree.public, *users, "--concurrency", "0",
                       "--file-logging", "--LoggingDirectory", root / "logs") as server:
-            start = threading.Barrier(PER_USER * len(USERS))
-            with ThreadPoolExecutor(PER_USER * len(USERS)) as pool:
+            raise_descriptor_limit()  # here, with clients and back-end; the launcher has already seen to its own
+            start = threading.Barrier(TOGETHER)
+            with ThreadPoolExecutor(TOGETHER) as pool:
                 jobs = [pool.submit(send, server.port, user, number, start)
                         for number in range(PER_USER) for user in USERS]
             exchanges = [job.result() for job in jobs]
-            backend.wait_requests(3 * len(exchanges), 10)
+            backend.wait_requests(3 * TOGETHER, PATIENCE_SECONDS)
         yield Scene(tree.public, root / "logs", exchanges, backend)
+
+
+def test_half_of_the_answers_are_streams(scene: Scene) -> None:
+    assert len(scene.exchanges) == TOGETHER
+    assert sum(exchange.stream for exchange in scene.exchanges) == TOGETHER // 2
 
 
 def test_each_client_hears_its_own_words(scene: Scene) -> None:
@@ -132,7 +169,8 @@ def test_the_requests_ran_side_by_side(scene: Scene) -> None:
     calls = [request for request in scene.backend.requests if request.answered_at is not None]
     busiest = max(sum(other.received_at <= call.received_at < (other.answered_at or 0) for other in calls)
                   for call in calls)
-    assert busiest >= PER_USER
+    assert scene.backend.complete
+    assert busiest >= TOGETHER
 
 
 def test_each_user_has_a_log_of_its_own(scene: Scene) -> None:

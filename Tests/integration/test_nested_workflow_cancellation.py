@@ -4,13 +4,16 @@ from __future__ import annotations
 import pytest
 
 from Tests.integration.launcher import Backend, Launcher
-from Tests.integration.stop_cases import NESTED, StopCase, assert_nothing_follows, leave
+from Tests.integration.stop_cases import NESTED, Phase
+from Tests.integration.stop_clients import Client, assert_nothing_follows, leave
 
 
-@pytest.mark.parametrize("case", NESTED, ids=lambda case: case.name)
-def test_neither_child_nor_parent_goes_on(server: Launcher, backend: Backend, case: StopCase) -> None:
-    assert leave(server, backend, case) < 2
-    assert_nothing_follows(backend, case)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("phase", NESTED, ids=lambda phase: phase.name)
+def test_neither_child_nor_parent_goes_on(server: Launcher, backend: Backend, phase: Phase, stream: bool) -> None:
+    stop = leave(server, backend, phase, Client(stream=stream))
+    assert stop.took < 2
+    assert_nothing_follows(stop)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -18,6 +21,5 @@ def test_same_workflow_runs_completely_for_a_client_that_stays(server: Launcher,
                                                                stream: bool) -> None:
     """The stop of one run leaves nothing behind that ends the next."""
     leave(server, backend, NESTED[0])
-    backend.reset()
     assert server.ask("Nested", stream).status == 200
     assert backend.nodes() == ["inner", "inner-next", "outer-next"]

@@ -1,0 +1,256 @@
+"""After thousands of requests that were given up, a server holds what it held before: no more, and of nothing."""
+from __future__ import annotations
+
+import gc
+import os
+import re
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Middleware.api.answer import StreamingAnswer, WholeAnswer
+from Middleware.api.running_requests import running_requests
+from Middleware.common import instance_global_variables as instance
+from Middleware.common.fair_semaphore import Place
+from Middleware.llmapis.transport import get_transport
+from Middleware.llmapis.transport_pool import Connection
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.llm_call import LlmCallRecord
+from Middleware.models.request_context import RequestContext
+from Middleware.services.cancellation_service import cancellation_service
+from Middleware.services.idempotency_service import idempotency_service
+from Middleware.services.locking_service import locking_service
+from Middleware.utilities import file_access
+from Middleware.workflows.events import Listeners, RunRecord
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Tests.integration.launcher import LAUNCHERS, USER, Launcher
+from Tests.integration.leaving_clients import (
+    ALL_WAYS,
+    KEPT_TALKS,
+    SLOTS,
+    Crowd,
+    LeftBackend,
+    leave_all,
+    leaving_tree,
+)
+from Tests.integration.memory_chat import until
+from Tests.integration.process_figures import held_at_rest
+from Tests.integration.waitress_thread import WaitressThread, use_tree
+
+WARM_UP = 64  # requests: every way of leaving, and every conversation that has memories
+GIVEN_UP = dict(zip(LAUNCHERS, (2000, 400, 400), strict=True))
+GIVEN_UP_IN_PROCESS = 400
+SETTLING_SECONDS = 8.0
+OF_A_TALK = re.compile(rf"DiscussionIds/kept-[0-{KEPT_TALKS - 1}]/(\.lock|\.memories\.lock|memories\.json)")
+
+
+# -- a process, from outside -------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Aftermath:
+    """What a server was asked, and what it holds ``before`` and ``after``; both empty where the system does not tell.
+
+    Attributes:
+        left: requests given up, by the way of leaving.
+        files: those in the ``Public`` folder, before and after.
+        temporary: files in the folder for temporary ones.
+        open_calls: connections that the back-end still has.
+    """
+
+    left: Counter[str]
+    called: Counter[str]
+    before: dict[str, int]
+    after: dict[str, int]
+    files: tuple[set[str], set[str]]
+    temporary: list[str]
+    open_calls: int
+    lock_rows: int
+    free_slots: int
+    answer: str
+    output: str
+
+
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def aftermath(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
+    root = tmp_path_factory.mktemp("leaks")
+    temporary = root / "temporary"
+    temporary.mkdir()
+    with pytest.MonkeyPatch.context() as patch, LeftBackend() as backend:
+        for name in ("TMPDIR", "TEMP", "TMP"):
+            patch.setenv(name, str(temporary))
+        tree = leaving_tree(root / "Public", backend.url)
+        with Launcher(request.param, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", str(SLOTS)) \
+                as server:
+            leave_all(Crowd(server.port), WARM_UP)
+            until(lambda: backend.open_connections == 0)
+            before, files = held(server), files_in(tree.public)
+            crowd = Crowd(server.port, seed=1)
+            leave_all(crowd, GIVEN_UP[request.param])
+            slots = crowd.hold_all_slots()
+            for sock in slots:
+                sock.close()
+            answer = server.ask("Quick").text
+            until(lambda: backend.open_connections == 0)
+            yield Aftermath(crowd.left, backend.called, before, held(server, before),
+                            (files, files_in(tree.public)), os.listdir(temporary), backend.open_connections,
+                            lock_rows(tree.public), len(slots), answer, server.output())
+
+
+def held(server: Launcher, expected: dict[str, int] | None = None) -> dict[str, int]:
+    assert server.process is not None
+    return held_at_rest(server.process.pid, expected, SETTLING_SECONDS)
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def lock_rows(public: Path) -> int:
+    connection = sqlite3.connect(public / "SqlLiteDBs" / f"WilmerDb.{USER}.sqlite")
+    try:
+        count: int = connection.execute("SELECT COUNT(*) FROM WorkflowLocks").fetchone()[0]
+        return count
+    finally:
+        connection.close()
+
+
+def test_enough_were_given_up(aftermath: Aftermath, request: pytest.FixtureRequest) -> None:
+    """In every way, and most of them with a call to the back-end under way."""
+    asked = sum(aftermath.left.values())
+    assert asked >= GIVEN_UP[request.node.callspec.params["aftermath"]]
+    assert aftermath.left.keys() == ALL_WAYS
+    assert aftermath.called["never"] + aftermath.called["stuck"] > asked / 2
+
+
+def test_threads_and_descriptors(aftermath: Aftermath) -> None:
+    assert aftermath.after == aftermath.before
+
+
+def test_calls_to_the_back_end(aftermath: Aftermath) -> None:
+    assert aftermath.open_calls == 0
+
+
+def test_places_at_the_gate(aftermath: Aftermath) -> None:
+    assert aftermath.free_slots == SLOTS and aftermath.answer == "Once upon."
+
+
+def test_workflow_locks(aftermath: Aftermath) -> None:
+    assert aftermath.lock_rows == 0
+
+
+def test_files(aftermath: Aftermath) -> None:
+    before, after = aftermath.files
+    assert before <= after
+    assert [name for name in after - before if not OF_A_TALK.fullmatch(name)] == []
+    assert aftermath.temporary == []
+
+
+def test_the_log_has_no_trouble(aftermath: Aftermath) -> None:
+    assert "is cancelled" in aftermath.output
+    assert "Traceback" not in aftermath.output and "ERROR" not in aftermath.output
+
+
+# -- a server in this process, from inside -----------------------------------------------------------------------------
+PER_REQUEST: tuple[type[Any], ...] = (
+    RequestContext, CancelScope, Listeners, RunRecord, ExecutionContext, LlmCallRecord, StreamingAnswer, WholeAnswer,
+    Connection, Place)
+"""Objects that stand for something under way. None of them may outlive it."""
+
+REGISTRIES: dict[str, Callable[[], int]] = {
+    "requests": running_requests.count,
+    "requests at work": lambda: len(running_requests._at_work),
+    "clients watched": lambda: len(running_requests.watcher._watched),
+    "stop switches": lambda: len(cancellation_service._entries),
+    "ids that were cancelled unseen": lambda: len(cancellation_service._unknown),
+    "idempotency keys": lambda: len(idempotency_service._entries),
+    "requests with a key": lambda: len(idempotency_service._keys),
+    "runs with workflow locks": lambda: len(locking_service._held),
+    "turns with files": lambda: len(file_access._LOCKS),
+    "idle connections": lambda: get_transport().idle_connections(),
+    "slots": lambda: gate()._size - gate()._free,
+    "waiting for a slot": lambda: gate().waiting,
+}
+
+
+def gate() -> Any:
+    return instance.get_request_semaphore()
+
+
+def held_by_registries() -> dict[str, int]:
+    return {name: size for name, count in REGISTRIES.items() if (size := count())}
+
+
+def alive() -> Counter[str]:
+    """How many objects of the classes ``PER_REQUEST`` exist."""
+    gc.collect()
+    return Counter(type(found).__name__ for found in gc.get_objects() if type(found) in PER_REQUEST)
+
+
+def threads() -> Counter[str]:
+    return Counter(thread.name for thread in threading.enumerate())
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What was found before, while requests were under way, and after all of them.
+
+    Attributes:
+        registries: under way, and after.
+        alive: before the server was asked anything, under way, and after.
+        threads: after the server's first requests, and after all.
+        connections: of clients, as far as the server knows, after all.
+    """
+
+    registries: tuple[dict[str, int], dict[str, int]]
+    alive: tuple[Counter[str], Counter[str], Counter[str]]
+    threads: tuple[Counter[str], Counter[str]]
+    connections: int
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
+    root = tmp_path_factory.mktemp("inside")
+    with pytest.MonkeyPatch.context() as patch, LeftBackend() as backend:
+        use_tree(leaving_tree(root / "Public", backend.url), SLOTS, patch)
+        objects = alive()
+        with WaitressThread() as server:
+            leave_all(Crowd(server.port), WARM_UP)
+            until(lambda: not held_by_registries() and not backend.open_connections, SETTLING_SECONDS)
+            running = threads()
+            crowd = Crowd(server.port, seed=2)
+            leave_all(crowd, GIVEN_UP_IN_PROCESS)
+            held = crowd.hold_all_slots()
+            under_way, alive_under_way = held_by_registries(), alive()
+            for sock in held:
+                sock.close()
+            until(lambda: not held_by_registries() and not backend.open_connections and not server.connections,
+                  SETTLING_SECONDS)
+            until(lambda: threads() == running)
+            yield Inside((under_way, held_by_registries()), (objects, alive_under_way, alive()), (running, threads()),
+                         server.connections)
+
+
+def test_the_registries_are_empty(inside: Inside) -> None:
+    under_way, after = inside.registries
+    assert {"requests", "stop switches", "clients watched", "slots"} <= under_way.keys()
+    assert after == {}
+
+
+def test_no_object_outlives_its_request(inside: Inside) -> None:
+    before, under_way, after = inside.alive
+    assert all(under_way[kind.__name__] >= SLOTS for kind in (RequestContext, CancelScope, StreamingAnswer, Connection))
+    assert after - before == Counter()
+
+
+def test_no_thread_is_left(inside: Inside) -> None:
+    before, after = inside.threads
+    assert after == before
+
+
+def test_the_server_has_no_connections(inside: Inside) -> None:
+    assert inside.connections == 0

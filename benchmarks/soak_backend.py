@@ -1,0 +1,109 @@
+"""The configuration and the LLM server of ``benchmarks/soak.py``: two users, of whom one has searchable memories.
+
+The LLM server repeats the last message token by token, answers memory nodes so that memories are really made, and
+fails in turn in every way it knows where a workflow asks for it.
+"""
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from Tests.integration.launcher import USER, ConfigTree, child_node, llm_node
+from Tests.integration.memory_chat import MemoryBackend, memory_tree
+from Tests.stub_backend import (
+    AFTER_PIECES,
+    BEFORE_STATUS,
+    RecordedRequest,
+    Reply,
+    chat_chunk,
+    chat_reply,
+    chat_stream_reply,
+    sse_reply,
+    status_reply,
+)
+
+SEARCHER = "bob"
+USERS = (USER, SEARCHER)
+TOKEN_SECONDS = 0.02
+_NODE = re.compile(rb"node:([\w-]+)")
+_FAILURES = (
+    status_reply(400), status_reply(404), status_reply(503), Reply(drop=BEFORE_STATUS),
+    Reply(drop=BEFORE_STATUS, reset=True), Reply(body=b"<html>no JSON</html>"),
+    sse_reply([{"error": {"message": "scripted"}}]),
+    sse_reply([chat_chunk({"content": "Once "})], drop=AFTER_PIECES, reset=True))
+
+
+class SoakBackend(MemoryBackend):
+    """Keeps nothing of the requests it has answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._failures = itertools.cycle(_FAILURES)
+
+    def _reply(self, request: RecordedRequest) -> Reply:
+        self.requests.clear()
+        self._calls.clear()
+        found = _NODE.search(request.body)
+        node = found[1].decode() if found else ""
+        if node == "failing":
+            return next(self._failures)
+        if node not in ("echo", "slow"):
+            return super()._reply(request)
+        return _echo(str(request.json["messages"][-1]["content"]), bool(request.json.get("stream")), node == "slow")
+
+
+def _echo(text: str, stream: bool, slowly: bool) -> Reply:
+    if not stream:
+        return chat_reply(text, header_delay=0.5 if slowly else 0.1)
+    return chat_stream_reply([text[i:i + 4] for i in range(0, len(text), 4)], delay=TOKEN_SECONDS)
+
+
+def soak_tree(public: Path, url: str) -> ConfigTree:
+    """``USERS`` share all workflows; memories are files for one of them, and searchable for the other."""
+    tree = memory_tree(public, url, vector=False)
+    recall = public / "Configs" / "Workflows" / "_shared" / "Recall.json"
+    recall.rename(recall.with_name("RecallFiles.json"))
+    with TemporaryDirectory() as folder:
+        other = memory_tree(Path(folder), url, vector=True)
+        shutil.copytree(other.configs / "Workflows" / USER, tree.configs / "Workflows" / SEARCHER)
+        shutil.copy(other.configs / "Users" / f"{USER}.json", tree.configs / "Users" / f"{SEARCHER}.json")
+        shutil.copy(other.configs / "Workflows" / "_shared" / "Recall.json", recall.with_name("RecallVectors.json"))
+    respond = {"returnToUser": True}
+    for user in USERS:
+        for name, node in (("Steps", llm_node("echo")), ("Speaker", llm_node("echo", **respond))):
+            tree.write(f"Workflows/{user}/{name}.json", {"nodes": [node, llm_node("slow")]})
+    tree.shared("Echo", llm_node("echo", **respond))
+    tree.shared("Slow", llm_node("slow", **respond))
+    tree.shared("Background", llm_node("echo", **respond), llm_node("slow"), child_node("Steps"))
+    tree.shared("Nested", child_node("Steps"), llm_node("echo", **respond))
+    tree.shared("NestedSpeaker", child_node("Speaker", **respond), llm_node("slow"))
+    tree.shared("Locked", {"type": "WorkflowLock", "workflowLockId": "soak"}, llm_node("echo", **respond))
+    tree.shared("Failing", llm_node("failing", **respond))
+    return tree
+
+
+@contextmanager
+def backend_process() -> Iterator[str]:
+    """The URL of a ``SoakBackend`` in a process of its own, which ends with the block."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    try:
+        yield str(ours.recv())
+    finally:
+        ours.send("end")
+        process.join(10)
+
+
+def _serve(pipe: Connection) -> None:
+    with SoakBackend() as backend:
+        pipe.send(backend.url)
+        pipe.recv()
