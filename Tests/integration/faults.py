@@ -236,7 +236,7 @@ def reply(request: RecordedRequest) -> Reply:
 
 
 @contextmanager
-def faulty_server() -> Iterator[tuple[Launcher, StubBackend]]:
+def faulty_server(script: str) -> Iterator[tuple[Launcher, StubBackend]]:
     """A server with a workflow per back-end dialect, and one whose back-end refuses every connection."""
     with TemporaryDirectory() as folder, StubBackend() as backend, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and never listens
@@ -245,6 +245,6 @@ def faulty_server() -> Iterator[tuple[Launcher, StubBackend]]:
         tree.write(f"Endpoints/{DEAD}.json", endpoint(
             f"http://127.0.0.1:{closed.getsockname()[1]}", apiTypeConfigFileName=BACKS[CHAT].name, apiKey=KEY))
         tree.shared(DEAD, llm_node(f"ask-{DEAD}", endpointName=DEAD, preset="", returnToUser=True))
-        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0") \
+        with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0") \
                 as server:
             yield server, backend

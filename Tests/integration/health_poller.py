@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -37,6 +38,11 @@ class Seen:
     worst: float = 0.0
     noise: float = 0.0
     failed: str = ""
+
+
+def overbooked() -> float:
+    """How many times more work the machine has than it can do; 1 if it can do it all, or does not say."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 1.0
 
 
 def ask(port: int) -> str:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
 import time
@@ -26,7 +25,7 @@ from Tests.integration.client_faults import (
     send,
 )
 from Tests.integration.conftest import Servers
-from Tests.integration.health_poller import HealthPoller, Seen
+from Tests.integration.health_poller import HealthPoller, Seen, overbooked
 from Tests.integration.launcher import LAUNCHERS, Backend, Launcher, read_until
 from Tests.stub_backend import Reply, chat_stream_reply
 
@@ -60,11 +59,6 @@ def commit(port: int, poller: HealthPoller, fault: Fault) -> tuple[Heard, Seen]:
             with pytest.raises(BlockingIOError):
                 connections[0].recv(1)
     return heard, seen
-
-
-def overbooked() -> float:
-    """How many times more work the machine has than it can do; 1 if it can do it all, or does not say."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 1.0
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

@@ -15,14 +15,18 @@ import pytest
 from Tests.integration.client_dialects import FRONTS, Heard
 from Tests.integration.dialect_matrix import CHAT, KEY
 from Tests.integration.faults import CASES, DEAD, TEXT, Case, faulty_server
-from Tests.integration.launcher import Launcher, Response
+from Tests.integration.health_poller import HealthPoller, Seen, overbooked
+from Tests.integration.launcher import LAUNCHERS, Launcher, Response
 from Tests.integration.process_figures import held_at_rest
 from Tests.stub_backend import StubBackend
 
 WORKERS = 16
+LARGE, LARGE_WORKERS = "long-line", 4
+"""Megabytes in one token are work that a thread does in one piece, so that many of them delay everybody."""
 
 BOUND_SECONDS = 6.0
 REFUSED_SECONDS = 2.0
+HEALTH_SECONDS = 0.1
 PATIENCE_SECONDS = 1.0
 """A failure before this time has its real status; later the stream has begun with a sign of life."""
 
@@ -39,30 +43,36 @@ class Table:
     Attributes:
         connections: that the back-end has, when those that only wait for a next request had time to go.
         held: what the server's process holds, before and after; empty where the system does not tell.
+        health: how ``/health`` was answered meanwhile, on a machine that was ``overbooked`` so many times.
     """
 
     answers: Answers
     connections: int
     held: tuple[dict[str, int], dict[str, int]]
     output: str
+    health: Seen
+    overbooked: float
 
 
-@pytest.fixture(scope="module")
-def table() -> Table:
-    with faulty_server() as (server, backend):
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def table(request: pytest.FixtureRequest) -> Table:
+    with faulty_server(request.param) as (server, backend), HealthPoller(server.port) as poller:
         usual = [Case("", CHAT, front, stream) for front in FRONTS for stream in (False, True)]
         for case in usual:  # one after the other, over one connection
             case.ask(server, "none")
         time.sleep(0.2)  # clients' connections are closed a moment after the last byte
         before = held(server)
-        answers = ask_all(server, [case for case in CASES if case.fault == "refused"])
-        answers |= ask_all(server, [case for case in CASES if case.fault != "refused"])
+        with poller.watching() as health:
+            answers = ask_all(server, [case for case in CASES if case.fault == "refused"])
+            answers |= ask_all(server, [case for case in CASES if case.fault == LARGE], LARGE_WORKERS)
+            answers |= ask_all(server, [case for case in CASES if case not in answers])
+        busy = overbooked()
         connections = settled(server, backend, usual[0])
-        return Table(answers, connections, (before, held(server, before)), server.output())
+        return Table(answers, connections, (before, held(server, before)), server.output(), health, busy)
 
 
-def ask_all(server: Launcher, cases: Sequence[Case]) -> Answers:
-    with ThreadPoolExecutor(WORKERS) as pool:
+def ask_all(server: Launcher, cases: Sequence[Case], workers: int = WORKERS) -> Answers:
+    with ThreadPoolExecutor(workers) as pool:
         both = pool.map(lambda case: (case.ask(server, case.fault), case.ask(server, "none")), cases)
         return dict(zip(cases, both, strict=True))
 
@@ -119,6 +129,12 @@ def test_nothing_is_left(table: Table) -> None:
     before, after = table.held
     assert table.connections == 1
     assert after == before
+
+
+def test_health(table: Table) -> None:
+    health = table.health
+    assert not health.failed and health.count > 0
+    assert health.worst - health.noise < HEALTH_SECONDS * table.overbooked, health
 
 
 def test_log(table: Table) -> None:
