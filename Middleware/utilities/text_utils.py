@@ -86,7 +86,20 @@ def return_brackets(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def rough_estimate_token_length(text: str, safety_margin: float = 1.10) -> int:
     """Tokens that ``text`` is likely to need, deliberately on the high side. Knows no tokenizer."""
-    return int(max(len(text.split()) * 1.35, len(text) / 3.5) * safety_margin)
+    return int(max(_count_words(text) * 1.35, len(text) / 3.5) * safety_margin)
+
+
+def _count_words(text: str) -> int:
+    """``len(text.split())``, for long texts in pieces, as in ``_replace``."""
+    if len(text) <= _PIECE:
+        return len(text.split())
+    count, in_a_word = 0, False
+    for start in range(0, len(text), _PIECE):
+        piece = text[start:start + _PIECE]
+        count += len(piece.split()) - (in_a_word and not piece[0].isspace())
+        in_a_word = not piece[-1].isspace()
+        time.sleep(0)
+    return count
 
 
 def split_into_tokenized_chunks(text: str, size: float) -> list[str]:

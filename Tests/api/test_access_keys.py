@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.api import access_keys
 from Middleware.api.access_keys import RECHECK_SECONDS, AccessKeys, AccessKeysError, Grant, parse_keys
+from Middleware.exceptions import ConfigurationError
 
 LONG = "a-key-of-some-length"
 OTHER = "another-key-of-some-length"
@@ -56,6 +58,10 @@ class KeyFile:
 @pytest.fixture
 def file(tmp_path: Path) -> KeyFile:
     return KeyFile(tmp_path)
+
+
+def raise_error(error: Exception) -> None:
+    raise error
 
 
 def grant(keys: AccessKeys, key: str, scheme: str = "Bearer") -> Grant | None:
@@ -259,6 +265,22 @@ def test_a_list_that_is_gone_opens_nothing(file: KeyFile, caplog: pytest.LogCapt
     assert "no such file" in caplog.text
     file.edit(OTHER)
     assert grant(keys, OTHER) == EVERYONE
+
+
+@pytest.mark.parametrize("failing", ["_read", "_users"])
+def test_an_edit_that_could_not_be_read_at_first_is_tried_again(file: KeyFile, monkeypatch: pytest.MonkeyPatch,
+                                                                failing: str) -> None:
+    """Else a key that was taken away would stay good until somebody edits the file once more."""
+    keys = file.load(LONG)
+    owner = keys if failing == "_users" else access_keys
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, failing, lambda *_: raise_error(ConfigurationError("broken")))
+        file.write(OTHER)
+        os.utime(file.path, (1, 1))
+        file.pass_time()
+        assert grant(keys, LONG) == EVERYONE
+    file.pass_time()
+    assert grant(keys, LONG) is None and grant(keys, OTHER) == EVERYONE
 
 
 def test_a_file_that_stays_is_read_no_more(file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:

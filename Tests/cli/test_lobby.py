@@ -145,6 +145,18 @@ def test_the_end_turns_out_who_waits(room: Room) -> None:
     assert client.recv(1) == b""
 
 
+def test_the_end_of_one_that_never_worked_is_no_wait() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.close()
+    closed = Lobby(listener, lambda *_: None)
+    with pytest.raises((OSError, ValueError)):
+        closed.run(0.02)
+    stopper = threading.Thread(target=closed.stop, daemon=True)
+    stopper.start()
+    stopper.join(2)
+    assert not stopper.is_alive()
+
+
 @pytest.mark.parametrize(("data", "start", "complete"), [
     (HEAD, 0, True), (HEAD[:-1], 0, False), (HEAD, len(HEAD) - 1, True), (b"a\n\n", 2, True), (b"\r\n", 0, False)])
 def test_the_end_of_a_head(data: bytes, start: int, complete: bool) -> None:

@@ -17,6 +17,13 @@ def test_estimate_margin():
     assert t.rough_estimate_token_length("x" * 35, safety_margin=1.0) == 10
 
 
+@given(st.text(st.sampled_from("ab \n\t\u2003\u00a0\u200b"), max_size=60), st.integers(1, 40))
+def test_words_of_long_texts_are_counted_like_those_of_short_ones(text, piece):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(t, "_PIECE", piece)
+        assert t._count_words(text) == len(text.split())
+
+
 def test_braces_round_trip():
     text = '{"a": {}} } {'
     escaped = t.escape_braces(text)
