@@ -34,6 +34,10 @@ class NotDoneError(Exception):
     """The command could not be carried out; the text says why."""
 
 
+class UnusableKeyError(ValueError):
+    """Not every client could send this key; the text says why."""
+
+
 def new_key() -> str:
     """A key that nobody guesses, of characters that every client takes."""
     return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
@@ -61,7 +65,8 @@ def append(path: str, line: str) -> None:
 
 
 def read_key() -> str:
-    """A key that exists already, from a hidden prompt or the first line of standard input. Raises NotDoneError."""
+    """A key that exists already, from a hidden prompt or the first line of standard input. Raises NotDoneError,
+    UnusableKeyError."""
     try:
         text = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
         text.encode("utf-8")
@@ -70,6 +75,10 @@ def read_key() -> str:
     key = text.strip()
     if not key:
         raise NotDoneError("No key was given.")
+    if any(letter.isspace() for letter in key):
+        raise UnusableKeyError("A key cannot have blanks in it.")
+    if not key.isascii() or not key.isprintable():
+        raise UnusableKeyError("A key may only have visible ASCII characters: clients send others in different ways.")
     return key
 
 
@@ -103,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--user needs a name, without ' #' in it")
     try:
         run(options)
+    except UnusableKeyError as error:
+        parser.error(str(error))
     except NotDoneError as error:
         print(f"ERROR: {error}", file=sys.stderr)
         return 1

@@ -108,10 +108,12 @@ def check_some(session: Session) -> int:
         readers = [Reader(one, session.keys) for one in catalog.all_discussions() if session.covers(one)]
     else:
         readers = [session.reader()]
-    findings = [finding for reader in readers for finding in check(reader)]
-    problems = sum(finding.problem for finding in findings)
-    for finding in findings:
-        output.say(f"{'PROBLEM' if finding.problem else 'note'}: {finding.text}")
+    problems = 0
+    for reader in readers:
+        place = f" (key folder {reader.discussion.key_hash})" if reader.discussion.key_hash else ""
+        for finding in check(reader):
+            problems += finding.problem
+            output.say(f"{'PROBLEM' if finding.problem else 'note'}: {finding.text}{place}")
     output.say(f"{len(readers)} discussion(s) checked, {problems or 'no'} problem(s).")
     return 1 if problems else 0
 

@@ -36,6 +36,7 @@ from Scripts.memory_tool_output import complain, make_utf8, say  # noqa: E402
 from Scripts.rekey_folder import Result, change_all, stored_files  # noqa: E402
 from Scripts.rekey_journal import Journal, OtherOperationError  # noqa: E402
 from Scripts.rekey_keys import KeyChange  # noqa: E402
+from Scripts.rekey_places import Places, tell_of_others  # noqa: E402
 
 OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
 BACKUP_SUFFIX, UNFINISHED = "_backup", ".unfinished"
@@ -54,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         change = _change(options, parser)
         _use_configuration(options)
-        return _run(change, options.yes)
+        places = Places.of(is_one_named=_names_a_folder(options))
+        tell_of_others(places, change)
+        return _run(change, places.roots, options.yes)
     except (NotDoneError, OtherOperationError, WilmerError) as error:
         complain(str(error))
     except OSError as error:
@@ -86,6 +89,10 @@ def _change(options: Options, parser: argparse.ArgumentParser) -> KeyChange:
     """Ends the process with status 2 if there is no key."""
     old = _key(options.api_key, OLD_VARIABLE)
     new = _key(options.new_api_key, NEW_VARIABLE)
+    source, given = (("--new-api-key", options.new_api_key) if options.new_api_key is not None else
+                     (NEW_VARIABLE, os.environ.get(NEW_VARIABLE)))
+    if given is not None and not given.strip():
+        parser.error(f"{source} is given, but blank. Put the new API key there; to decrypt everything, leave it out")
     if not old and sys.stdin.isatty():
         old = getpass.getpass("Present API key (not shown): ").strip()
         new = new or (old and _ask_for_new_key())
@@ -121,42 +128,36 @@ def _use_configuration(options: Options) -> None:
     config_utils.user_settings()
 
 
+def _names_a_folder(options: Options) -> bool:
+    return any(map(config_utils.clean_directory, (options.DiscussionDirectory, options.PublicDirectory)))
+
+
 # -- what is done ------------------------------------------------------------------------------------------------------
 
-def _run(change: KeyChange, sure: bool) -> int:
+def _run(change: KeyChange, roots: list[str], sure: bool) -> int:
     """Returns the exit status."""
-    folders = [path for root in _roots() if os.path.isdir(path := os.path.join(root, change.operation.old))]
+    folders = [path for root in roots if os.path.isdir(path := os.path.join(root, change.operation.old))]
     if not folders:
-        return _finish_interrupted(change)
-    status = max([_change_folder(folder, change, sure) for folder in folders])
-    if not status:
-        _hint(change)
-    return status
+        return _finish_interrupted(change, roots)
+    return max([_change_folder(folder, change, sure) for folder in folders])
 
 
-def _roots() -> list[str]:
-    """The folders in which the server looks for discussions."""
-    roots = (config_utils.get_discussions_root_directory(),
-             os.path.join(config_utils.get_project_root_directory_path(), "Public", "DiscussionIds"))
-    return list({os.path.realpath(root): root for root in reversed(roots)}.values())[::-1]
-
-
-def _finish_interrupted(change: KeyChange) -> int:
+def _finish_interrupted(change: KeyChange, roots: list[str]) -> int:
     """Remove the journal of a run that was interrupted just before it would have. Raises NotDoneError if none was."""
     operation = change.operation
-    for root in _roots():
+    for root in roots:
         folder = os.path.join(root, operation.new or "")
         content = rekey_journal.read(folder) if operation.new else {}
         if rekey_journal.is_leftover(folder, content) and content["old"] == operation.old:
             rekey_journal.remove(folder)
             say(f"{folder}: everything had been done.")
             return 0
-    raise NotDoneError(f"There is no folder {operation.old} in {' or '.join(_roots())}: nothing is stored for this API "
-                       f"key. {_advice(operation.new)}")
+    raise NotDoneError(f"There is no folder {operation.old} in {' or '.join(roots)}: nothing is stored for this API "
+                       f"key. {_advice(operation.new, roots)}")
 
 
-def _advice(new: str | None) -> str:
-    if new and any(os.path.isdir(os.path.join(root, new)) for root in _roots()):
+def _advice(new: str | None, roots: list[str]) -> str:
+    if new and any(os.path.isdir(os.path.join(root, new)) for root in roots):
         return f"But the folder {new} of the new key is there: if you have run this before, it is done."
     return "Check the key, and the directories."
 
@@ -169,6 +170,8 @@ def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
         say(f"{folder} holds no stored conversations. There is nothing to do.")
         return 0
     _announce(folder, change, len(paths), len(journal.completed))
+    say("The server must be stopped. What it writes meanwhile may be lost." if sure else
+        "STOP THE WILMERAI SERVER before you go on: what it writes meanwhile may be lost.")
     if not sure:
         _ask_for_backup(folder)
     journal.save()
@@ -177,13 +180,14 @@ def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
     if result.skipped:
         raise NotDoneError(f"{len(result.skipped)} file(s) stay as they are, and {folder} keeps its name. Mend those "
                            "files or move them elsewhere, then run this again to finish.")
-    return _finish(folder, change)
+    status = _finish(folder, change)
+    _hint(change, result.owners or {change.user})
+    return status
 
 
 def _announce(folder: str, change: KeyChange, count: int, done: int) -> None:
     say(f"{count} file(s) in {folder} will be {'encrypted with the new key' if change.new_key else 'DECRYPTED'}"
         f"{f'; {done} of them were, before this was interrupted' if done else ''}.")
-    say("STOP THE WILMERAI SERVER before you go on: what it writes meanwhile may be lost.")
     new = change.operation.new
     if new and new != change.operation.old and os.path.exists(os.path.join(os.path.dirname(folder), new)):
         say(f"The new key has a folder already ({new}): at the end you will have to merge the two by hand.")
@@ -254,13 +258,18 @@ def _rename(folder: str, target: str) -> None:
         time.sleep(0.05)
 
 
-def _hint(change: KeyChange) -> None:
-    encrypts = config_utils.user_flag(ENCRYPT_KEY)
-    if change.new_key and not encrypts:
-        say(f"'{ENCRYPT_KEY}' of user {change.user} is off: the server cannot read this. Set it to true.")
-    if not change.new_key and encrypts:
-        say(f"'{ENCRYPT_KEY}' of user {change.user} is on: what the server writes will be encrypted again. Set it to "
-            "false if you do not want that.")
+def _hint(change: KeyChange, owners: set[str]) -> None:
+    """Name the users whose files these are, and whose setting does not fit."""
+    for user in sorted(owners):
+        try:
+            encrypts = config_utils.flag_in(config_utils.settings_for(user), ENCRYPT_KEY, user)
+        except WilmerError:  # a file that the server cannot read either
+            continue
+        if change.new_key and not encrypts:
+            say(f"'{ENCRYPT_KEY}' of user {user} is off: the server cannot read this. Set it to true.")
+        if not change.new_key and encrypts:
+            say(f"'{ENCRYPT_KEY}' of user {user} is on: what the server writes will be encrypted again. Set it to "
+                "false if you do not want that.")
 
 
 if __name__ == "__main__":

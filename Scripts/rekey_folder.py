@@ -30,11 +30,16 @@ class SkippedError(Exception):
 
 @dataclass
 class Result:
-    """How many files were changed, how many had been so before, and why the others stay as they are."""
+    """How many files were changed, how many had been so before, and why the others stay as they are.
+
+    Attributes:
+        owners: the users with whose keys the files are or were encrypted.
+    """
 
     changed: int = 0
     done_before: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
+    owners: set[str] = field(default_factory=set)
 
 
 def stored_files(folder: str) -> list[str]:
@@ -94,7 +99,8 @@ def _turn(place: str) -> Iterator[None]:
 def _change_one(folder: str, path: str, change: KeyChange, journal: Journal, result: Result) -> None:
     full = os.path.join(folder, path)
     try:
-        changed = _change_database(full, change) if path.endswith(VECTOR_DATABASE) else _change_file(full, change)
+        change_it = _change_database if path.endswith(VECTOR_DATABASE) else _change_file
+        changed, owner = change_it(full, change)
     except SkippedError as error:
         result.skipped[path] = str(error)
     except DataKeyError:
@@ -105,26 +111,28 @@ def _change_one(folder: str, path: str, change: KeyChange, journal: Journal, res
         result.skipped[path] = error.strerror or type(error).__name__
     else:
         result.changed += changed
+        result.owners |= {owner} if owner else set()
         journal.add(path)
 
 
-def _change_file(path: str, change: KeyChange) -> bool:
-    """Whether there was anything to do. Raises SkippedError, DataKeyError, OSError."""
+def _change_file(path: str, change: KeyChange) -> tuple[bool, str | None]:
+    """Whether there was anything to do, and whose the file is if a key is in play. Raises SkippedError, DataKeyError,
+    OSError."""
     with open(path, "rb") as file:
         stored = file.read()
     if is_token(stored):
         cipher = change.source.like(stored)
-        plain, target = cipher.decrypt(stored), change.target(cipher.mark)
+        plain, target, owner = cipher.decrypt(stored), change.target(cipher.mark), change.owner(cipher.mark)
         if cipher.mark == target.mark:
-            return False
+            return False, owner
     else:
         _require_plain(path, stored)
-        plain, target = stored, change.target()
+        plain, target, owner = stored, change.target(), change.user
         if not target.active:
-            return False
+            return False, None
     data = target.encrypt(plain)
     atomic_write(path, b" " + data if is_cut_off(data) else data)
-    return True
+    return True, owner
 
 
 def _require_plain(path: str, data: bytes) -> None:
@@ -140,16 +148,17 @@ def _require_plain(path: str, data: bytes) -> None:
         raise SkippedError("is neither encrypted nor JSON") from None
 
 
-def _change_database(path: str, change: KeyChange) -> bool:
-    """Raises SkippedError, DataKeyError, sqlite3.Error: then nothing was changed, or it is to be done again."""
+def _change_database(path: str, change: KeyChange) -> tuple[bool, str | None]:
+    """As for a file. Raises SkippedError, DataKeyError, sqlite3.Error: then nothing was changed, or it is to be done
+    again."""
     with VectorMemories(path, cipher=change.source) as memories:
         if not memories.exists:
-            return False
-        target = change.target(memories.cipher.mark)
+            return False, None
+        target, owner = change.target(memories.cipher.mark), change.owner(memories.cipher.mark)
         memories.change_cipher(target)
     if target.active and _holds_old_pages(path):
         raise SkippedError("holds deleted texts in clear, as somebody reads it just now")
-    return True
+    return True, owner
 
 
 def _holds_old_pages(path: str) -> bool:

@@ -1,7 +1,6 @@
 """Which keys may fit what lies in a key folder, and which key each text gets."""
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +45,7 @@ class KeyChange:
         """What a text is encrypted with that was encrypted with the key of this mark, or, for None, that was not."""
         if not self.new_key:
             return NO_CIPHER
-        return cipher_for(derive_encryption_key(self.new_key, self._owner(mark)))
+        return cipher_for(derive_encryption_key(self.new_key, self.owner(mark)))
 
     def _keys(self) -> Iterator[bytes]:
         return (derive(name) for derive in self._derivations() for name, _ in self._names())
@@ -56,7 +55,8 @@ class KeyChange:
             if key:
                 yield partial(derive_encryption_key, key)
 
-    def _owner(self, mark: Hashable) -> str:
+    def owner(self, mark: Hashable) -> str:
+        """The user whose text has this mark; what was in clear becomes that of the user who was named."""
         if mark is None:
             return self.user
         return next(owner for derive in self._derivations() for name, owner in self._names() if derive(name) == mark)
@@ -66,15 +66,6 @@ class KeyChange:
         for name in user_spellings(self.user):
             yield name, self.user
         yield None, self.user
-        for other in _users():
+        for other in config_utils.existing_users():
             for name in user_spellings(other):
                 yield name, other
-
-
-def _users() -> list[str]:
-    """The names of all user files."""
-    try:
-        names = sorted(os.listdir(os.path.join(config_utils.get_root_config_directory(), "Users")))
-    except OSError:
-        return []
-    return [name[:-len(".json")] for name in names if name.lower().endswith(".json") and not name.startswith("_")]

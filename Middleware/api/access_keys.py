@@ -22,9 +22,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from Middleware.exceptions import WilmerError
+from Middleware.utilities.command_lines import command, script_command
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +58,14 @@ class Grant:
 
 @dataclass(frozen=True)
 class AcceptedKey:
-    """One line of the file. ``digest``: SHA-256 of the key; ``user`` None: every user; ``short``: easy to guess."""
+    """One line of the file. ``digest``: SHA-256 of the key; ``user`` None: every user; ``short``: easy to guess;
+    ``line``: its number."""
 
     digest: bytes
     user: str | None = None
     plain: bool = False
     short: bool = False
+    line: int = field(default=0, compare=False)
 
 
 class AccessKeys:
@@ -109,12 +112,13 @@ class AccessKeys:
     def warnings(self) -> list[str]:
         """What the operator should mend, though the file can be used."""
         found = []
-        if any(key.short for key in self.keys):
-            found.append(f"{self.path}: a key has less than {SHORT_KEY} characters and may be guessed; "
-                         "Scripts/access_key.py makes good ones.")
+        for key in self.keys:
+            if key.short:
+                found.append(f"{self.path}, line {key.line}: the key has less than {SHORT_KEY} characters and may be "
+                             f"guessed. This makes a good one: {_maker(self.path)}")
         if any(key.plain for key in self.keys) and _others_may_read(self.path):
             found.append(f"{self.path}: other users of this computer can read the keys in it; "
-                         "end that with: chmod 600 FILE")
+                         f"end that with: {command(['chmod', '600', self.path])}")
         return found
 
     def _tell_of_spelling(self, scheme: str) -> None:
@@ -131,7 +135,7 @@ class AccessKeys:
         try:
             self._next_look = now + RECHECK_SECONDS
             signature = _signature(self.path)
-            if signature != self._signature or _is_unsettled(signature):
+            if signature != self._signature or self._complaint or _is_unsettled(signature):
                 self._signature = signature
                 self._reload()
         finally:
@@ -142,10 +146,10 @@ class AccessKeys:
             keys = parse_keys(_read(self.path), self._users(), self.path)
         except NoKeysError as error:
             self.keys = ()
-            self._complain(f"{error} Nobody is let in until there is one.")
+            self._complain(f"Nobody is let in until there is a key. {error}")
             return
         except (AccessKeysError, WilmerError) as error:
-            self._complain(f"{error} The keys accepted until now stay accepted.")
+            self._complain(f"The keys accepted until now stay accepted. {error}")
             return
         self._complaint = ""
         if keys != self.keys:
@@ -181,9 +185,9 @@ def parse_keys(data: bytes, users: Sequence[str], name: str) -> tuple[AcceptedKe
     for number, line in enumerate(lines, 1):
         words = _COMMENT.sub("", line).strip().split(None, 1)
         if words:
-            keys.append(_key(words, users, f"{name}, line {number}"))
+            keys.append(replace(_key(words, users, f"{name}, line {number}"), line=number))
     if not keys:
-        raise NoKeysError(f"{name}: there is no key in it. Make one with Scripts/access_key.py --add FILE.")
+        raise NoKeysError(f"{name}: there is no key in it. This makes one: {_maker(name)}")
     return tuple(keys)
 
 
@@ -204,11 +208,17 @@ def _key(words: Sequence[str], users: Sequence[str], where: str) -> AcceptedKey:
     return AcceptedKey(bytes.fromhex(digits), user)
 
 
-def _user(field: str, users: Sequence[str], where: str) -> str:
-    if not field.startswith(USER_FIELD) or not field[len(USER_FIELD):].strip():
+def _maker(path: str) -> str:
+    return script_command("access_key.py", "--add", path)
+
+
+def _user(text: str, users: Sequence[str], where: str) -> str:
+    if text == USER_FIELD:
+        raise AccessKeysError(f"{where}: {USER_FIELD} needs a name, as in '{USER_FIELD}NAME'.")
+    if not text.startswith(USER_FIELD):
         raise AccessKeysError(f"{where}: after the key only '{USER_FIELD}NAME' may follow. A key has no blanks in it, "
                               "and a comment begins with '#'.")
-    name = field[len(USER_FIELD):].strip()
+    name = text[len(USER_FIELD):].strip()
     if name in users:
         return name
     spelled = {known.casefold(): known for known in users}
@@ -224,8 +234,8 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise AccessKeysError(f"{path}: there is no such file of keys. Make it with "
-                              "Scripts/access_key.py --add FILE.") from None
+        raise AccessKeysError(f"{path}: there is no such file of keys. This makes it: "
+                              f"{_maker(path)}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise AccessKeysError(f"{path}: the file of keys cannot be read: {reason}.") from None

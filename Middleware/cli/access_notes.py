@@ -3,13 +3,12 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
-import subprocess
 import sys
 
 from Middleware.cli.listening import is_loopback
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import command, script_command
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,6 @@ def write_log(host: str) -> None:
 def _warning() -> list[str]:
     path = os.path.join(config_utils.get_root_public_directory(), KEY_FILE)
     path = os.path.abspath(path)
-    script = os.path.join(config_utils.get_project_root_directory_path(), "Scripts", "access_key.py")
     program, *words = sys.argv
     start = [sys.executable, os.path.abspath(program), *words, "--accepted-keys-file", path]
     return ["",
@@ -53,13 +51,8 @@ def _warning() -> list[str]:
             "!!  workflow and LLM, and what conversations have left in their memories.",
             "!!",
             "!!  To end this, make a key. It is shown once; give it to your clients as their API key:",
-            f"!!    {command([sys.executable, script, '--add', path])}",
+            f"!!    {script_command('access_key.py', '--add', path)}",
             "!!  Then stop this server and start it with the list of keys:",
             f"!!    {command(start)}",
             "!!  More: Docs/User/network-access.md",
             RULE]
-
-
-def command(words: list[str]) -> str:
-    """A command line that this computer's shell takes as it is."""
-    return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)

@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from Middleware.api.browser_safety import ANY, NULL, normal_origin
 from Middleware.cli.console import say
@@ -90,7 +92,9 @@ def build_parser(program: str | None = None) -> argparse.ArgumentParser:
 def parse_arguments(argv: Sequence[str] | None = None, program: str | None = None) -> LaunchArguments:
     """Read the command line. Bad values print the usage on stderr and exit with status 2."""
     parser = build_parser(program)
-    raw = parser.parse_intermixed_args(argv)
+    raw, unknown = parser.parse_known_intermixed_args(argv)
+    if unknown:
+        _refuse(parser, unknown)
     _check(parser, raw)
     positionals = [*raw.positionals, "", ""]
     users = _names(raw.User) or _names([positionals[1]])
@@ -147,6 +151,18 @@ def _origin(text: str) -> str | None:
     """An origin as it is compared later, from what people type: a slash at its end, or ``*`` for every page."""
     text = text.strip()
     return ANY if text == ANY else normal_origin(text.rstrip("/") if text.count("/") == 3 else text)
+
+
+def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """End with status 2. If every unknown option is like a known one, that is said, and nothing else."""
+    known = {option.lower(): option for action in parser._actions for option in action.option_strings}
+    names = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown  # not their values
+    near = [difflib.get_close_matches(name.lower(), list(known), n=1) for name in names]
+    hints = [f"there is no option {name}." + (f" Did you mean {known[found[0]]}?" if found else "")
+             for name, found in zip(names, near, strict=True)]
+    if all(near):
+        parser.exit(2, f"{parser.prog}: error: {' '.join(hints)}\n")
+    parser.error(" ".join(hints))
 
 
 def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import socket
 import sys
 import time
@@ -10,6 +11,7 @@ from Middleware.cli.errors import StartError
 
 BACKLOG = 1024
 GOODBYE_SECONDS = 10.0
+_WITH_PORT = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)")
 _WINDOWS_IN_USE = 10048
 _WINDOWS_NO_ACCESS = 10013  # also what an address that another program holds exclusively answers
 
@@ -76,6 +78,9 @@ def is_loopback(host: str) -> bool:
 
 def _resolve(host: str, port: int) -> tuple[int, tuple]:
     """Family and address of ``host``, IPv4 first where a name has both."""
+    if both := _WITH_PORT.fullmatch(host):
+        raise StartError(f"--listen takes an address alone, not '{host}'. The port goes into --port: "
+                         f"--listen {both[1] or both[2]} --port {both[3]}")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:

@@ -62,10 +62,10 @@ class Lobby:
 
     def run(self, interval: float) -> None:
         """Work until ``stop`` is called, which is noticed within ``interval`` seconds."""
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
         swept = time.monotonic()
         try:
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ)
             while not self._stopping:
                 for key, _ in self._selector.select(interval):
                     if key.data is None:

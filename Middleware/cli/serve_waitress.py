@@ -164,14 +164,16 @@ class Server(TcpWSGIServer):
         return accepted
 
 
-class StalledReaders:
-    """Gives up clients that take nothing of their answer: each may hold a thread, memory and a back-end.
+class Patience:
+    """Gives up clients that take nothing of their answer, as each may hold a thread, memory and a back-end, and those
+    whose request's head does not come to its end.
 
     Waitress itself only closes idle connections, and waits until it can write before it does.
     """
 
     def __init__(self) -> None:
         self._last_seen: dict[Channel, tuple[int, float]] = {}
+        self._heads: dict[Parser, float] = {}
         self._next_look = 0.0
 
     def look(self, channels: Iterable[Any]) -> None:
@@ -180,16 +182,30 @@ class StalledReaders:
         if now < self._next_look:
             return
         self._next_look = now + limits.SWEEP_SECONDS
+        clients = [channel for channel in list(channels) if isinstance(channel, Channel)]
+        self._look_at_readers([channel for channel in clients if channel.total_outbufs_len], now)
+        self._look_at_heads(clients, now)
+
+    def _look_at_readers(self, clients: list[Channel], now: float) -> None:
         seen: dict[Channel, tuple[int, float]] = {}
-        for channel in list(channels):
-            if not isinstance(channel, Channel) or not channel.total_outbufs_len:
-                continue
+        for channel in clients:
             sends, since = self._last_seen.get(channel, (-1, now))
             seen[channel] = (channel.sends, since if sends == channel.sends else now)
             if now - seen[channel][1] >= limits.STALLED_SECONDS:
                 logger.info("A client that has stopped reading is given up")
                 channel.handle_close()
         self._last_seen = seen
+
+    def _look_at_heads(self, clients: list[Channel], now: float) -> None:
+        heads: dict[Parser, float] = {}
+        for channel in clients:
+            head = channel.request
+            if head is None or head.headers_finished or head.completed:
+                continue
+            heads[head] = self._heads.get(head, now)
+            if now - heads[head] >= limits.HEAD_SECONDS:
+                channel.handle_close()
+        self._heads = heads
 
 
 def make_server(application: Callable[..., Any], sock: socket.socket, channels: dict[int, Any]) -> Server:
@@ -205,12 +221,12 @@ def serve(launch: Launch) -> None:
     """Serve until Ctrl-C or SIGTERM, then let running requests come to their end."""
     channels: dict[int, Any] = {}
     server = make_server(launch.application, launch.sock, channels)
-    stalled = StalledReaders()
+    patience = Patience()
     launch.announce()
     with StopSignals(wake=server.pull_trigger) as signals:
         while not signals.requested:
             _turn(channels)
-            stalled.look(channels.values())
+            patience.look(channels.values())
         _stop(server, channels, signals)
 
 

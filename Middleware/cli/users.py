@@ -1,6 +1,7 @@
 """Who the server serves, and what their files say about the launch: port, log files."""
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -36,13 +37,22 @@ def check_users() -> None:
             raise StartError(f"User '{user}' cannot be used: {error}") from error
         if not exists:
             path = os.path.join(config_utils.get_root_config_directory(), "Users", f"{user.lower()}.json")
-            raise StartError(f"Config file not found for user '{user}': {path}")
+            raise StartError(f"Config file not found for user '{user}': {path}{_hint(user)}")
         try:
             config_utils.get_user_config_for(user)
         except ConfigurationError as error:
             say(f"WARNING: {error}", error_stream=True)
     if not configured_users():
         _check_current_user()
+
+
+def _hint(user: str) -> str:
+    """A line with the users that could be meant; nothing if there are none."""
+    known = config_utils.existing_users()
+    spelled = {name.casefold(): name for name in known}
+    near = difflib.get_close_matches(user.casefold(), list(spelled), n=1)
+    return (f"\nThe users that exist: {', '.join(known)}." if known else "") + (
+        f" Did you mean '{spelled[near[0]]}'?" if near else "")
 
 
 def served_users() -> list[str]:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from Middleware.utilities.config_files import (
     text_setting,
 )
 from Middleware.utilities.config_lookup import Candidate, FoundFile
+from Middleware.utilities.config_paths import get_root_config_directory
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +121,15 @@ def find_user_file(user: str) -> FoundFile | None:
 def user_config_exists(user: str) -> bool:
     """Whether there is a file for this user, readable or not."""
     return find_user_file(user) is not None
+
+
+def existing_users() -> list[str]:
+    """The names of all user files, readable or not."""
+    try:
+        names = sorted(os.listdir(os.path.join(get_root_config_directory(), "Users")))
+    except OSError:
+        return []
+    return [name[:-len(".json")] for name in names if name.lower().endswith(".json") and not name.startswith("_")]
 
 
 def user_display_path(user: str) -> str:

@@ -39,6 +39,7 @@ from Middleware.utilities.config_users import (
     configured_users,
     current_snapshot,
     custom_workflow_name,
+    existing_users,
     find_user_file,
     flag_in,
     get_connect_timeout,
@@ -69,7 +70,8 @@ from Middleware.utilities.path_utils import is_flat_name, safe_join
 __all__ = [
     "CHAT_ONLY_TEMPLATE", "DEFAULT_WORKFLOW", "LoadedWorkflow", "categorization_workflow_name", "chat_template_name",
     "clean_directory", "config_store", "configured_users", "custom_workflow_name", "endpoint_exists_with_samplers",
-    "find_preset", "flag_in", "get_api_type_config", "get_config_path", "get_config_value", "get_connect_timeout",
+    "existing_users", "find_preset", "flag_in", "get_api_type_config", "get_config_path", "get_config_value",
+    "get_connect_timeout",
     "get_current_username", "get_default_logging_directory", "get_default_tool_prompt_path",
     "get_discussions_root_directory", "get_endpoint_config", "get_lock_database_directory",
     "get_project_root_directory_path", "get_root_config_directory", "get_root_public_directory", "get_user_config",

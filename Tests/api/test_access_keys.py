@@ -13,6 +13,7 @@ import pytest
 from Middleware.api import access_keys
 from Middleware.api.access_keys import RECHECK_SECONDS, AccessKeys, AccessKeysError, Grant, parse_keys
 from Middleware.exceptions import ConfigurationError
+from Middleware.utilities.command_lines import script_command
 
 LONG = "a-key-of-some-length"
 OTHER = "another-key-of-some-length"
@@ -206,6 +207,35 @@ def test_a_key_that_may_be_guessed(file: KeyFile, text: str, warned: bool) -> No
     file.path.chmod(0o600)
     assert bool(keys.warnings()) == warned
     assert "short" not in "".join(keys.warnings())
+
+
+def test_the_lines_of_keys_that_may_be_guessed(file: KeyFile) -> None:
+    keys = file.load(f"# mine\n{LONG}\nshort\n\nbrief user=ann\n")
+    file.path.chmod(0o600)
+    assert [re.findall(r"line (\d)", warning) for warning in keys.warnings()] == [["3"], ["5"]]
+
+
+def test_commands_are_whole(tmp_path: Path) -> None:
+    """So that they can be copied, wherever one is."""
+    path = tmp_path / "my keys"
+    texts = []
+    for content in (None, b"# none"):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(AccessKeysError) as caught:
+            AccessKeys(str(path), lambda: USERS)
+        texts.append(str(caught.value))
+    path.write_bytes(b"short")
+    path.chmod(0o644)
+    texts += AccessKeys(str(path), lambda: USERS).warnings()
+    assert all(text.endswith(script_command("access_key.py", "--add", str(path))) for text in texts[:3])
+    assert sys.platform == "win32" or texts[3].endswith(f": chmod 600 '{path}'")
+
+
+@pytest.mark.parametrize("field", ["user=", "user= ", "user=  # ann"])
+def test_a_field_without_a_name(field: str) -> None:
+    with pytest.raises(AccessKeysError, match="f, line 1: user= needs a name"):
+        parse_keys(f"{LONG} {field}".encode(), USERS, "f")
 
 
 # -- edits while the server runs ---------------------------------------------------------------------------------------

@@ -78,6 +78,19 @@ def test_bad_values_exit_with_2_and_usage(words, message, capsys):
     assert stop.value.code == 2 and message in error and "usage:" in error
 
 
+@pytest.mark.parametrize(("words", "meant"), [
+    (["--accept-keys-file", "k"], ["--accepted-keys-file"]), (["--accepted-keyfile=k"], ["--accepted-keys-file"]),
+    (["--discussiondirectory", "d"], ["--DiscussionDirectory"]), (["-port", "1"], ["--port"]),
+    (["--prot", "1", "--Users", "ann"], ["--port", "--User"])])
+def test_an_option_that_is_like_a_known_one(words, meant, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse_arguments(words, "server.py")
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and "usage:" not in error and len(error.splitlines()) == 1
+    assert all(f"Did you mean {option}?" in error for option in meant)
+    assert error.startswith(f"server.py: error: there is no option {words[0].partition('=')[0]}.")
+
+
 def test_listen_that_swallowed_a_directory_is_explained(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cfg").mkdir()

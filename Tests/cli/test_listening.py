@@ -43,3 +43,11 @@ def test_url(host, url):
 def test_loopback():
     assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
     assert not is_loopback("0.0.0.0") and not is_loopback("::")
+
+
+@pytest.mark.parametrize(("host", "address"), [
+    ("127.0.0.1:5000", "127.0.0.1"), ("[::1]:5000", "::1"), ("localhost:5000", "localhost")])
+def test_an_address_with_a_port(host, address):
+    with pytest.raises(StartError) as error:
+        bind_socket(host, 0)
+    assert str(error.value).endswith(f"The port goes into --port: --listen {address} --port 5000")

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 
 import pytest
 
 from Middleware.api import logging_setup
-from Middleware.api.logging_setup import log_level, set_up_logging
+from Middleware.api.logging_setup import PerUserFileHandler, log_level, set_up_logging
 from Middleware.models.request_context import RequestContext, request_scope
 
 LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO \[(.+?)\] \[some\.module\.\w+:\d+\] (.*)")
@@ -16,8 +17,9 @@ LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO \[(.+?)\] \[some\.mo
 @pytest.fixture(autouse=True)
 def restore_logging():
     root = logging.getLogger()
-    before = list(root.handlers), root.level
+    before, waitress = (list(root.handlers), root.level), logging.getLogger("waitress").level
     yield
+    logging.getLogger("waitress").setLevel(waitress)
     for handler in [handler for handler in root.handlers if handler not in before[0]]:
         root.removeHandler(handler)
         handler.close()
@@ -68,6 +70,24 @@ def test_a_file_per_user_with_several_users(tmp_path):
     assert not (tmp_path / "bob").exists()
 
 
+def test_a_library_that_speaks_while_a_file_is_opened(tmp_path, monkeypatch):
+    """The garbage collector may end a library's object, which says so, at any moment and on any thread."""
+    handler, open_file = PerUserFileHandler(str(tmp_path), ["ann", "bob"]), logging_setup._file_handler
+
+    def open_and_log(folder):
+        handler.handle(logging.makeLogRecord({"msg": "closed"}))
+        return open_file(folder)
+
+    monkeypatch.setattr(logging_setup, "_file_handler", open_and_log)
+    record = logging.makeLogRecord({"msg": "hello", "user": "ann"})
+    writer = threading.Thread(target=handler.handle, args=(record,), daemon=True)
+    writer.start()
+    writer.join(3)
+    assert not writer.is_alive()
+    handler.close()
+    assert lines(tmp_path / "ann" / "wilmerai.log") == ["hello"] and lines(tmp_path / "wilmerai.log") == ["closed"]
+
+
 def test_rotation(tmp_path, monkeypatch):
     monkeypatch.setattr(logging_setup, "MAX_BYTES", 500)
     set_up_logging(str(tmp_path), [])
@@ -85,6 +105,13 @@ def test_level(monkeypatch):
     assert log_level() == logging.DEBUG
     assert log_level("ERROR") == logging.ERROR
     assert log_level("nonsense") == logging.INFO
+
+
+@pytest.mark.parametrize(("level", "library"), [
+    ("DEBUG", logging.DEBUG), ("INFO", logging.WARNING), ("ERROR", logging.ERROR)])
+def test_waitress_repeats_no_client_that_left(level, library):
+    set_up_logging(level=level)
+    assert logging.getLogger("waitress").getEffectiveLevel() == library
 
 
 def test_setting_up_twice_does_not_double_lines(capsys):

@@ -1,6 +1,7 @@
 """Waitress as it is set up here, driven with clients that do not behave."""
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import socket
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from Middleware.cli import limits, serve_waitress
-from Middleware.cli.serve_waitress import StalledReaders, make_server
+from Middleware.cli.serve_waitress import Patience, make_server
 from Tests.workflows.engine_lab import until
 
 PIECE = b"x" * 65536
@@ -26,7 +27,7 @@ class Running:
         listener.bind(("127.0.0.1", 0))
         self.channels: dict[int, Any] = {}
         self.server = make_server(application, listener, self.channels)
-        self.stalled = StalledReaders()
+        self.patience = Patience()
         self.turns = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -36,7 +37,7 @@ class Running:
     def _run(self) -> None:
         while not self._stopping:
             serve_waitress._turn(self.channels, 0.05)
-            self.stalled.look(self.channels.values())
+            self.patience.look(self.channels.values())
             self.turns += 1
 
     def client(self, data: bytes = b"") -> socket.socket:
@@ -84,6 +85,32 @@ def test_a_crash_is_told_in_json(run: Callable[..., Running]) -> None:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 500 ") and b"application/json" in head
     assert json.loads(body)["error"]["code"] == 500 and b"secret" not in body
+
+
+def test_a_head_that_drips_is_given_up_and_a_slow_body_is_not(run: Callable[..., Running],
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.6)
+    monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.1)
+
+    def length(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [str(len(environ["wsgi.input"].read())).encode()]
+
+    server = run(length)
+    head = server.client(b"GET / HTTP/1.1\r\nX: ")
+    body = server.client(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\nConnection: close\r\n\r\n")
+    head.settimeout(0.1)
+    given_up = False
+    for _ in range(20):
+        body.sendall(b"x")
+        with contextlib.suppress(TimeoutError):
+            try:
+                head.sendall(b"x")
+                given_up = given_up or head.recv(100) == b""
+            except ConnectionError:
+                given_up = True
+    assert given_up
+    assert b"".join(iter(lambda: body.recv(4096), b"")).endswith(b"\r\n\r\n20")
 
 
 def test_a_stalled_reader_frees_its_thread_and_a_slow_one_is_kept(run: Callable[..., Running],

@@ -82,7 +82,7 @@ def test_threads_that_do_not_end_hold_nothing_up() -> None:
         """) == (0, ["stopped"])
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGBREAK"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"])
 def test_before_a_server_is_there_they_end_the_process(name: str) -> None:
     assert run(f"""
         end_on_signals()
@@ -90,6 +90,27 @@ def test_before_a_server_is_there_they_end_the_process(name: str) -> None:
             signal.raise_signal(signal.{name})
             print("goes on")
         """) == (0, [])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_a_terminal_that_hangs_up_twice_makes_nobody_impatient() -> None:
+    assert run("""
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+            print(signals.requested, signals.impatient)
+        """) == (0, ["True False"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+def test_nohup_is_respected() -> None:
+    assert run("""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        end_on_signals()
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            print(signals.requested)
+        """) == (0, ["False"])
 
 
 def test_ignored_signals_stay_ignored() -> None:

@@ -19,6 +19,17 @@ def test_a_configured_user_without_a_file_is_named_with_the_path(config):
     assert str(error.value) == f"Config file not found for user 'Zed': {path}"
 
 
+@pytest.mark.parametrize(("wrong", "hint"), [("Annn", " Did you mean 'Ann'?"), ("zzz", "")])
+def test_the_users_that_exist_are_named(config, wrong, hint):
+    for name in ("bob", "Ann"):
+        config.user(name)
+    config.current("bob")
+    instance.USERS = [wrong]
+    with pytest.raises(StartError) as error:
+        users.check_users()
+    assert str(error.value).splitlines()[1:] == [f"The users that exist: Ann, bob.{hint}"]
+
+
 def test_case_of_a_user_file_does_not_matter(config):
     config.user("alice")
     instance.USERS = ["ALICE"]

@@ -10,7 +10,7 @@ from waitress import wasyncore
 
 from Middleware.api.app import build_wsgi_application
 from Middleware.cli.listening import bind_socket
-from Middleware.cli.serve_waitress import HAS_POLL, WORKER_THREADS, Channel, StalledReaders, make_server
+from Middleware.cli.serve_waitress import HAS_POLL, WORKER_THREADS, Channel, Patience, make_server
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Tests.integration.launcher import USER, ConfigTree
@@ -55,7 +55,7 @@ class WaitressThread:
         return sum(isinstance(channel, Channel) for channel in list(self._channels.values()))
 
     def _run(self) -> None:
-        stalled = StalledReaders()
+        patience = Patience()
         while not self._stopping.is_set():
             wasyncore.loop(timeout=1.0, map=self._channels, use_poll=HAS_POLL, count=1)
-            stalled.look(self._channels.values())
+            patience.look(self._channels.values())

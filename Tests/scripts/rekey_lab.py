@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,12 @@ class RekeyLab(DiscussionLab):
         else:
             write_json(str(file), data, cipher)
         return file
+
+    def copy_into_installation(self, folder: Path) -> Path:
+        """The same key folder as that of a discussion, where the server looks besides."""
+        target = self.install / "Public" / "DiscussionIds" / folder.parent.name
+        shutil.copytree(folder.parent, target)
+        return target
 
     def arguments(self, *more: str) -> list[str]:
         return ["--user", USER, "--ConfigDirectory", str(self.config.root), "--DiscussionDirectory", str(self.root),

@@ -72,13 +72,13 @@ def test_the_line_of_a_key_that_one_has(tmp_path: Path, monkeypatch: pytest.Monk
                                         capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "keys.txt"
     for words in (["--hash"], ["--hash", "--add", str(file), "--user", "bob"]):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(" my own long secret \nmore\n"))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(" my-own-long-secret \nmore\n"))
         assert access_key.main(words) == 0
         printed = capsys.readouterr()
         assert "secret" not in printed.out + printed.err
         if "--add" not in words:
             assert LINE.match(printed.out)
-    assert accepted(file, "my own long secret") == Grant(frozenset({"bob"}))
+    assert accepted(file, "my-own-long-secret") == Grant(frozenset({"bob"}))
 
 
 def test_a_key_that_one_has_is_asked_for_without_showing_it(monkeypatch: pytest.MonkeyPatch,
@@ -98,6 +98,20 @@ def test_no_key_is_no_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert access_key.main(["--hash"]) == 1
     printed = capsys.readouterr()
     assert printed.out == "" and problem in printed.err
+
+
+@pytest.mark.parametrize(("key", "problem"), [
+    ("my own key", "blanks"), ("my\tkey", "blanks"), ("schl\xfcssel", "ASCII"), ("a\x07b", "ASCII"),
+    ("a\xa0b", "blanks")],
+                         ids=["space", "tab", "umlaut", "bell", "no-break space"])
+def test_a_key_that_not_every_client_sends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, problem: str,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{key}\n"))
+    with pytest.raises(SystemExit) as stop:
+        access_key.main(["--hash", "--add", str(tmp_path / "keys")])
+    printed = capsys.readouterr()
+    assert stop.value.code == 2 and problem in printed.err and key not in printed.err
+    assert printed.out == "" and not (tmp_path / "keys").exists()
 
 
 def test_a_list_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

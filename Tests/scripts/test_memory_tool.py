@@ -248,9 +248,12 @@ def test_check_all(lab: DiscussionLab, tool: Tool) -> None:
     lab.store("private", KEY)
     assert tool("check") == 0
     assert "2 discussion(s) checked, no problem(s)." in tool.out and "note: private/" in tool.out
+    notes = [line for line in tool.out.splitlines() if line.startswith("note: ")]
+    assert all(line.endswith(f" (key folder {HASH})") for line in notes)
     (lab.root / "sound" / "timestamps.json").write_text("{,", encoding="utf-8")
     assert tool("check") == 1
-    assert "PROBLEM: sound/timestamps.json" in tool.out and "line 1" in tool.out
+    problem, = [line for line in tool.out.splitlines() if line.startswith("PROBLEM: sound/timestamps.json")]
+    assert "line 1" in problem and "key folder" not in problem
 
 
 # -- export ------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from Middleware.common import instance_global_variables as instance
+from Middleware.utilities.command_lines import script_command
 from Middleware.utilities.discussion_folder import SHORT
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.file_access import process_lock
@@ -103,6 +105,40 @@ def test_the_setting_does_not_matter_but_is_mentioned(lab: RekeyLab, tool: Tool,
     assert tool(*KEYS) == 0 and ("is off" in tool.out) is not setting
 
 
+@pytest.mark.parametrize("new", [NEW, None], ids=["new key", "decrypt"])
+@pytest.mark.parametrize("setting", [True, False])
+def test_the_setting_of_the_users_whose_files_these_are(lab: RekeyLab, tool: Tool, setting: bool,
+                                                        new: str | None) -> None:
+    lab.config.write("Users/bob", {"encryptUsingApiKey": setting})
+    lab.config.user(encryptUsingApiKey=not setting)
+    lab.write("bobs/memories.json", [], cipher_of(OLD, "bob"))
+    assert tool(*(KEYS if new else KEYS[:2])) == 0
+    misfit = setting is (new is None)
+    assert ("of user bob is" in tool.out) is misfit and f"of user {USER} is" not in tool.out
+
+
+def test_every_user_whose_setting_does_not_fit(lab: RekeyLab, tool: Tool) -> None:
+    lab.config.write("Users/bob", {})
+    lab.config.user(encryptUsingApiKey=False)
+    lab.write("bobs/memories.json", [], cipher_of(OLD, "bob"))
+    lab.fill("own", cipher_of(OLD))
+    assert tool(*KEYS) == 0
+    assert all(f"of user {user} is off" in tool.out for user in ("bob", USER))
+
+
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_a_blank_new_key_is_a_mistake(lab: RekeyLab, tool: Tool, monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+    """An unset variable of a shell must not decrypt everything."""
+    lab.fill("d1", cipher_of(OLD))
+    before = lab.everything()
+    assert tool("--api-key", OLD, "--new-api-key", blank, "--yes") == 2 and "--new-api-key" in tool.err
+    monkeypatch.setenv(rekey_encrypted_files.NEW_VARIABLE, blank or " ")  # Windows has no empty variables
+    assert tool("--api-key", OLD, "--yes") == 2 and rekey_encrypted_files.NEW_VARIABLE in tool.err
+    assert tool(terminal=True) == 2
+    assert lab.everything() == before
+    assert tool(*KEYS) == 0  # the argument counts
+
+
 @posix
 def test_modes_stay(lab: RekeyLab, tool: Tool) -> None:
     folder = lab.fill("d1", cipher_of(OLD))
@@ -144,8 +180,41 @@ def test_where_the_server_looks(lab: RekeyLab, tool: Tool, place: str) -> None:
     root.mkdir(parents=True, exist_ok=True)
     os.rename(folder.parent, root / "key")
     os.rename(root / "key", root / lab.old.name)
-    assert tool(*KEYS) == 0
+    words = ["--user", USER, "--ConfigDirectory", str(lab.config.root), *KEYS, "--yes"]
+    assert rekey_encrypted_files.main(words) == 0
     lab.check(root / lab.new.name / "d1", NEW)
+
+
+def test_both_places_are_worked_on(lab: RekeyLab) -> None:
+    live = lab.copy_into_installation(lab.fill("d1", cipher_of(OLD)))
+    words = ["--user", USER, "--ConfigDirectory", str(lab.config.root), *KEYS, "--yes"]
+    assert rekey_encrypted_files.main(words) == 0
+    for root in (lab.root, live.parent):
+        lab.check(root / lab.new.name / "d1", NEW)
+
+
+@pytest.mark.parametrize("flag", ["--DiscussionDirectory", "--PublicDirectory"])
+def test_a_rehearsal_on_a_copy_leaves_the_installation_alone(
+        lab: RekeyLab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    live = lab.copy_into_installation(lab.fill("d1", cipher_of(OLD)))
+    before = {path: path.read_bytes() for path in live.rglob("*") if path.is_file()}
+    named = lab.root
+    if flag == "--PublicDirectory":
+        monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", None)
+        named = lab.root.parent / "copy"
+        named.mkdir()
+        os.rename(lab.root, named / "DiscussionIds")
+    words = ["--user", USER, "--ConfigDirectory", str(lab.config.root), *KEYS, "--yes"]
+    assert rekey_encrypted_files.main([*words, flag, str(named)]) == 0
+    assert {path: path.read_bytes() for path in live.rglob("*") if path.is_file()} == before
+    out = capsys.readouterr().out
+    line, = [line for line in out.splitlines() if line.startswith(f"{live} ")]
+    again = line.partition("the same keys: ")[2]
+    assert script_command("rekey_encrypted_files.py", "--user", USER) in again and str(live.parent) in again
+    assert OLD not in out and NEW not in out
+    assert rekey_encrypted_files.main([*words, "--DiscussionDirectory", str(live.parent)]) == 0
+    assert not live.exists() and f"{live} " not in capsys.readouterr().out.replace(f"in {live} ", "")
+    lab.check(live.parent / lab.new.name / "d1", NEW)
 
 
 # -- what can be wrong -------------------------------------------------------------------------------------------------
@@ -415,7 +484,8 @@ def test_as_a_process_without_a_terminal(lab: RekeyLab) -> None:
     assert lab.start("--yes", keys={}).returncode == 2
     assert lab.start(keys={"WILMER_API_KEY": OLD}).returncode == 1  # nobody answers about the backup
     done = lab.start("--yes", keys={"WILMER_API_KEY": OLD, "WILMER_NEW_API_KEY": NEW})
-    assert (done.returncode, done.stderr) == (0, "") and "STOP" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "The server must be stopped." in done.stdout and "STOP" not in done.stdout
     lab.check(lab.new / "d1", NEW)
 
 

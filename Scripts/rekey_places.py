@@ -1,0 +1,39 @@
+"""In which folders of discussions a key is changed."""
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import script_command
+from Scripts.memory_tool_output import say
+from Scripts.rekey_keys import KeyChange
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders of discussions that are worked on, and those in which the server may look besides."""
+
+    roots: list[str]
+    others: list[str]
+
+    @classmethod
+    def of(cls, is_one_named: bool) -> Places:
+        """All folders in which the server looks. If one was named, only that: it may be a copy."""
+        roots = (config_utils.get_discussions_root_directory(),
+                 os.path.join(config_utils.get_project_root_directory_path(), "Public", "DiscussionIds"))
+        different = list({os.path.realpath(root): root for root in reversed(roots)}.values())[::-1]
+        count = 1 if is_one_named else len(different)
+        return cls(different[:count], different[count:])
+
+
+def tell_of_others(places: Places, change: KeyChange) -> None:
+    """Name the folders of the same key that are left alone, and how to change them."""
+    for root in places.others:
+        folder = os.path.join(root, change.operation.old)
+        if os.path.isdir(folder):
+            configuration = os.path.abspath(config_utils.get_root_config_directory())
+            again = script_command("rekey_encrypted_files.py", "--user", change.user,
+                                   "--ConfigDirectory", configuration, "--DiscussionDirectory", root)
+            say(f"{folder} is of the same key. It is left alone, as another folder was named. To change it, too, run "
+                f"this with the same keys: {again}")
