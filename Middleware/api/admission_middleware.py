@@ -12,7 +12,7 @@ from Middleware.api.access_keys import PERMITTED_USERS_KEY, AccessKeys
 from Middleware.api.api_helpers import extract_idempotency_key
 from Middleware.api.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal
 from Middleware.api.request_bodies import BODY_LEFT_KEY, BodyBroken, BodyTooLarge, take_body
-from Middleware.api.running_requests import REQUEST_KEY, running_requests
+from Middleware.api.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.idempotency_service import idempotency_service
 from Middleware.services.response_builder_service import ResponseBuilderService
@@ -51,6 +51,7 @@ class AdmissionMiddleware:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"] = environ.get("REQUEST_METHOD", "").upper()  # as Flask will read it
         is_post, request_id = method == "POST", new_request_id()
+        environ[REQUEST_ID_KEY] = request_id
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
         judgement = self._browsers.judge(environ)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.api.disconnect_watcher import CLIENT_LEFT
 from Middleware.api.errors import describe_error, log_error
 from Middleware.api.run_end import finish_run
 from Middleware.api.running_requests import running_requests
@@ -270,7 +271,7 @@ class StreamingAnswer:
         self._closed = True
         if not self._request.answer_complete and self._error is None:
             running_requests.watcher.forget(self._request)
-            self._request.cancel_scope.cancel("the response was closed")
+            self._request.cancel_scope.cancel(CLIENT_LEFT)
         with self._lock:
             self._abandoned = not self._ready.is_set()
         if self._abandoned:

@@ -17,6 +17,7 @@ from Middleware.models.request_context import RequestContext
 
 logger = logging.getLogger(__name__)
 
+CLIENT_LEFT = "the client went away"
 INTERVAL = 0.05  # seconds between two rounds
 LOOK_BYTES, LOOK_PIECES = 65536, 16  # what one look may throw away: 1 MB
 LAST_REQUEST_KEY = "wilmer.last_request"
@@ -118,7 +119,7 @@ class DisconnectWatcher:
             # in this order: a client leaves a complete answer as it likes
             if self._gone(probe) and not request.answer_complete:
                 self.forget(request)
-                request.cancel_scope.cancel("client disconnected")  # leaves no trace if the request has just ended
+                request.cancel_scope.cancel(CLIENT_LEFT)  # leaves no trace if the request has just ended
 
     @staticmethod
     def _gone(probe: Probe) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from werkzeug.exceptions import HTTPException
 
-from Middleware.exceptions import BackendError, ClientError, GateTimeoutError, WilmerError
+from Middleware.exceptions import BackendError, ClientError, DataKeyError, GateTimeoutError, WilmerError
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities.sensitive_logging_utils import places_of
@@ -55,7 +55,9 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
         logger.warning("Request %s refused: %s", name, error)
     elif isinstance(error, WilmerError):
         redact = None if request is None else request.redact
-        logger.error("Request %s failed %s%s: %s", name, phase, where, log_text(error, redact))
+        file = error.file if isinstance(error, DataKeyError) else ""
+        logger.error("Request %s failed %s%s: %s%s", name, phase, where, log_text(error, redact),
+                     f" (file '{file}')" if file else "")
     elif request is not None and request.redact:
         logger.error("Request %s failed %s%s: %s", name, phase, where, places_of(error))
     else:

@@ -41,7 +41,7 @@ class PerUserFileHandler(logging.Handler):
         super().__init__()
         self._directory, self._users = directory, frozenset(users)
         self._files: dict[str, RotatingFileHandler] = {}
-        self._files_lock = threading.Lock()
+        self._files_lock = threading.RLock()  # garbage collected meanwhile may log
         self._file_of(SYSTEM)  # an unwritable folder shows at start
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -97,7 +97,9 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
         root.addHandler(handler)
     root.setLevel(log_level(level))
     for name in _CHATTY:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
+    logging.getLogger("waitress").setLevel(  # it repeats, without an id, which clients have left
+        logging.NOTSET if root.level <= logging.DEBUG else max(root.level, logging.WARNING))
 
 
 def log_level(name: str | None = None) -> int:

@@ -17,6 +17,7 @@ from Middleware.services.idempotency_service import idempotency_service
 logger = logging.getLogger(__name__)
 
 REQUEST_KEY = "wilmer.request"  # in the WSGI environ
+REQUEST_ID_KEY = "wilmer.request_id"  # there too, also of requests that run no workflow
 SERVER_STOPS = "the server stops"
 CANCELLED_SECONDS = 2.0
 """What the nodes after an answer get to end when they were cancelled, because the time for them was up."""
@@ -28,7 +29,8 @@ def request_of(environ: Mapping[str, Any]) -> RequestContext | None:
     return environ.get(REQUEST_KEY)
 
 
-def _log_cancellation(request: RequestContext) -> None:
+def _note_cancellation(request: RequestContext) -> None:
+    request.cancelled_at = time.monotonic()
     with request_scope(request):  # whoever cancels it, the line belongs to the request's user
         logger.info("Request %s is cancelled: %s", request.request_id, request.cancel_scope.reason or "its id was sent")
 
@@ -56,7 +58,7 @@ class RunningRequests:
                 return False
             self._requests[request.request_id] = request
         cancellation_service.adopt(request.request_id, request.cancel_scope)
-        request.cancel_scope.add_callback(partial(_log_cancellation, request))
+        request.cancel_scope.add_callback(partial(_note_cancellation, request))
         return True
 
     def begin(self, request: RequestContext, probe: Probe | None) -> None:
@@ -126,8 +128,9 @@ class RunningRequests:
             running = list(self._requests.values())
         unanswered = [request for request in running if not request.answer_complete]
         if running:
-            logger.info("stopping: requests cancelled: %d, finishing their background nodes (up to %g s): %d",
-                        len(unanswered), patience, len(running) - len(unanswered))
+            waited_for = len(running) - len(unanswered)
+            logger.info("stopping: requests cancelled: %d, finishing their background nodes (up to %g s): %d%s",
+                        len(unanswered), patience, waited_for, "; Ctrl-C again ends at once" if waited_for else "")
         else:
             logger.info("stopping: no request is under way")
         self._cancel_all(unanswered)

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and Ctrl-Break while a launcher is still being loaded and prepared. Imports next to nothing."""
+"""Ctrl-C, SIGTERM, SIGHUP and Ctrl-Break while a launcher is loaded and prepared. Imports next to nothing."""
 from __future__ import annotations
 
 import os
@@ -12,7 +12,7 @@ def end_on_signals() -> None:
     Nothing is held yet that would have to be given back, and an exception in the middle of an import may be swallowed.
     Signals that are ignored stay so. For the main thread.
     """
-    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)

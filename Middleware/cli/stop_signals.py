@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and Ctrl-Break as a flag that a serving loop looks at, and the end of the process after them."""
+"""Ctrl-C, SIGTERM, SIGHUP and Ctrl-Break as a flag for a serving loop, and the end of the process after it."""
 from __future__ import annotations
 
 import logging
@@ -14,7 +14,8 @@ logger = logging.getLogger(__name__)
 
 LAST_MOMENT_SECONDS = 0.5
 STUCK_SECONDS = 1.0
-_NAMES = ("SIGINT", "SIGTERM", "SIGBREAK")
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+_HANG_UP = getattr(signal, "SIGHUP", None)
 
 
 class StopSignals:
@@ -22,8 +23,9 @@ class StopSignals:
 
     The first sets ``requested``: end cleanly. A second sets ``impatient``: the block shall end at once, and the process
     ends with it. One more after a second ends the process where it is: something holds it up. Once asked to stop, the
-    signals stay caught after the block, so that a late one breaks nothing. ``wake`` is called in the signal handler, so
-    it must be short and take no locks.
+    signals stay caught after the block, so that a late one breaks nothing. SIGHUP is only ever a first: a terminal that
+    is closed may send several. Signals that are ignored, as by ``nohup``, stay so. ``wake`` is called in the signal
+    handler, so it must be short and take no locks.
     """
 
     def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
@@ -51,6 +53,8 @@ class StopSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.requested:
             self.requested = True
+        elif number == _HANG_UP:
+            return
         elif not self.impatient:
             self.impatient, self._impatient_since = True, time.monotonic()
         elif time.monotonic() - self._impatient_since > STUCK_SECONDS:

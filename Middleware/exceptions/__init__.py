@@ -145,4 +145,6 @@ class UnreadableDataError(StoredDataError, ValueError):
 
 
 class DataKeyError(StoredDataError):
-    """The file is encrypted for another API key or user than the present one."""
+    """The file is encrypted for another API key or user than the present one. ``file``: how the log names it."""
+
+    file = ""

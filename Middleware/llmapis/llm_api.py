@@ -195,6 +195,7 @@ class LlmApiService:
     def _generate(self, call: Prompt, sent: Prompt) -> str | dict[str, Any]:
         """``sent`` is ``call`` in the form for this endpoint; its backup makes its own form of ``call``."""
         slot = CallSlot(self._scope)
+        self._name_for_the_log()
         try:
             slot.acquire()
             return self._handler.generate(sent)
@@ -211,6 +212,7 @@ class LlmApiService:
 
     def _generate_stream(self, call: Prompt, sent: Prompt) -> Generator[Chunk, None, None]:
         slot = CallSlot(self._scope)
+        self._name_for_the_log()
         begun = False  # the client has seen something of this endpoint's answer
         try:
             for _ in slot.waiting():
@@ -232,6 +234,11 @@ class LlmApiService:
             yield from backup._generate_stream(call, fitted)
         finally:
             slot.release()
+
+    def _name_for_the_log(self) -> None:
+        request = current_request()
+        if request is not None and not request.answer_complete:
+            request.endpoint = self.endpoint_name
 
     # -- the backup ----------------------------------------------------------------------------------------------
     def _may_hand_over(self) -> bool:

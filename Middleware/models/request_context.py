@@ -32,12 +32,12 @@ class RequestContext:
         background_pending: nodes remain to be run after the answer.
         background_nodes: how many of them, those of nested workflows included.
         usage, finish_reason, reasoning, fingerprint: outcome of the responder's LLM call, if it said.
-        route, endpoint: what was chosen, for the log.
+        route, endpoint: what was chosen, for the log; while it is answered, the endpoint that was called last.
         told: problems with stored data that the log has been told of.
         stamping: the steps of giving messages their times that were taken.
         hashes: of contents of messages, by content: several nodes look at the whole conversation.
-        started, first_token_at, answered_at, background_at: monotonic seconds; the last: when the nodes after the
-            answer began.
+        started, first_token_at, answered_at, cancelled_at, background_at: monotonic seconds; the last: when the nodes
+            after the answer began.
         tokens: chunks with text sent to the client.
     """
 
@@ -67,6 +67,7 @@ class RequestContext:
     first_token_at: float | None = None
     answered_at: float | None = None
     background_at: float | None = None
+    cancelled_at: float | None = None
     tokens: int = 0
 
 

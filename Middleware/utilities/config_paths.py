@@ -1,4 +1,4 @@
-"""The directories that WilmerAI reads from and writes to (configuration-and-security, section 1)."""
+"""The directories that WilmerAI reads from and writes to."""
 from __future__ import annotations
 
 import logging

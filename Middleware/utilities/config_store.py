@@ -55,7 +55,7 @@ class ConfigStore:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.generation = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # garbage collected meanwhile may log, and the log asks for users' settings
         self._files: dict[str, _File] = {}
         self._folders: dict[str, _Folder] = {}
 

@@ -20,6 +20,8 @@ from Middleware.utilities.encryption_utils import (
     TOKEN_START,
     Cipher,
     cipher_for,
+    file_in_folder,
+    file_named,
     is_token,
     refuse_cut_off,
 )
@@ -44,8 +46,9 @@ def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
         return None
     with open(found, "rb") as file:
         data = file.read()
+    with file_named(display or file_in_folder(found)):
+        data = cipher.decrypt(data)
     display = display or os.path.basename(path)
-    data = cipher.decrypt(data)
     if data.startswith(TOKEN_START):  # no JSON begins like that: it is a token that was cut off
         raise DataKeyError(f"{display} is encrypted, and not with the present key")
     try:
@@ -80,8 +83,9 @@ def cipher_of_file(path: str, cipher: Cipher) -> Cipher:
         if data != TOKEN_START:
             return cipher
         data += file.read()
-    refuse_cut_off(data)
-    return cipher.like(data)
+    with file_named(file_in_folder(path)):
+        refuse_cut_off(data)
+        return cipher.like(data)
 
 
 def _indented(content: Any) -> str:
@@ -114,7 +118,9 @@ def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER, mode: int | No
     if ordinary_file(found) is not None:
         with open(found, "rb") as file:
             data = file.read()
-        atomic_write(found + suffix, cipher.like(data).encrypt(cipher.decrypt(data)), mode)
+        with file_named(file_in_folder(found)):
+            copy = cipher.like(data).encrypt(cipher.decrypt(data))
+        atomic_write(found + suffix, copy, mode)
 
 
 def hide_file(path: str, cipher: Cipher, mode: int | None = None) -> None:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from Middleware.models.request_context import current_request
 from Middleware.utilities.path_utils import is_storable_name
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,8 @@ def _checked(name: str) -> str | None:
     if not name.strip():
         return None
     if not is_storable_name(name):
-        logger.warning("The discussion id of this request cannot be a folder name; the request runs without one")
+        request = current_request()
+        logger.warning("The discussion id of this request cannot be a folder name; the request runs without one%s",
+                       f" (request {request.request_id})" if request is not None else "")
         return None
     return name

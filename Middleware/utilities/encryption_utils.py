@@ -6,9 +6,11 @@ derived from it encrypts what lies there, as Fernet tokens (AES-128-CBC with HMA
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import logging
+import os
 import re
 import secrets
 import threading
@@ -156,6 +158,22 @@ class FernetCipher:
 
 
 NO_CIPHER = NoCipher()
+
+
+@contextlib.contextmanager
+def file_named(file: str) -> Iterator[None]:
+    """A DataKeyError out of this block says, to the log, of which file it is: discussion and name."""
+    try:
+        yield
+    except DataKeyError as error:
+        error.file = error.file or file
+        raise
+
+
+def file_in_folder(path: str) -> str:
+    """A file as ``file_named`` wants it: with the folder it lies in."""
+    folder, name = os.path.split(path)
+    return f"{os.path.basename(folder)}/{name}"
 
 
 def cipher_for(encryption_key: bytes | None) -> Cipher:

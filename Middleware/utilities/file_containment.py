@@ -73,7 +73,8 @@ def real_path_within(path: str, directories: Sequence[str], any_case: bool = Fal
     if _is_on_other_host(path, directories):  # even a look at it would tell that host who asks
         return None
     try:
-        real = os.path.realpath(any_case and find_file_ignoring_case(path) or path)
+        found = find_file_ignoring_case(path) if any_case else None
+        real = os.path.realpath(found or path)
     except (OSError, ValueError):  # ValueError: a path that no file can have
         return None
     if path.endswith(("/", os.sep)):

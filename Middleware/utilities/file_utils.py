@@ -24,7 +24,15 @@ from Middleware.utilities.discussion_files import (
     write_condensation_tracker,
     write_vision_responses,
 )
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, NoCipher, is_cut_off, refuse_cut_off
+from Middleware.utilities.encryption_utils import (
+    NO_CIPHER,
+    Cipher,
+    NoCipher,
+    file_in_folder,
+    file_named,
+    is_cut_off,
+    refuse_cut_off,
+)
 from Middleware.utilities.file_access import (
     atomic_write,
     encode_text,
@@ -62,8 +70,10 @@ def read_plain_text_file(path: str, cipher: Cipher = NO_CIPHER) -> str:
 
     Raises OSError, and DataKeyError for a token of another key, and for a part of any token.
     """
-    data = _read(resolve_file_path(path))
-    return "" if data is None else decode_text(_decrypted(data, cipher), path)
+    found = resolve_file_path(path)
+    data = _read(found)
+    with file_named(file_in_folder(found)):
+        return "" if data is None else decode_text(_decrypted(data, cipher), path)
 
 
 def write_plain_text_file(path: str, text: str, cipher: Cipher = NO_CIPHER, backup_suffix: str | None = None,

@@ -1,4 +1,4 @@
-"""Keeping conversations and secrets out of the log (configuration-and-security 11, frontend-api 13)."""
+"""Keeping conversations and secrets out of the log."""
 from __future__ import annotations
 
 import logging

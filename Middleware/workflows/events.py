@@ -86,7 +86,10 @@ class RequestLine(EngineListener):
         if not logger.isEnabledFor(logging.INFO):
             return
         now = time.monotonic()
+        cancelled, cut_short = request.cancel_scope.cancelled, _was_cut_short(request)
         first, answered = request.first_token_at, request.answered_at or now
+        if cut_short:
+            answered = request.cancelled_at or now
         speed = ""
         if first is not None and answered > first:
             rate = request.tokens / (answered - first)
@@ -94,10 +97,18 @@ class RequestLine(EngineListener):
         background = ""
         if request.background_at is not None:
             background = f", nodes after the answer {now - request.background_at:.2f} s"
-        logger.info("Request %s: route %s, endpoint %s%s, answered after %.2f s%s, done after %.2f s%s",
+        logger.info("Request %s: route %s, endpoint %s%s, %s after %.2f s%s, done after %.2f s%s",
                     request.request_id, request.route or "-", request.endpoint or "-", speed,
-                    answered - request.started, background, now - request.started,
-                    ", cancelled" if request.cancel_scope.cancelled else "")
+                    "cancelled" if cut_short else "answered", answered - request.started, background,
+                    now - request.started, ", cancelled" if cancelled and not cut_short else "")
+
+
+def _was_cut_short(request: RequestContext) -> bool:
+    """Whether the request was cancelled before its answer was complete."""
+    if not request.cancel_scope.cancelled:
+        return False
+    answered, cancelled = request.answered_at, request.cancelled_at
+    return answered is None or (cancelled is not None and cancelled <= answered)
 
 
 class Listeners:

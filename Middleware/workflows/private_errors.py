@@ -15,5 +15,14 @@ def mark_if_private(error: Exception, node: Mapping[str, Any]) -> None:
     Such an error says which file does not exist, or which value cannot be used, and that may be what a model wrote.
     """
     if isinstance(error, ConfigurationError) and any(
-            "{" in str(value) for key, value in node.items() if key not in _NEVER_TOLD):
+            _has_variable(value) for key, value in node.items() if key not in _NEVER_TOLD):
         error.private = True
+
+
+def _has_variable(value: Any) -> bool:
+    """Whether a text in a configured value may hold a placeholder."""
+    if isinstance(value, Mapping):
+        return any(map(_has_variable, (*value, *value.values())))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_variable, value))
+    return "{" in str(value)

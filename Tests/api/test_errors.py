@@ -17,6 +17,7 @@ from Middleware.exceptions import (
     ConfigNotFoundError,
     ConfigSyntaxError,
     ConfigValueError,
+    DataKeyError,
     FailoverError,
     GateTimeoutError,
     WilmerError,
@@ -120,3 +121,11 @@ def test_a_redacted_log_goes_without_private_texts(caplog: pytest.LogCaptureFixt
 def test_log_without_request(caplog: pytest.LogCaptureFixture) -> None:
     log_error(ConfigValueError("bad"), None, "before the answer")
     assert "bad" in caplog.text and "before the answer" in caplog.text
+
+
+def test_only_the_log_names_the_file_of_another_key(caplog: pytest.LogCaptureFixture) -> None:
+    error, request = DataKeyError("not yours"), RequestContext(request_id="r-1")
+    error.file = "mill/memories.json"
+    log_error(error, request, "before the answer")
+    assert "not yours (file 'mill/memories.json')" in caplog.text
+    assert describe_error(error, request).message == "not yours [request r-1]"

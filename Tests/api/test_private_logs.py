@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import io
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendConnectionError, BackendStatusError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities.conditions import ConditionSyntaxError
+from Middleware.utilities.config_text import parse_json
 from Tests.llmapis.lab import Lab
 
 OWN, FOREIGN = "Middleware.some.module", "a.library"
@@ -112,6 +114,25 @@ def test_users_that_cannot_be_read_want_privacy(log: io.StringIO, lab: Lab, monk
     monkeypatch.setattr(instance, "USERS", ["nobody"])
     logging.getLogger(FOREIGN).debug("%s", "words")
     assert log.getvalue() == "DEBUG [Redacted]\n"
+
+
+def test_a_library_that_speaks_while_configuration_is_read(log: io.StringIO, lab: Lab,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may end a library's object, which says so, at any moment and on any thread."""
+    lab.user()
+    words = iter(["once"])
+
+    def parse(data: bytes, display: str) -> object:
+        for word in words:
+            logging.getLogger(FOREIGN).warning(word)
+        return parse_json(data, display)
+
+    monkeypatch.setattr("Middleware.utilities.config_store.parse_json", parse)
+    reader = threading.Thread(target=logging.getLogger(FOREIGN).warning, args=("twice",), daemon=True)
+    reader.start()
+    reader.join(3)
+    assert not reader.is_alive()
+    assert log.getvalue().count("WARNING") == 2
 
 
 def test_every_handler_of_the_launchers_has_it() -> None:

@@ -80,6 +80,12 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
      "done after 2.00 s, cancelled"),
     ({"first_token_at": 1.5, "tokens": 1, "answered_at": 1.5}, False,
      "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s"),
+    ({}, True, "Request r-1: route -, endpoint -, cancelled after 2.00 s, done after 2.00 s"),
+    ({"first_token_at": 0.5, "tokens": 15, "cancelled_at": 1.0, "answered_at": 1.5}, True,
+     "Request r-1: route -, endpoint -, first token after 0.50 s, 30.0 tokens/s, cancelled after 1.00 s, "
+     "done after 2.00 s"),
+    ({"answered_at": 1.5, "cancelled_at": 1.75}, True,
+     "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s, cancelled"),
     ({"answered_at": 1.5, "background_at": 1.75}, True,
      "Request r-1: route -, endpoint -, answered after 1.50 s, nodes after the answer 0.25 s, done after 2.00 s, "
      "cancelled"),

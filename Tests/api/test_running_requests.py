@@ -18,8 +18,11 @@ from Tests.workflows.engine_lab import until
 
 
 @pytest.fixture
-def requests() -> RunningRequests:
-    return RunningRequests()
+def requests() -> Iterator[RunningRequests]:
+    running = RunningRequests()
+    yield running
+    for request in list(running._requests.values()):  # their stop switches are the process's
+        running.end(request)
 
 
 def begin(requests: RunningRequests, **fields: Any) -> RequestContext:
@@ -65,7 +68,8 @@ def test_what_is_unanswered_is_cancelled_and_the_rest_waited_for(requests: Runni
     helper.join(1)
     assert not helper.is_alive()
     assert lines(caplog, "stopping") == [
-        ("INFO", "stopping: requests cancelled: 2, finishing their background nodes (up to 5 s): 1")]
+        ("INFO", "stopping: requests cancelled: 2, finishing their background nodes (up to 5 s): 1; "
+         "Ctrl-C again ends at once")]
 
 
 def test_background_nodes_that_take_too_long_are_cancelled(requests: RunningRequests,

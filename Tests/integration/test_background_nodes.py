@@ -21,6 +21,7 @@ from Tests.integration.launcher import (
     slow,
     standard_tree,
     streamed_text,
+    stuck,
 )
 from Tests.stub_backend import RecordedRequest, Reply, status_reply
 from Tests.workflows.engine_lab import until
@@ -121,6 +122,19 @@ def test_they_can_be_stopped_by_the_id_of_their_request(server: Launcher, backen
     line = line_of(server, request_id)
     assert line.endswith(", cancelled")
     assert backend.nodes() == ["answer", "slow"]
+
+
+def test_the_log_tells_of_a_client_that_left_before_its_answer(server: Launcher, backend: Backend) -> None:
+    backend.replies["single"] = stuck("Once ", "upon ")
+    with server.open("Single", stream=True) as client:
+        head = read_until(client, b"upon").lower()
+    found = re.search(rb"x-request-id: (\S+)", head)
+    assert found is not None
+    request_id = found[1].decode()
+    line = line_of(server, request_id)
+    assert re.search(r" cancelled after \d+\.\d\d s, done after \d+\.\d\d s$", line) and "endpoint -" not in line
+    assert f"Request {request_id} is cancelled: the client went away" in server.output()
+    assert "Client disconnected" not in server.output()
 
 
 @STREAM

@@ -91,5 +91,8 @@ def test_data_of_another_key_is_an_error_and_stays(server: Server, stream: bool)
     status, body = server.ask(USER, "Chat", folder.name, FIRST_LENGTH, stream)
     assert status == 500
     assert "belongs to another API key or user" in (json.loads(body) if stream else body)["error"]["message"]
+    text = json.loads(body) if stream else body
+    assert folder.name not in text["error"]["message"]
+    assert f"(file '{folder.name}/" in server.launcher.wait_output(f"(file '{folder.name}/")
     time.sleep(0.1)
     assert all((folder / name).read_bytes() == token for name in FILES)

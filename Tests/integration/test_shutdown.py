@@ -149,7 +149,8 @@ def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend
         assert not runs(tool) and not runs(child)
         assert BACKGROUND / 2 < seconds < IN_TIME
         output = server.output()
-    assert "stopping: requests cancelled: 3, finishing their background nodes (up to 10 s): 1" in output
+    assert ("stopping: requests cancelled: 3, finishing their background nodes (up to 10 s): 1; "
+            "Ctrl-C again ends at once") in output
     assert output.rstrip().endswith("stopped")
     assert re.search(r"hangs\.py of request \S+ does not end", output)
     assert "Traceback" not in output and "ERROR" not in output
@@ -202,6 +203,23 @@ def test_a_signal_during_the_start(module: str, script: str, number: signal.Sign
                            cwd=PROJECT, env=clean_environment())
     assert (ended.returncode, ended.stderr.count(b"Traceback")) == (0, 0), ended.stderr.decode()
     assert b"Listening" not in ended.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
+@pytest.mark.parametrize("script", LAUNCHERS)
+def test_closing_the_terminal_is_an_orderly_stop(script: str, tree: ConfigTree, backend: Backend) -> None:
+    """A terminal may say so twice: that is no second wish."""
+    hang_up: int = signal.SIGHUP  # type: ignore[attr-defined,unused-ignore]
+    backend.replies["slow"] = lambda request: says(request, "slow", header_delay=BACKGROUND)
+    with launch(script, tree, backend) as server:
+        assert server.process is not None
+        server.ask("Locked")
+        slow = backend.wait_call("slow")
+        server.process.send_signal(hang_up)
+        server.wait_output("Ctrl-C again ends at once")
+        end_by(server, hang_up)
+        assert slow.answered_at is not None and not slow.client_left and locks(tree) == []
+        assert server.output().rstrip().endswith("stopped")
 
 
 @pytest.mark.parametrize("script", LAUNCHERS)

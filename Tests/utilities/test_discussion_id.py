@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import path_utils
 from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
 from Middleware.utilities.hashing_utils import hash_single_message
@@ -54,6 +55,12 @@ def test_unsafe_ids_are_none(name: str, caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING):
         assert extract_discussion_id([m(tag(name))]) is None
     assert caplog.records
+
+
+def test_an_unsafe_id_is_told_with_its_request(caplog: pytest.LogCaptureFixture) -> None:
+    with request_scope(RequestContext(request_id="r-7")):
+        extract_discussion_id([m(tag("../evil"))])
+    assert "r-7" in caplog.text and "evil" not in caplog.text
 
 
 @pytest.mark.parametrize("name", [

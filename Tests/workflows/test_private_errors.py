@@ -11,7 +11,10 @@ from Middleware.workflows.private_errors import mark_if_private
 
 @pytest.mark.parametrize(("node", "private"), [
     ({"endpointName": "Fast", "prompt": "{agent1Output}", "args": ["{x}"]}, False), ({}, False),
-    ({"endpointName": "{agent1Output}"}, True), ({"allowedHosts": ["{x}"]}, True), ({"preset": "{{ x }}"}, True)])
+    ({"endpointName": "{agent1Output}"}, True), ({"allowedHosts": ["{x}"]}, True), ({"preset": "{{ x }}"}, True),
+    ({"conditionalWorkflows": {"Yes": "Poem", "No": {}}}, False), ({"conditionalWorkflows": {"Yes": "{x}"}}, True),
+    ({"conditionalWorkflows": {"{x}": "Poem"}}, True), ({"steps": [{"name": "Poem"}]}, False),
+    ({"steps": [{"name": ["{x}"]}]}, True)])
 def test_names_that_variables_make(node: dict[str, Any], private: bool) -> None:
     error = ConfigNotFoundError("endpoint 'x' does not exist")
     mark_if_private(error, node)

@@ -10,7 +10,7 @@ from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.discussion_folder import DiscussionFolder
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder, file_named
 from Middleware.utilities.message_places import LoggedMessage, MessagePlace, place_from_text
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 from Middleware.utilities.vector_memory import connection, conversion, schema
@@ -104,7 +104,8 @@ class VectorMemories:
     def _check_key(self) -> None:
         newest = self._one("memories", "SELECT memory_text FROM memories ORDER BY id DESC LIMIT 1")
         if newest is not None and is_token(newest[0]):
-            self._cipher = self._cipher.like(newest[0].encode("ascii"))  # what has a key goes on with it
+            with file_named(file_in_folder(self.path)):
+                self._cipher = self._cipher.like(newest[0].encode("ascii"))  # what has a key goes on with it
             self._codec = Codec(self._cipher)
 
     @property

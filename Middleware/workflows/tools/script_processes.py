@@ -41,7 +41,8 @@ class _Started:
             return
         if self._known is None:
             logger.warning("Only the process itself is ended, not its children: %s", self._why)
-            self._process.kill()
+            with contextlib.suppress(OSError):  # it may just have ended
+                self._process.kill()
             return
         import psutil
 

@@ -12,7 +12,7 @@ from Middleware.exceptions import BackendStatusError, ConfigNotFoundError, Confi
 from Middleware.models.request_context import request_scope
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import NodeExecutionInfo
-from Tests.stub_backend import StubBackend, chat_chunk, json_reply, sse_reply, status_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, Probe, Recorder, assistant, llm, reply_to, start, static, user
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "Find", "arguments": "{}"}}
@@ -212,6 +212,21 @@ def test_cleaning_follows_the_endpoint_that_answered(lab: EngineLab, stream: boo
     nodes = [llm("a", returnToUser=True)]
     assert (lab.streamed(nodes) if stream else lab.run(nodes)) == "fine"
     assert lab.request.endpoint == "Second"
+
+
+def test_the_endpoint_of_a_call_under_way_is_known(lab: EngineLab) -> None:
+    """Also that of a backup."""
+    lab.endpoint("Main", {"backupEndpointName": "Second"}, lab.backend.url)
+    lab.endpoint("Second", {"modelNameToSendToAPI": "second"}, lab.backend.url)
+    seen = []
+
+    def answer(request: RecordedRequest) -> Reply:
+        seen.append(lab.request.endpoint)
+        return reply_to(request, "fine") if request.json["model"] == "second" else status_reply(500)
+
+    lab.backend.responder = answer
+    lab.run([llm("a", returnToUser=True)])
+    assert seen == ["Main", "Second"]
 
 
 def test_nodes_without_endpoint_are_verbatim(lab: EngineLab) -> None:

@@ -9,17 +9,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from flask import Flask, Response
+from flask import Flask, Response, current_app
 from flask import request as http
 
 from Middleware.api import api_helpers
 from Middleware.api.answer import FinishedAnswer, Start, StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.disconnect_watcher import probe_for
 from Middleware.api.errors import describe_error, log_error
-from Middleware.api.running_requests import request_of, running_requests
+from Middleware.api.missing_keys import missing_keys_of
+from Middleware.api.running_requests import REQUEST_ID_KEY, request_of, running_requests
 from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.exceptions import ClientError
-from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.models.request_context import RequestContext, new_request_id, request_scope
 from Middleware.services.prompt_categorization_service import route_header
 from Middleware.services.response_builder_service import to_json
 from Middleware.services.stream_renderers import StreamRenderer
@@ -77,11 +78,12 @@ class BaseApiHandler(ABC):
 
     def listing(self, build: Callable[[], dict[str, Any]]) -> Response:
         """Answer a request that runs no workflow with what ``build`` returns."""
-        with request_scope(RequestContext()):
+        context = RequestContext(request_id=http.environ.get(REQUEST_ID_KEY) or new_request_id())
+        with request_scope(context):
             try:
                 return json_response(build())
             except BaseException as error:  # the HTTP edge
-                return self.failure(error, None)
+                return self.failure(error, context)
 
     @staticmethod
     def asks_for_tool_choice_only(messages: Any) -> bool:
@@ -98,6 +100,7 @@ class BaseApiHandler(ABC):
         api_helpers.require_identified_user(http.remote_addr or "")
         context.redact = bool(config_utils.user_flag("redactLogOutput") or (
             context.api_key and config_utils.user_flag("encryptUsingApiKey")))
+        missing_keys_of(current_app).look(http.environ, context.api_key)
         logger.info("Request %s: %s %s as %s", context.request_id, http.method, http.path,
                     api_helpers.get_model_name())
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
