@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import threading
 import time
@@ -43,8 +44,10 @@ def fake_curl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCurl:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
     def write(program: str) -> Path:
-        path = folder / "curl"
-        path.write_text(f"#!{sys.executable}\nimport os, subprocess, sys, time\n{program}\n", encoding="utf-8")
+        code, path = folder / "curl.py", folder / "curl"
+        code.write_text(f"import os, subprocess, sys, time\n{program}\n", encoding="utf-8")
+        called = " ".join(map(shlex.quote, (sys.executable, str(code))))  # no shebang may hold a path with blanks
+        path.write_text(f'#!/bin/sh\nexec {called} "$@"\n', encoding="utf-8")
         path.chmod(0o755)
         return folder
 
