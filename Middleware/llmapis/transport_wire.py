@@ -25,6 +25,7 @@ MAX_HEAD_BYTES = 256 * 1024
 MAX_INFLATED_BYTES = 256 * 1024 * 1024  # of one answer
 
 _VERSION = b"HTTP/1."
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab
 _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b|auth", re.IGNORECASE)
 
 
@@ -194,7 +195,7 @@ class HttpCall:
 
 
 def _header(name: str, value: str) -> tuple[bytes, bytes]:
-    if any((character < " " and character != "\t") or character == "\x7f" for character in name + value):
+    if _CONTROL.search(name) or _CONTROL.search(value):
         raise ConfigValueError(f"The header '{name.strip()}' holds a line break or another control character (check "
                                "the API key)")
     try:
