@@ -40,9 +40,21 @@ class Seen:
     failed: str = ""
 
 
+ONE_THREAD = 2.0  # everything has its turn on one thread there, large bodies included
+
+
 def overbooked() -> float:
-    """How many times more work the machine has than it can do; 1 if it can do it all, or does not say."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)) if hasattr(os, "getloadavg") else 1.0
+    """How many times more work the machine has than it can do, as far as it says; 1 if it can do it all.
+
+    Tests that run side by side count: each has a server, clients and a back-end of its own.
+    """
+    load = os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else 1.0
+    return max(1.0, load, float(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def patience_with(script: str) -> float:
+    """By what a limit for a launcher's answers is multiplied."""
+    return overbooked() * (ONE_THREAD if script == "run_eventlet.py" else 1.0)
 
 
 def ask(port: int) -> str:

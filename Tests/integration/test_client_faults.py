@@ -25,12 +25,11 @@ from Tests.integration.client_faults import (
     send,
 )
 from Tests.integration.conftest import Servers
-from Tests.integration.health_poller import HealthPoller, Seen, overbooked
+from Tests.integration.health_poller import HealthPoller, Seen, patience_with
 from Tests.integration.launcher import LAUNCHERS, Backend, Launcher, read_until
 from Tests.stub_backend import Reply, chat_stream_reply
 
 HEALTH_SECONDS = 0.1
-ONE_THREAD = 2.0  # everything has its turn on one thread there, large bodies included
 HOLD_SECONDS = 0.3  # for faults that keep the server waiting
 LEFT_SECONDS = 1.0
 TOKEN = "word " * 2000
@@ -66,7 +65,7 @@ def commit(port: int, poller: HealthPoller, fault: Fault) -> tuple[Heard, Seen]:
 def test_fault(watched: tuple[Launcher, HealthPoller], fault: Fault) -> None:
     server, poller = watched
     traces = server.output().count("Traceback")
-    bound = HEALTH_SECONDS * overbooked() * (ONE_THREAD if server.script == "run_eventlet.py" else 1)
+    bound = HEALTH_SECONDS * patience_with(server.script)
     heard, seen = commit(server.port, poller, fault)
     if seen.worst - seen.noise >= bound:  # once more: the machine has other work too
         heard, seen = commit(server.port, poller, fault)

@@ -15,7 +15,7 @@ import pytest
 from Tests.integration.client_dialects import FRONTS, Heard
 from Tests.integration.dialect_matrix import CHAT, KEY
 from Tests.integration.faults import CASES, DEAD, TEXT, Case, faulty_server
-from Tests.integration.health_poller import HealthPoller, Seen, overbooked
+from Tests.integration.health_poller import HealthPoller, Seen, patience_with
 from Tests.integration.launcher import LAUNCHERS, Launcher, Response
 from Tests.integration.process_figures import held_at_rest
 from Tests.stub_backend import StubBackend
@@ -43,7 +43,7 @@ class Table:
     Attributes:
         connections: that the back-end has, when those that only wait for a next request had time to go.
         held: what the server's process holds, before and after; empty where the system does not tell.
-        health: how ``/health`` was answered meanwhile, on a machine that was ``overbooked`` so many times.
+        health: how ``/health`` was answered meanwhile, and by what its limit is to be multiplied (``patience``).
     """
 
     answers: Answers
@@ -51,7 +51,7 @@ class Table:
     held: tuple[dict[str, int], dict[str, int]]
     output: str
     health: Seen
-    overbooked: float
+    patience: float
 
 
 @pytest.fixture(scope="module", params=LAUNCHERS)
@@ -66,9 +66,9 @@ def table(request: pytest.FixtureRequest) -> Table:
             answers = ask_all(server, [case for case in CASES if case.fault == "refused"])
             answers |= ask_all(server, [case for case in CASES if case.fault == LARGE], LARGE_WORKERS)
             answers |= ask_all(server, [case for case in CASES if case not in answers])
-        busy = overbooked()
+        patience = patience_with(server.script)
         connections = settled(server, backend, usual[0])
-        return Table(answers, connections, (before, held(server, before)), server.output(), health, busy)
+        return Table(answers, connections, (before, held(server, before)), server.output(), health, patience)
 
 
 def ask_all(server: Launcher, cases: Sequence[Case], workers: int = WORKERS) -> Answers:
@@ -134,7 +134,7 @@ def test_nothing_is_left(table: Table) -> None:
 def test_health(table: Table) -> None:
     health = table.health
     assert not health.failed and health.count > 0
-    assert health.worst - health.noise < HEALTH_SECONDS * table.overbooked, health
+    assert health.worst - health.noise < HEALTH_SECONDS * table.patience, health
 
 
 def test_log(table: Table) -> None:
