@@ -10,7 +10,7 @@ from typing import Any
 
 from Middleware.api.access_keys import PERMITTED_USERS_KEY, AccessKeys
 from Middleware.api.api_helpers import extract_idempotency_key
-from Middleware.api.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal
+from Middleware.api.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
 from Middleware.api.request_bodies import BODY_LEFT_KEY, BodyBroken, BodyTooLarge, take_body
 from Middleware.api.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.models.request_context import RequestContext, new_request_id
@@ -62,7 +62,7 @@ class AdmissionMiddleware:
         refusal = judgement.refusal or self._check_key(environ)
         if refusal is None:
             refusal = self._take_body(environ)
-        elif _has_body(environ):
+        elif has_body(environ):
             environ[BODY_LEFT_KEY] = True
         if refusal is not None:
             return _refuse(environ, start_response, refusal, request_id)
@@ -117,10 +117,6 @@ def _with_headers(start_response: Callable[..., Any], added: list[tuple[str, str
         return start_response(status, [*headers, *(pair for pair in added if pair[0].lower() not in names)], *exc_info)
 
     return start
-
-
-def _has_body(environ: dict[str, Any]) -> bool:
-    return environ.get("CONTENT_LENGTH", "") not in ("", "0") or "HTTP_TRANSFER_ENCODING" in environ
 
 
 def _displace_earlier_attempt(request: RequestContext, environ: dict[str, Any]) -> None:

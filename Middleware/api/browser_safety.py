@@ -157,6 +157,11 @@ def is_loopback_name(environ: Mapping[str, Any]) -> bool:
     return host is not None and _is_loopback(host)
 
 
+def has_body(environ: Mapping[str, Any]) -> bool:
+    """Whether the head of a request announces a body."""
+    return environ.get("CONTENT_LENGTH", "") not in ("", "0") or "HTTP_TRANSFER_ENCODING" in environ
+
+
 def _wrong_content_type(environ: Mapping[str, Any]) -> Refusal | None:
     """A browser's POST must say that it is JSON: what says otherwise may be sent without asking us first."""
     if environ.get("REQUEST_METHOD") != "POST":
@@ -164,7 +169,7 @@ def _wrong_content_type(environ: Mapping[str, Any]) -> Refusal | None:
     kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         return None
-    if not kind and environ.get("CONTENT_LENGTH", "") in ("", "0") and "HTTP_TRANSFER_ENCODING" not in environ:
+    if not kind and not has_body(environ):
         return None
     return Refusal("415 Unsupported Media Type", "Web pages must send JSON, with Content-Type: application/json.")
 

@@ -60,5 +60,7 @@ class MissingKeys:
 
 def missing_keys_of(app: Flask) -> MissingKeys:
     """The one of an application."""
-    kept: MissingKeys = app.extensions.setdefault(_EXTENSION, MissingKeys())
+    kept: MissingKeys | None = app.extensions.get(_EXTENSION)
+    if kept is None:
+        kept = app.extensions.setdefault(_EXTENSION, MissingKeys())  # the first of several threads makes it
     return kept
