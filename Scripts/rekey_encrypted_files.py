@@ -21,7 +21,6 @@ import logging
 import os
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -31,6 +30,7 @@ from Middleware.exceptions import WilmerError  # noqa: E402
 from Middleware.services.discussion_keys import ENCRYPT_KEY  # noqa: E402
 from Middleware.utilities import config_utils  # noqa: E402
 from Middleware.utilities.discussion_folder import PRIVATE_FOLDER  # noqa: E402
+from Middleware.utilities.file_access import move_patiently  # noqa: E402
 from Scripts import rekey_journal  # noqa: E402
 from Scripts.memory_tool_output import complain, make_utf8, say  # noqa: E402
 from Scripts.rekey_folder import Result, change_all, stored_files  # noqa: E402
@@ -248,14 +248,7 @@ def _finish(folder: str, change: KeyChange) -> int:
 
 
 def _rename(folder: str, target: str) -> None:
-    end = time.monotonic() + RENAME_PATIENCE
-    while True:
-        try:
-            return os.rename(folder, target)
-        except PermissionError:
-            if time.monotonic() >= end:
-                raise
-        time.sleep(0.05)
+    move_patiently(os.rename, folder, target, RENAME_PATIENCE)
 
 
 def _hint(change: KeyChange, owners: set[str]) -> None:

@@ -136,10 +136,15 @@ def _keep_access(descriptor: int, known: os.stat_result) -> None:
 
 
 def _replace(temporary: str, target: str) -> None:
-    end = time.monotonic() + REPLACE_PATIENCE
+    move_patiently(os.replace, temporary, target, REPLACE_PATIENCE)
+
+
+def move_patiently(move: Callable[[str, str], None], source: str, target: str, seconds: float) -> None:
+    """``move(source, target)``, tried again for some seconds while the system refuses it for want of permission."""
+    end = time.monotonic() + seconds
     while True:
         try:
-            return os.replace(temporary, target)
+            return move(source, target)
         except PermissionError:
             if time.monotonic() >= end:
                 raise
