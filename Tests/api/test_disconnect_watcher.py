@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
 
@@ -126,9 +127,20 @@ def test_one_look_takes_a_bounded_time(pair: tuple[socket.socket, socket.socket]
         thread.join(2)
 
 
+@pytest.fixture(autouse=True)
+def _ended_requests() -> Iterator[None]:
+    """Whatever a test has cancelled ends with it, so that tests after it find no trace."""
+    yield
+    while Watched.requests:
+        cancellation_service.acknowledge_cancellation(Watched.requests.pop().request_id)
+
+
 class Watched:
+    requests: ClassVar[list[RequestContext]] = []
+
     def __init__(self, watcher: DisconnectWatcher, gone: bool = False, broken: bool = False) -> None:
         self.request = RequestContext()
+        self.requests.append(self.request)
         self.gone = threading.Event()
         self.broken = broken
         self.asked = 0
