@@ -6,26 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from Middleware.models.config_key import ConfigKey
 from Middleware.utilities.streaming_utils import stream_static_content
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
 @dataclass(frozen=True)
-class NodeKey:
+class NodeKey(ConfigKey):
     """One key of a node type.
 
     Attributes:
-        kind: the JSON type: ``str``, ``bool``, ``int``, ``number``, ``list``, ``object`` or ``any``.
         variables: ``full`` (all variables), ``early`` (those known before the endpoint is) or ``none``.
     """
 
-    name: str
-    kind: str
-    default: Any
-    meaning: str
     variables: str = "none"
-    required: bool = False
 
 
 COMMON_KEYS: tuple[NodeKey, ...] = (
