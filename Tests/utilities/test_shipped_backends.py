@@ -98,7 +98,7 @@ def test_these_api_types_are_shipped() -> None:
 def test_api_type(name: str) -> None:
     kind, preset_type, window, limit, thinking, schema = API_TYPES[name]
     data = load(ROOT / "ApiTypes" / f"{name}.json")
-    assert data.pop("nameForDisplayOnly")
+    assert data.pop("$schema") and data.pop("nameForDisplayOnly")
     assert data.pop("samplerFieldMap") == sampler_maps(SAMPLERS)[SAME_SAMPLERS.get(name, name)]
     assert data.pop("structuredOutput", None) == schema
     assert data == {
@@ -110,7 +110,7 @@ def test_api_type(name: str) -> None:
 @pytest.mark.parametrize("name", EMBEDDINGS)
 def test_embeddings_api_type(name: str) -> None:
     data = load(ROOT / "ApiTypes" / f"{name}.json")
-    assert data.pop("nameForDisplayOnly")
+    assert data.pop("$schema") and data.pop("nameForDisplayOnly")
     assert data == {"type": EMBEDDINGS[name]}
 
 

@@ -55,13 +55,14 @@ ROLES: dict[str, tuple[str, ...]] = {
     "_shared_manual_cot_discussionid": ("General", "Fast", "Worker", "Vision"),
     "_example_users": ("Responder", "Thinker", "Worker", "Memory-Generation", "Vision", "Embedding"),
     "_example_wikipedia": ("Rag-Fast", "Vision"),
+    "_archived/group-chat-example": ("General", "Fast", "Worker"),
     "isevendays-openwebui-norouting-general-offline-mcp": ("General", "Worker", "Image"),
 }
 FOLDERS |= {folder: tuple(f"{role}-Endpoint" for role in roles) for folder, roles in ROLES.items()}
 SHIPPED = [(folder, name) for folder, members in FOLDERS.items() for name in members]
 CLOUD = {"chatgpt-4o-example": "env:OPENAI_API_KEY", "claude-example": "env:ANTHROPIC_API_KEY"}
 KEYS = (  # in the order in which a file is read: connection, model, template, context, samplers, cleaning
-    "modelNameForDisplayOnly", "endpoint", "apiTypeConfigFileName", "apiKey",
+    "$schema", "modelNameForDisplayOnly", "endpoint", "apiTypeConfigFileName", "apiKey",
     "backupEndpointName", "backupPresetName", "allowRemoteBackup",
     "modelNameToSendToAPI", "dontIncludeModel",
     "promptTemplate", "addGenerationPrompt",
@@ -247,10 +248,10 @@ def test_names_in_the_documentation_exist() -> None:
 
 def test_the_endpoint_files_of_the_documentation_load(
         use: Any, tree: Path, caplog: pytest.LogCaptureFixture) -> None:
-    blocks = [json.loads(block) for name in ("connecting-backends.md", "samplers-and-presets.md")
+    blocks = [json.loads(block) for name in ("connecting-backends.md", "samplers-and-presets.md", "shipped-users.md")
               for block in re.findall(r"```json\n(.*?)```", document(name), re.DOTALL)]
     files = [block for block in blocks if "endpoint" in block]
-    assert len(files) >= 2
+    assert len(files) >= 3
     use("documented")
     (tree / "Endpoints" / "documented").mkdir(exist_ok=True)
     for number, block in enumerate(files):

@@ -2,10 +2,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config_paths import get_root_public_directory
+from Middleware.utilities.file_access import find_file_ignoring_case
 from Middleware.utilities.file_containment import contained_path
 from Middleware.utilities.file_utils import CUSTOM_FILE_MODES, load_custom_file, resolve_file_path, save_custom_file
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
@@ -22,11 +25,12 @@ class GetCustomFileHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "GetCustomFile": (
-            NodeKey("filepath", "str", None, "The file; the case of its name does not count.", "full", required=True),
+            NodeKey("filepath", "str", None, "The file; the case of its name does not count.", "full", required=True,
+                    names="file"),
             NodeKey("delimiter", "str", None, "Text to replace; customReturnDelimiter, else a line feed."),
             NodeKey("customReturnDelimiter", "str", None, "What to replace it by; delimiter if absent."),
-            NodeKey("headCount", "int", None, "Keep this many of the first pieces, at least 1.", "full"),
-            NodeKey("tailCount", "int", None, "Keep this many of the last pieces, at least 1.", "full"),
+            NodeKey("headCount", "int", None, "Keep this many of the first pieces, at least 1.", "full", least=1),
+            NodeKey("tailCount", "int", None, "Keep this many of the last pieces, at least 1.", "full", least=1),
             NodeKey("chunkDelimiter", "str", "\n", "What stands between the pieces that are counted."))}
 
     def handle(self, context: ExecutionContext) -> Any:
@@ -37,7 +41,8 @@ class GetCustomFileHandler(BaseHandler):
         if problem:
             return problem
         delimiter, custom = self._optional(context, "delimiter"), self._optional(context, "customReturnDelimiter")
-        path = contained_path(self.text(context, "filepath"), "filepath", self.value(context, "filepath"), reading=True)
+        path = contained_path(_place(context, self.text(context, "filepath")), "filepath",
+                              self.value(context, "filepath"), reading=True)
         try:
             return load_custom_file(
                 path, delimiter if delimiter is not None else custom or "\n",
@@ -57,9 +62,10 @@ class SaveCustomFileHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "SaveCustomFile": (
-            NodeKey("filepath", "str", None, "The file; missing folders are created.", "full", required=True),
+            NodeKey("filepath", "str", None, "The file; missing folders are created.", "full", required=True,
+                    names="file"),
             NodeKey("content", "str", None, "The text; needed by all modes but remove and trim.", "full"),
-            NodeKey("mode", "str", "overwrite", "One of overwrite, append, replace, remove, trim."),
+            NodeKey("mode", "str", "overwrite", "What is done to the file.", choices=CUSTOM_FILE_MODES),
             NodeKey("find", "str", None, "What replace and remove look for, literally.", "full"))}
 
     def handle(self, context: ExecutionContext) -> Any:
@@ -89,6 +95,17 @@ class SaveCustomFileHandler(BaseHandler):
         if mode in ("replace", "remove") and self.value(context, "find") in (None, ""):
             return f"SaveCustomFile: mode '{mode}' requires a 'find' value"
         return ""
+
+
+def _place(context: ExecutionContext, path: str) -> str:
+    """``path``, or where the file is below the public root if the working directory holds no such file.
+
+    So the files that come with a configuration are found wherever the server was started.
+    """
+    plain = resolve_file_path(path)
+    if context.request.trial is not None or not path.strip() or os.path.isabs(plain) or find_file_ignoring_case(plain):
+        return path
+    return find_file_ignoring_case(os.path.join(get_root_public_directory(), plain)) or path
 
 
 def _count_problem(counts: Mapping[str, Any]) -> str:

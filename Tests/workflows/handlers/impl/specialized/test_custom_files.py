@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities.file_access import path_lock
@@ -75,6 +76,34 @@ def test_get_an_empty_file_or_a_folder(lab: EngineLab, path: Path) -> None:
     path.write_text("")
     assert lab.run([get(path)]) == "No additional information added"
     assert lab.run([get(path.parent)]) == "Custom instruction file did not exist"
+
+
+def test_get_a_file_that_lies_in_the_public_folder(
+        lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the server was started; a file of the working directory comes first."""
+    public, here = tmp_path / "public", tmp_path / "here"
+    for folder in (public / "texts", here):
+        folder.mkdir(parents=True)
+    (public / "texts" / "a.md").write_text("from the public folder")
+    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(public))
+    monkeypatch.chdir(here)
+    assert lab.run([get("texts/A.md")]) == "from the public folder"
+    assert lab.run([get("texts/b.md")]) == "Custom instruction file did not exist"
+    (here / "texts").mkdir()
+    (here / "texts" / "a.md").write_text("from here")
+    assert lab.run([get("texts/a.md")]) == "from here"
+
+
+def test_a_file_of_the_public_folder_may_lie_in_an_allowed_one(
+        lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "public" / "texts").mkdir(parents=True)
+    (tmp_path / "public" / "texts" / "a.md").write_text("allowed")
+    (tmp_path / "public" / "b.md").write_text("not allowed")
+    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path / "public"))
+    lab.write("Users/tester", {"allowedFileDirectories": ["texts"]})
+    assert lab.run([get("texts/a.md")]) == "allowed"
+    with pytest.raises(ConfigurationError, match="leads out of the directories"):
+        lab.run([get("b.md")])
 
 
 def test_get_by_name(lab: EngineLab, path: Path) -> None:
