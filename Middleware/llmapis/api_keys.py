@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
 
 logger = logging.getLogger(__name__)
@@ -28,9 +29,10 @@ def resolve_api_key(value: Any, file: str) -> str:
     reference.
 
     ``file`` is the endpoint file relative to the config root. Raises ConfigValueError naming it and the variable, never
-    what that holds. The path of a key file is for the operator only: the log tells it.
+    what that holds. The path of a key file is for the operator only: the log tells it. A trial needs no key, and so no
+    place that keeps one.
     """
-    if value is None:
+    if value is None or current_trial() is not None:
         return ""
     try:
         return _resolve(value)

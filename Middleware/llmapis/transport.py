@@ -21,6 +21,7 @@ from Middleware.llmapis.transport_exchange import BackendRequest, Exchange, enco
 from Middleware.llmapis.transport_pool import SLICE_SECONDS, ConnectionPool
 from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import current_trial
 
 __all__ = ["BackendRequest", "BackendStream", "Transport", "get_transport"]
 
@@ -183,5 +184,6 @@ _transport = Transport()
 
 
 def get_transport() -> Transport:
-    """The transport of this process; it opens nothing before the first request."""
-    return _transport
+    """The transport of this process, which opens nothing before the first request; that of a trial has its own."""
+    trial = current_trial()
+    return _transport if trial is None else trial.transport

@@ -1,0 +1,50 @@
+"""Finds, before a test is run, the nodes that would reach outside and have no stub."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from Middleware.cli.workflow_tests.sandbox import OUTSIDE_TYPES, stub_for
+from Middleware.cli.workflow_tests.suites import WorkflowTest
+from Middleware.cli.workflow_tests.titles import title_of
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities import config_utils
+from Middleware.utilities.config_workflows import LoadedWorkflow
+
+
+def nodes_without_stub(test: WorkflowTest) -> list[str]:
+    """Lines about the nodes that are certain to run and would reach outside; empty if each has a stub.
+
+    Those of a workflow that is chosen while the test runs are found when their turn comes.
+    """
+    if test.is_request:
+        return []
+    found = []
+    for workflow, node in _certain_nodes(test.suite.workflow, test.suite.folder or None, None, set(), test.stubs):
+        title, node_type = title_of(node), str(node.get("type"))
+        if node_type in OUTSIDE_TYPES and stub_for(test.stubs, workflow, title) is None:
+            found.append(missing_stub(f"{workflow}/{title}", node_type))
+    return found
+
+
+def missing_stub(name: str, node_type: str = "") -> str:
+    kind = f" ({node_type})" if node_type else ""
+    return f"node '{name}'{kind} would reach outside: name its output in \"stubs\""
+
+
+def _certain_nodes(name: str, folder: str | None, caller: LoadedWorkflow | None, seen: set[str],
+                   stubs: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        loaded = config_utils.load_workflow(name, folder, caller.folder if caller else None,
+                                            caller.name if caller else None)
+    except ConfigurationError:
+        return  # the run says so
+    if loaded.path in seen:
+        return
+    seen.add(loaded.path)
+    for node in loaded.nodes:
+        yield loaded.name, node
+        child = node.get("workflowName")
+        if node.get("type") == "CustomWorkflow" and isinstance(child, str) \
+                and stub_for(stubs, loaded.name, title_of(node)) is None:
+            yield from _certain_nodes(child, node.get("workflowUserFolderOverride") or None, loaded, seen, stubs)

@@ -1,0 +1,129 @@
+"""What the nodes of one test did, in an order that does not depend on threads."""
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from Middleware.cli.workflow_tests.titles import is_title, title_of
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.llm_call import current_site
+from Middleware.utilities.text_utils import restore_braces
+from Middleware.workflows.events import EngineListener, RunRecord
+from Middleware.workflows.models.execution_context import NodeExecutionInfo
+from Middleware.workflows.processors.workflows_processor import find_responder
+
+
+@dataclass
+class NodeRun:
+    """One node that ran.
+
+    Attributes:
+        output: None if it did not deliver.
+        endpoint: what the log names as its endpoint: the one that answered it last, or would have; "" for none.
+    """
+
+    workflow: str
+    title: str
+    index: int
+    output: str | None = None
+    endpoint: str = ""
+    runs: list[WorkflowRun] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.workflow}/{self.title}"
+
+    def is_meant_by(self, name: str) -> bool:
+        return is_title(name, self.workflow, self.title)
+
+
+@dataclass
+class WorkflowRun:
+    """One run of a workflow file, with its nodes as they started."""
+
+    record: RunRecord
+    nodes: list[NodeRun] = field(default_factory=list)
+
+
+class Recorder(EngineListener):
+    """Listens to the engine. Thread-safe.
+
+    Attributes:
+        late_failures: nodes, as ``Workflow/title``, that failed after the answer of their run, so that only the log
+            tells it, and why.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.late_failures: list[tuple[str, BaseException]] = []
+        self._top: list[WorkflowRun] = []
+        self._runs: dict[int, WorkflowRun] = {}  # by id of their record, which they keep alive
+
+    # -- events --------------------------------------------------------------------------------------------------
+    def run_started(self, record: RunRecord) -> None:
+        with self._lock:
+            parent = self._current_node()
+            run = self._runs[id(record)] = WorkflowRun(record)
+            (self._top if parent is None else parent.runs).append(run)
+
+    def node_started(self, record: RunRecord, index: int, node_type: str, name: str) -> None:
+        title = title_of(record.run.nodes[index - 1], node_type)
+        with self._lock:
+            self._runs[id(record)].nodes.append(NodeRun(record.run.workflow_name, title, index))
+
+    def delivered(self, record: RunRecord, index: int, output: Any) -> None:
+        """A node has its output."""
+        with self._lock:
+            self._node(record, index).output = text_of(output)
+
+    def node_finished(self, record: RunRecord, info: NodeExecutionInfo) -> None:
+        with self._lock:
+            self._node(record, info.node_index).endpoint = info.endpoint_name
+
+    def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: BaseException) -> None:
+        is_late = index - 1 > find_responder(record.run.nodes)
+        if is_late and not isinstance(error, EarlyTerminationException):
+            with self._lock:
+                self.late_failures.append((self._node(record, index).name, error))
+
+    # -- afterwards ----------------------------------------------------------------------------------------------
+    def nodes(self) -> list[NodeRun]:
+        """All nodes that ran: those of a run in the order of its file, each followed by those that it started."""
+        return list(_flat(self._top))
+
+    def caller(self) -> tuple[str, str]:
+        """Workflow and title of the node for which this thread works; two empty texts outside a node."""
+        with self._lock:
+            node = self._current_node()
+        return ("", "") if node is None else (node.workflow, node.title)
+
+    def _node(self, record: RunRecord, index: int) -> NodeRun:
+        return next(node for node in self._runs[id(record)].nodes if node.index == index)
+
+    def _current_node(self) -> NodeRun | None:
+        site = current_site()
+        if site is None:
+            return None
+        fitting = [node for run in self._runs.values() if run.record.run.chain == site.chain for node in run.nodes
+                   if node.index == site.node_index]
+        return fitting[-1] if fitting else None
+
+
+def text_of(output: Any) -> str:
+    """An output as tests see it: with real braces; tool calls as JSON on a line of their own."""
+    if isinstance(output, dict) and isinstance(output.get("tool_calls"), (list, tuple)):
+        calls = json.dumps(output["tool_calls"], ensure_ascii=False, default=str)
+        output = "\n".join(part for part in (output.get("content"), calls) if part)
+    elif isinstance(output, (dict, list, tuple)):
+        output = json.dumps(output, ensure_ascii=False, default=str)
+    return restore_braces("" if output is None else str(output))
+
+
+def _flat(runs: list[WorkflowRun]) -> Iterator[NodeRun]:
+    for run in runs:
+        for node in sorted(run.nodes, key=lambda node: node.index):  # nodes that ran side by side started in any order
+            yield node
+            yield from _flat(node.runs)

@@ -1,0 +1,99 @@
+"""Tells how tests went: in lines for people, or as JSON."""
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from Middleware.cli.check_output import path_shown, wants_colour
+from Middleware.cli.console import say
+from Middleware.cli.workflow_tests.running import Result
+from Middleware.utilities.config_paths import get_root_config_directory
+from Middleware.workflows.validation.findings import Finding
+
+RED, GREEN, BOLD = "31", "32", "1"
+
+
+class Report:
+    """Writes lines while the tests run. ``verbose``: a line for each test instead of one for each file."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self._verbose = verbose
+        self._colours = wants_colour(sys.stdout)
+        self._of_file: list[Result] = []
+
+    def findings(self, findings: Sequence[Finding]) -> None:
+        """What is wrong with test files."""
+        for finding in findings:
+            place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
+            path = f"{finding.json_path}: " if finding.json_path else ""
+            say(f"{self._paint('WRONG', RED)}  {path_shown(get_root_config_directory(), finding.file)}{place}: {path}"
+                f"{finding.text}")
+
+    def add(self, result: Result) -> None:
+        """A result, of a file after that of another."""
+        if self._of_file and self._of_file[0].test.suite is not result.test.suite:
+            self.end_of_file()
+        self._of_file.append(result)
+        if self._verbose:
+            word = self._paint("ok  ", GREEN) if result.passed else self._paint("FAIL", RED)
+            say(f"{word}  {result.test.suite.display}: {result.test.name} ({result.seconds:.2f} s)")
+            self._details(result)
+
+    def end_of_file(self) -> None:
+        """Nothing follows of the present file."""
+        results, self._of_file = self._of_file, []
+        if not results or self._verbose:
+            return
+        failed = [result for result in results if not result.passed]
+        word = self._paint("FAIL", RED) if failed else self._paint("ok  ", GREEN)
+        counts = f"{len(results) - len(failed)} of {len(results)} passed" if failed else f"{len(results)} passed"
+        say(f"{word}  {results[0].test.suite.display}: {counts}")
+        for result in failed:
+            say(f"  {self._paint(result.test.name, BOLD)}")
+            self._details(result)
+
+    def summary(self, results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> None:
+        failed = sum(not result.passed for result in results)
+        parts = [f"{len(results) - failed} passed", *([f"{failed} failed"] if failed else []),
+                 *([_count(len(findings), "mistake in test files", "mistakes in test files")] if findings else [])]
+        say(self._paint(f"{', '.join(parts)} in {seconds:.1f} s", RED if failed or findings else GREEN))
+
+    def _details(self, result: Result) -> None:
+        for failure in result.failures:
+            first, *rest = failure.lines
+            say(f"    {failure.place}: {first}" if failure.place else f"    {first}")
+            for line in rest:
+                say(f"      {self._paint(line, _colour_of(line)) if self._colours else line}")
+        for line in result.log if result.failures else ():
+            say(f"    log: {line}")
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._colours and colour else text
+
+
+def as_json(results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> str:
+    """Everything as one JSON text, in ASCII."""
+    failed = sum(not result.passed for result in results)
+    return json.dumps({
+        "passed": len(results) - failed, "failed": failed, "seconds": round(seconds, 3),
+        "tests": [_test(result) for result in results],
+        "mistakes": [{"file": finding.file, "jsonPath": finding.json_path, "line": finding.line,
+                      "column": finding.column, "message": finding.message, "expected": finding.expected,
+                      "suggestion": finding.suggestion} for finding in findings]}, indent=2)
+
+
+def _test(result: Result) -> dict[str, Any]:
+    return {"file": result.test.suite.display, "number": result.test.number, "name": result.test.name,
+            "passed": result.passed, "seconds": round(result.seconds, 3), "log": result.log,
+            "failures": [{"expectation": failure.place, "lines": failure.lines} for failure in result.failures]}
+
+
+def _colour_of(line: str) -> str:
+    text = line.strip()
+    return RED if text.startswith("-") else GREEN if text.startswith("+") else ""
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

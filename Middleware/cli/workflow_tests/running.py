@@ -1,0 +1,147 @@
+"""Runs tests: each in its own sandbox, several at a time."""
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from Middleware.api.api_helpers import parse_model_field
+from Middleware.api.errors import describe_error
+from Middleware.api.messages import chat_messages
+from Middleware.api.workflow_gateway import start_user_prompt
+from Middleware.cli.workflow_tests.expectations import Failure, Outcome, unmet
+from Middleware.cli.workflow_tests.outside import nodes_without_stub
+from Middleware.cli.workflow_tests.recording import text_of
+from Middleware.cli.workflow_tests.sandbox import Sandbox
+from Middleware.cli.workflow_tests.suites import WorkflowTest
+from Middleware.common.constants import OPENAI_CHAT
+from Middleware.exceptions import WilmerError
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.utilities.text_utils import escape_braces
+from Middleware.workflows.events import Listeners
+from Middleware.workflows.managers.workflow_manager import WorkflowManager
+from Middleware.workflows.processors.workflows_processor import END
+
+TIME_LIMIT_SECONDS = 60.0
+DEFAULT_JOBS = min(8, 2 * (os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class Result:
+    """One test that ran. ``log``: warnings that were logged meanwhile."""
+
+    test: WorkflowTest
+    seconds: float
+    failures: list[Failure] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures
+
+
+def run_tests(tests: Sequence[WorkflowTest], folder: Path, jobs: int = DEFAULT_JOBS,
+              done: Callable[[Result], object] | None = None) -> list[Result]:
+    """The results of tests in their order. ``folder`` takes their data; ``done`` hears of each result in turn."""
+    def run(numbered: tuple[int, WorkflowTest]) -> Result:
+        number, test = numbered
+        return contextvars.Context().run(run_test, test, folder / f"t{number}")
+
+    results = []
+    with ThreadPoolExecutor(max(jobs, 1), "wilmer-test") as pool:
+        for result in pool.map(run, enumerate(tests)):
+            results.append(result)
+            if done is not None:
+                done(result)
+    return results
+
+
+def run_test(test: WorkflowTest, folder: Path) -> Result:
+    """Run one test in ``folder``, which is made."""
+    started = time.perf_counter()
+    sandbox = Sandbox(test, folder)
+    request = RequestContext(api_type=OPENAI_CHAT, user=test.suite.user, stream=test.stream, trial=sandbox,
+                             listeners=Listeners([sandbox.recorder]))
+    with request_scope(request):
+        failures = _unready(test, sandbox) or unmet(test, _run(test, request, sandbox), sandbox)
+    return Result(test, time.perf_counter() - started, failures, sandbox.log)
+
+
+def _unready(test: WorkflowTest, sandbox: Sandbox) -> list[Failure]:
+    """Why the test cannot be run."""
+    missing = nodes_without_stub(test)
+    if missing:
+        return [Failure("stubs", missing)]
+    try:
+        sandbox.write_files(test.files)
+    except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+        return [Failure("files", [f"the files cannot be made: {getattr(error, 'strerror', None) or error}"])]
+    return []
+
+
+def _run(test: WorkflowTest, request: RequestContext, sandbox: Sandbox) -> Outcome:
+    limit = threading.Timer(TIME_LIMIT_SECONDS, request.cancel_scope.cancel, ["the time of a test is over"])
+    limit.daemon = True
+    limit.start()
+    outcome = Outcome()
+    try:
+        outcome.answer = _answer(_start(test, request), test.stream)
+    except Exception as error:  # whatever a workflow comes across is the result of its test
+        outcome.error, outcome.trace = _told(error)
+    finally:
+        limit.cancel()
+        too_long = request.cancel_scope.cancelled
+        request.cancel_scope.cancel("the test is over")
+    outcome.route = request.route
+    if too_long:
+        outcome.error, outcome.trace = f"it was cancelled after {TIME_LIMIT_SECONDS:g} s", ""
+    elif outcome.error is None and sandbox.recorder.late_failures:
+        name, failure = sandbox.recorder.late_failures[0]
+        told, outcome.trace = _told(failure)
+        outcome.error = f"node '{name}' failed after the answer: {told}"
+    return outcome
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    """What to say of a failure, and where the program failed if it is its own."""
+    if isinstance(error, WilmerError):
+        return describe_error(error).message, ""
+    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error, limit=-4))
+
+
+def _start(test: WorkflowTest, request: RequestContext) -> Iterator[Any]:
+    """Start what the test wants to run, as the server would for a client that sends these messages."""
+    if test.is_request:
+        user, request.workflow_override = parse_model_field(test.model)
+        request.user = user or request.user
+    messages = chat_messages([dict(message) for message in test.messages])
+    tools = [dict(tool) for tool in test.tools] or None
+    if test.is_request:
+        return start_user_prompt(request, messages, test.stream, tools=tools)
+    for message in messages:
+        message["content"] = escape_braces(message["content"])
+    manager = WorkflowManager(test.suite.workflow, workflow_user_folder_override=test.suite.folder or None)
+    return manager.start(request, messages, stream=test.stream, scoped_inputs=test.scoped_inputs, tools=tools)
+
+
+def _answer(items: Iterator[Any], stream: bool) -> str:
+    """The answer as a client gets it. The nodes after it run too."""
+    if not stream:
+        results = list(items)
+        return text_of(results[0]) if results else ""
+    parts: list[str] = []
+    calls: list[Any] = []
+    ended = False
+    for chunk in items:
+        ended = ended or chunk is END
+        if not ended:
+            parts.append(str(chunk.get("token") or ""))
+            calls += chunk.get("tool_calls") or ()
+    return text_of({"content": "".join(parts), "tool_calls": calls} if calls else "".join(parts))

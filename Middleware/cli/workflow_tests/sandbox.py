@@ -1,0 +1,139 @@
+"""The folders, files, stand-ins and the LLM of one test, and the settings of the process while tests run."""
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from Middleware.cli.workflow_tests.recording import Recorder
+from Middleware.cli.workflow_tests.scripted_llm import Script, ScriptedTransport
+from Middleware.cli.workflow_tests.suites import WorkflowTest
+from Middleware.cli.workflow_tests.titles import is_title, title_of
+from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import WilmerError
+from Middleware.models.request_context import current_trial
+from Middleware.models.trial import Trial
+from Middleware.utilities.file_access import encode_text, resolve_file_path
+from Middleware.workflows.events import RunRecord
+from Middleware.workflows.models.execution_context import ExecutionContext
+
+OUTSIDE_TYPES = frozenset({
+    "OfflineWikiApiFullArticle", "OfflineWikiApiBestFullArticle", "OfflineWikiApiTopNFullArticles",
+    "OfflineWikiApiPartialArticle", "OfflineResearcherApiQuickSearch", "OfflineResearcherApiDeepResearch", "WebFetch",
+    "CurlCommand", "MCPToolCall", "PythonModule"})
+"""Nodes that reach beyond this process and its files."""
+
+
+class MissingStubError(WilmerError):
+    """A node that reaches outside has no stand-in."""
+
+
+class Sandbox(Trial):
+    """What one test gets in place of the world outside.
+
+    Attributes:
+        log: warnings that were logged during the test.
+        unstubbed: nodes that were about to reach outside.
+    """
+
+    def __init__(self, test: WorkflowTest, folder: Path) -> None:
+        self.discussions, self.locks = str(folder / "discussions"), str(folder / "locks")
+        self._files = folder / "files"
+        self._stubs = test.stubs
+        self._lock = threading.Lock()
+        self.recorder = Recorder()
+        self.script = Script(test.rules)
+        self.transport = ScriptedTransport(self.script, self.recorder.caller)
+        self.log: list[str] = []
+        self.unstubbed: list[str] = []
+        for directory in (self.discussions, self.locks, self._files):
+            os.makedirs(directory)
+        # an empty database of its own: the present one of the user is looked for in older places too
+        _write(Path(self.locks, f"WilmerDb.{test.suite.user}.sqlite"), b"")
+
+    def write_files(self, files: Mapping[str, str]) -> None:
+        """Make the files that the workflow is to find. Raises OSError for a path that no file can have."""
+        for name, text in files.items():
+            _write(Path(self.file_path(name)), encode_text(text))
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+    def stand_in(self, context: ExecutionContext) -> str | None:
+        """The stub of a node. Raises MissingStubError for one that would reach outside and has none."""
+        workflow = context.run.workflow_name if context.run is not None else ""
+        node_type = str(context.config.get("type"))
+        title = title_of(context.config, node_type)
+        stub = stub_for(self._stubs, workflow, title)
+        if stub is None and node_type in OUTSIDE_TYPES:
+            with self._lock:
+                self.unstubbed.append(f"{workflow}/{title}")
+            raise MissingStubError(f"node '{title}' ({node_type}) reaches outside and has no stub")
+        return stub
+
+    def delivered(self, record: RunRecord, index: int, output: Any) -> None:
+        self.recorder.delivered(record, index, output)
+
+    # -- files ---------------------------------------------------------------------------------------------------
+    def file_path(self, path: str) -> str:
+        drive, rest = os.path.splitdrive(os.path.abspath(resolve_file_path(path)))
+        parts = [part.rstrip(":") for part in f"{drive}{os.sep}{rest}".replace("\\", "/").split("/")]
+        target = str(self._files.joinpath(*filter(None, parts)))
+        return os.path.join(target, "") if path.endswith(("/", os.sep)) else target
+
+    def text_of_file(self, path: str) -> str | None:
+        """The content of a file that a workflow names; None if there is no such file, or can be none."""
+        try:
+            return Path(self.file_path(path)).read_bytes().decode("utf-8", "replace")
+        except (OSError, ValueError):
+            return None
+
+    def file_names(self) -> list[str]:
+        """The files that there are, as paths below the folder that stands for the root of all drives."""
+        return sorted(str(path.relative_to(self._files).as_posix()) for path in self._files.rglob("*")
+                      if path.is_file())
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def stub_for(stubs: Mapping[str, str], workflow: str, title: str) -> str | None:
+    """The output that stands for a node; the more exact of two names counts."""
+    return next((text for name, text in sorted(stubs.items(), key=lambda stub: "/" not in stub[0])
+                 if is_title(name, workflow, title)), None)
+
+
+class _TrialLog(logging.Handler):
+    """Gives each test the warnings that were logged while it ran."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        trial = current_trial()
+        if isinstance(trial, Sandbox):
+            trial.log.append(f"{record.levelname}: {record.getMessage()}")
+
+
+@contextlib.contextmanager
+def temporary_world() -> Iterator[Path]:
+    """A folder for the data of all tests, to which the settings of the process lead meanwhile."""
+    names = ("DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "LOGGING_DIRECTORY", "USERS")
+    before = {name: getattr(instance, name) for name in names}
+    handler = _TrialLog(logging.WARNING)
+    root = logging.getLogger()
+    with tempfile.TemporaryDirectory(prefix="wilmer-test-", ignore_cleanup_errors=True) as name:
+        folder = Path(os.path.realpath(name))
+        root.addHandler(handler)
+        try:
+            instance.DISCUSSION_DIRECTORY = str(folder / "discussions")
+            instance.USER_LEVEL_SQLITE_DIRECTORY = str(folder / "locks")
+            instance.LOGGING_DIRECTORY = str(folder / "logs")
+            instance.USERS = None
+            yield folder
+        finally:
+            root.removeHandler(handler)
+            for key, value in before.items():
+                setattr(instance, key, value)

@@ -1,0 +1,134 @@
+"""Takes JSON data apart, with a finding for everything that is not as it should be."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from Middleware.cli.workflow_tests.patterns import Condition, Pattern
+from Middleware.models.config_key import ConfigKey, by_name
+from Middleware.utilities.config_keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
+from Middleware.utilities.config_keys.workflow_test import OPERATIONS, PATTERN, PATTERN_KEYS
+from Middleware.workflows.validation.findings import Finding, child, quoted
+from Middleware.workflows.validation.key_checks import is_remark
+from Middleware.workflows.validation.lines import LineFinder
+from Middleware.workflows.validation.names import nearest
+from Middleware.workflows.validation.workflow_checks import located
+
+KINDS: Mapping[str, tuple[type, str]] = {
+    "str": (str, "a text"), "bool": (bool, "true or false"), "int": (int, "a whole number"), "list": (list, "a list"),
+    "object": (dict, "an object")}
+NOTHING_DEMANDED = "the pattern demands nothing"
+
+
+class Values:
+    """The values of one file.
+
+    Attributes:
+        findings: what is wrong, in the order in which it was looked at.
+    """
+
+    def __init__(self, display: str, text: str) -> None:
+        self.findings: list[Finding] = []
+        self._display = display
+        self._lines = LineFinder(text)
+
+    def wrong(self, path: str, message: str, expected: str = "", suggestion: str = "") -> None:
+        """Note that the value at ``path`` cannot be used."""
+        self.findings.append(located(Finding("error", self._display, path, None, message, expected, suggestion),
+                                     self._lines))
+
+    # -- objects -------------------------------------------------------------------------------------------------
+    def entries(self, value: Any, path: str, keys: Sequence[ConfigKey], is_open: bool = False) -> dict[str, Any]:
+        """The entries of an object, with defaults for what is absent or of the wrong kind."""
+        if not isinstance(value, Mapping):
+            self.wrong(path, f"must be an object, not {quoted(value)}",
+                       expected=f"an object with {', '.join(key.name for key in keys)}")
+            return {key.name: key.default for key in keys}
+        known = by_name(keys if path else (SCHEMA_KEY, DESCRIPTION_KEY, *keys))
+        if not is_open:
+            for name in value:
+                if name not in known and not is_remark(name):
+                    self.wrong(child(path, name), f"the key {quoted(name)} is unknown",
+                               expected=f"one of {', '.join(known)}", suggestion=nearest(name, known))
+        return {name: self._entry(value, path, key) for name, key in known.items()}
+
+    def _entry(self, value: Mapping[str, Any], path: str, key: ConfigKey) -> Any:
+        found, where = value.get(key.name), child(path, key.name)
+        if found is None:
+            if key.required:
+                self.wrong(path, f"the key '{key.name}' is missing", expected=key.meaning.rstrip("."))
+            return key.default
+        if not any(is_kind(found, kind) for kind in (key.kind, *key.also)):
+            wanted = " or ".join(KINDS[kind][1] for kind in (key.kind, *key.also))
+            self.wrong(where, f"'{key.name}' must be {wanted}, not {quoted(found)}")
+            return key.default
+        if key.entries == "str":
+            self._check_texts(found, where)
+        if key.required and not str(found).strip():
+            self.wrong(where, f"'{key.name}' is blank", expected=key.meaning.rstrip("."))
+        if key.choices and found not in key.choices:
+            self.wrong(where, f"'{key.name}' is {quoted(found)}", expected=" or ".join(f"'{text}'"
+                       for text in key.choices), suggestion=nearest(found, key.choices))
+            return key.default
+        if key.least is not None and found < key.least:
+            self.wrong(where, f"'{key.name}' is {quoted(found)}", expected=f"at least {key.least:g}")
+        return found
+
+    def _check_texts(self, found: Any, path: str) -> None:
+        for index, entry in found.items() if isinstance(found, Mapping) else enumerate(found):
+            if not isinstance(entry, str):
+                self.wrong(child(path, index), f"must be a text, not {quoted(entry)}")
+
+    # -- patterns ------------------------------------------------------------------------------------------------
+    def patterns(self, value: Mapping[str, Any], path: str) -> dict[str, Pattern]:
+        """The patterns of an object."""
+        return {name: self.pattern(entry, child(path, name)) for name, entry in value.items()}
+
+    def optional_pattern(self, value: Any, path: str) -> Pattern | None:
+        return None if value is None else self.pattern(value, path)
+
+    def pattern(self, value: Any, path: str) -> Pattern:
+        """What a text, an object or a list of these demands."""
+        if isinstance(value, str):
+            return (self._condition("contains", value, path),)
+        if isinstance(value, Mapping):
+            return self._conditions(value, path)
+        if not isinstance(value, list):
+            self.wrong(path, f"{quoted(value)} is no pattern", expected=PATTERN)
+            return ()
+        if not value:
+            self.wrong(path, NOTHING_DEMANDED, expected=PATTERN)
+        found: list[Condition] = []
+        for index, entry in enumerate(value):
+            if isinstance(entry, list):
+                self.wrong(child(path, index), "a list in a list is no pattern", expected=PATTERN)
+            else:
+                found += self.pattern(entry, child(path, index))
+        return tuple(found)
+
+    def _conditions(self, value: Mapping[str, Any], path: str) -> Pattern:
+        entries = self.entries(value, path, PATTERN_KEYS)
+        if all(name not in OPERATIONS and is_remark(name) for name in value):
+            self.wrong(path, NOTHING_DEMANDED, expected=PATTERN)
+        return tuple(self._condition(name, entries[name], child(path, name)) for name in OPERATIONS
+                     if entries[name] is not None)
+
+    def _condition(self, operation: str, text: str, path: str) -> Condition:
+        if not text and operation != "equals":
+            self.wrong(path, "an empty text is found in every text", expected='{"equals": ""} if it is to be empty')
+        if operation == "matches":
+            try:
+                re.compile(text)
+            except (re.error, RecursionError, OverflowError) as error:
+                self.wrong(path, f"'matches' is no regular expression: {error}")
+        return Condition(operation, text)
+
+
+def is_kind(value: Any, kind: str) -> bool:
+    """Whether a JSON value is of a declared kind; a flag is no number."""
+    if kind == "any":
+        return True
+    if kind == "int" and isinstance(value, bool):
+        return False
+    return isinstance(value, KINDS[kind][0])
