@@ -6,26 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.utilities.text_utils import as_flag
+from Middleware.utilities.config_keys.api_type import API_TYPE, OLDER_TYPES, TYPES
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
 
-OPENAI_CHAT = "openAIChatCompletion"
-CLAUDE_MESSAGES = "claudeMessages"
-OLLAMA_CHAT = "ollamaApiChat"
-OPENAI_COMPLETION = "openAIV1Completion"
-OLLAMA_GENERATE = "ollamaApiGenerate"
-KOBOLD_GENERATE = "koboldCppGenerate"
-OPENAI_EMBEDDINGS = "openAIEmbeddings"
-OLLAMA_EMBEDDINGS = "ollamaEmbeddings"
-
-ALIASES = {
-    "openAIApiChatImageSpecific": OPENAI_CHAT,
-    "ollamaApiChatImageSpecific": OLLAMA_CHAT,
-    "koboldCppGenerateImageSpecific": KOBOLD_GENERATE,
-}
+(OPENAI_CHAT, CLAUDE_MESSAGES, OLLAMA_CHAT, OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE, OPENAI_EMBEDDINGS,
+ OLLAMA_EMBEDDINGS) = TYPES
+ALIASES = dict(zip(OLDER_TYPES, (OPENAI_CHAT, OLLAMA_CHAT, KOBOLD_GENERATE), strict=True))
 CHAT_TYPES = frozenset({OPENAI_CHAT, CLAUDE_MESSAGES, OLLAMA_CHAT})
 COMPLETION_TYPES = frozenset({OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE})
 EMBEDDINGS_TYPES = frozenset({OPENAI_EMBEDDINGS, OLLAMA_EMBEDDINGS})
-KNOWN_TYPES = CHAT_TYPES | COMPLETION_TYPES | EMBEDDINGS_TYPES
+KNOWN_TYPES = frozenset(TYPES)
 
 
 def canonical_type(api_type: Mapping[str, Any], file: str = "") -> str:
@@ -34,7 +24,7 @@ def canonical_type(api_type: Mapping[str, Any], file: str = "") -> str:
     ``file`` is the file's path relative to the config root, for the error text. Raises ConfigValueError for a missing
     or unknown type, naming the nearest valid one.
     """
-    name = api_type.get("type")
+    name = API_TYPE.value(api_type, "type")
     if not isinstance(name, str) or not name.strip():
         raise ConfigValueError("the API type has no 'type'", file=file, json_path="type",
                                expected=", ".join(sorted(KNOWN_TYPES)))
@@ -46,16 +36,15 @@ def canonical_type(api_type: Mapping[str, Any], file: str = "") -> str:
     return name
 
 
-def is_on(config: Mapping[str, Any], key: str, default: bool = False) -> bool:
-    """A flag of a config object; absent and null count as ``default``, the text ``"false"`` as false."""
-    value = config.get(key)
-    return default if value is None else as_flag(value)
+def model_name(endpoint: Mapping[str, Any]) -> str:
+    """The name of the model that an endpoint file has for the back-end, "" if it has none."""
+    return str(ENDPOINT.value(endpoint, "modelNameToSendToAPI") or "")
 
 
 def injected_text(endpoint: Mapping[str, Any], flag: str, key: str) -> str:
     """The text of one of the endpoint's text injections, ``""`` unless its flag is on."""
-    text = endpoint.get(key)
-    return text if isinstance(text, str) and text and is_on(endpoint, flag) else ""
+    text = endpoint.get(ENDPOINT[key].name)
+    return text if isinstance(text, str) and text and ENDPOINT.flag(endpoint, flag) else ""
 
 
 def backend_url(base: str, path: str) -> str:

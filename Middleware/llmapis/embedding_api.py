@@ -40,7 +40,7 @@ class EmbeddingApiService:
         if handler is None:
             raise file.mistake("this endpoint generates text and cannot make embeddings", "apiTypeConfigFileName",
                                f"an API type whose 'type' is {' or '.join(TYPES)}")
-        self.model_name = str(file.config.get("modelNameToSendToAPI") or "")
+        self.model_name = api_types.model_name(file.config)
         if scope is None:
             request = current_request()
             scope = request.cancel_scope if request is not None else None

@@ -10,6 +10,7 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class EndpointFile:
     def load(name: str) -> EndpointFile:
         """Read both files. Raises ConfigurationError naming file and key of what is wrong."""
         config = config_utils.load_endpoint(name)
-        api_type_name = str(config.get("apiTypeConfigFileName") or "")
+        api_type_name = str(ENDPOINT.value(config, "apiTypeConfigFileName") or "")
         if not api_type_name.strip():
             raise mistake(name, "the endpoint names no API type", "apiTypeConfigFileName",
                           "the name of a file in ApiTypes")
@@ -40,7 +41,7 @@ class EndpointFile:
     @property
     def url(self) -> str:
         """The base URL. Raises ConfigValueError if the endpoint has none."""
-        url = str(self.config.get("endpoint") or "").strip()
+        url = str(ENDPOINT.value(self.config, "endpoint") or "").strip()
         if not url.lower().startswith(("http://", "https://")):
             raise self.mistake("the endpoint has no usable URL", "endpoint", "a URL such as http://127.0.0.1:5001")
         return url
@@ -48,10 +49,10 @@ class EndpointFile:
     def settings(self, samplers: Mapping[str, Any]) -> BackendSettings:
         """What a back-end handler needs. ``samplers`` are final payload fields."""
         config = self.config
-        model = None if api_types.is_on(config, "dontIncludeModel") else str(config.get("modelNameToSendToAPI") or "")
+        model = None if ENDPOINT.flag(config, "dontIncludeModel") else api_types.model_name(config)
         return BackendSettings(
             endpoint_name=self.name, base_url=self.url, endpoint=config, api_type=self.api_type, samplers=samplers,
-            model=model, api_key=resolve_api_key(config.get("apiKey"), endpoint_path(self.name)),
+            model=model, api_key=resolve_api_key(config.get(ENDPOINT["apiKey"].name), endpoint_path(self.name)),
             connect_timeout=config_utils.get_connect_timeout())
 
     def mistake(self, message: str, key: str, expected: str) -> ConfigValueError:

@@ -30,8 +30,10 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message
 from Middleware.llmapis.transport_connect import SIGN_OF_LIFE_SECONDS
 from Middleware.llmapis.transport_pool import SLICE_SECONDS, is_local_address
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
 from Middleware.utilities.path_utils import is_flat_name
 
 logger = logging.getLogger(__name__)
@@ -87,7 +89,7 @@ def signs_of_life(steps: Steps[T]) -> Generator[Chunk, None, T]:
 
 def backup_name(endpoint: Mapping[str, Any]) -> str:
     """The backup that an endpoint file names, ``""`` for none."""
-    name = endpoint.get("backupEndpointName")
+    name = ENDPOINT.value(endpoint, "backupEndpointName")
     return str(name).strip() if name else ""
 
 
@@ -97,10 +99,10 @@ def backup_preset(endpoint_name: str, endpoint: Mapping[str, Any], preset: str |
     A call without a preset takes the endpoint's own samplers, whose name is that of the endpoint. None: the backup
     finds samplers as any endpoint without a preset does.
     """
-    for name in (endpoint.get("backupPresetName"), preset):
+    for name in (ENDPOINT.value(endpoint, "backupPresetName"), preset):
         if isinstance(name, str) and name.strip():
             return name.strip()
-    own = endpoint.get("presetSamplers")
+    own = ENDPOINT.value(endpoint, "presetSamplers")
     return endpoint_name if isinstance(own, Mapping) and own and is_flat_name(endpoint_name) else None
 
 
@@ -156,8 +158,8 @@ def check_place(backup: EndpointFile, scope: CancelScope | None) -> Steps[bool]:
 
     Raises FailoverError for a remote backup that is not allowed; warns of an allowed one and of an unknown place.
     """
-    allowed = api_types.is_on(backup.config, "allowRemoteBackup")
-    place = yield from find_place(str(backup.config.get("endpoint") or ""), scope)
+    allowed = ENDPOINT.flag(backup.config, "allowRemoteBackup")
+    place = yield from find_place(str(ENDPOINT.value(backup.config, "endpoint") or ""), scope)
     if place == "remote" and not allowed:
         raise FailoverError(
             f"'{backup.name}' is off-machine, beyond the local network, and conversations go there only with "
@@ -173,14 +175,16 @@ def check_place(backup: EndpointFile, scope: CancelScope | None) -> Steps[bool]:
 def find_place(url: str, scope: CancelScope | None) -> Steps[Place]:
     """``classify_host`` on a helper thread, as name resolution cannot be interrupted, only left alone.
 
-    ``unknown`` after RESOLVE_SECONDS. Raises EarlyTerminationException when ``scope`` is cancelled meanwhile.
+    ``unknown`` after RESOLVE_SECONDS, and for every name in a trial, which asks nobody. Raises
+    EarlyTerminationException when ``scope`` is cancelled meanwhile.
     """
     found: list[Place] = []
     done = threading.Event()
+    resolve = None if current_trial() is None else _resolve_nothing
 
     def run() -> None:
         try:
-            found.append(classify_host(url))
+            found.append(classify_host(url, resolve))
         finally:
             done.set()
 
@@ -194,6 +198,10 @@ def find_place(url: str, scope: CancelScope | None) -> Steps[Place]:
             shown = now
             yield
     return found[0] if found else "unknown"
+
+
+def _resolve_nothing(_host: str, _port: None) -> Sequence[tuple[Any, ...]]:
+    return ()
 
 
 def classify_host(url: str, resolve: Resolver | None = None) -> Place:
@@ -243,13 +251,13 @@ def fitted(call: Prompt, backup: EndpointFile, templated: bool) -> Prompt:
 
 def _flattened(call: Prompt, endpoint: Mapping[str, Any]) -> Prompt:
     template = config_utils.load_prompt_template(
-        str(endpoint.get("promptTemplate") or config_utils.chat_template_name()))
+        str(ENDPOINT.value(endpoint, "promptTemplate") or config_utils.chat_template_name()))
     messages: list[Message] = [{**message, "content": text_of(message.get("content"))}
                                for message in call.conversation or ()]
     start = next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     prompt = templates.flatten_messages(messages[start:], template)
     continued = bool(messages) and messages[-1].get("role") == "assistant"
-    if api_types.is_on(endpoint, "addGenerationPrompt") and not continued:
+    if ENDPOINT.flag(endpoint, "addGenerationPrompt") and not continued:
         prompt = templates.add_generation_prompt(prompt, template)
     return dataclasses.replace(call, prompt=prompt,
                                system_prompt=templates.flatten_messages(messages[:start], template))

@@ -13,23 +13,24 @@ from types import MappingProxyType
 from typing import Any
 
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.api_type import API_TYPE, THINKING
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config_keys.samplers import CANONICAL_SAMPLER_KEYS, PRESET_SAMPLERS, THINKING_KEYS
 from Middleware.utilities.path_utils import is_flat_name
-from Middleware.utilities.text_utils import as_flag
 
 logger = logging.getLogger(__name__)
 
 NULL_MARKER = "__wilmer_null__"
-CANONICAL_SAMPLERS = frozenset({
-    "temperature", "top_p", "dynatemp_range", "dynatemp_exponent", "dry_penalty_last_n", "top_k", "min_p",
-    "top_n_sigma", "typical_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty",
-    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_sequence_breakers", "xtc_probability", "xtc_threshold",
-    "mirostat", "mirostat_tau", "mirostat_eta", "seed", "stop", "samplers", "ignore_eos", "n_probs", "min_keep",
-    "json_schema", "logit_bias", "grammar",
-})
+CANONICAL_SAMPLERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
+SET_APART = frozenset(key.name for key in THINKING_KEYS)
 THINKING_OFF = frozenset({"off", "false", "no", "0", "none", "disabled"})
 EFFORTS = frozenset({"low", "medium", "high"})
 VERBATIM_KEYS = frozenset({"json_schema", "grammar"})
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+_SAMPLERS, _EXTRA, _WINDOW = map(ENDPOINT.lookup, ("presetSamplers", "appendPresetName", "maxContextTokenSize"))
+_PRESET_TYPE, _STREAM_KEY, _WINDOW_KEY, _LIMIT_KEY = map(API_TYPE.lookup, (
+    "presetType", "streamPropertyName", "truncateLengthPropertyName", "maxNewTokensPropertyName"))
 
 Samplers = dict[str, Any]
 
@@ -61,16 +62,16 @@ def find_sources(endpoint: Mapping[str, Any], api_type: Mapping[str, Any], prese
     Without a preset name the endpoint lends its own ``presetSamplers``, if it has any. Raises ConfigNotFoundError for
     a preset that exists neither as a donor endpoint nor as a file.
     """
-    preset_type = str(api_type.get("presetType") or "")
+    preset_type = str(api_type.get(*_PRESET_TYPE) or "")
     name = str(preset_name).strip() if preset_name is not None else ""
     donor = preset = extra = NOTHING
     if not name:
-        donor = _block(endpoint.get("presetSamplers"))
+        donor = _block(endpoint.get(*_SAMPLERS))
     else:
         donor = _donor_samplers(name)
         if not donor:
             preset = _block(config_utils.find_preset(name, preset_type))
-    append = endpoint.get("appendPresetName")
+    append = endpoint.get(*_EXTRA)
     if isinstance(append, str) and append.strip():
         extra = _block(config_utils.find_preset(append.strip(), preset_type))
     return Sources(endpoint, api_type, donor, preset, extra)
@@ -81,12 +82,12 @@ def _donor_samplers(name: str) -> Mapping[str, Any]:
     if not is_flat_name(name):
         return NOTHING
     donor = config_utils.endpoint_exists_with_samplers(name)
-    return _block(donor.get("presetSamplers")) if donor else NOTHING
+    return _block(donor.get(*_SAMPLERS)) if donor else NOTHING
 
 
 def combine(sources: Sources, endpoint_name: str = "") -> Samplers:
     """The sampler fields in the back-end's own names. The result may share values with config objects."""
-    if not sources.api_type.get("maxNewTokensPropertyName"):
+    if not API_TYPE.value(sources.api_type, "maxNewTokensPropertyName"):
         logger.warning("Endpoint '%s': its API type has no maxNewTokensPropertyName; no response limit is sent.",
                        endpoint_name)
     base = translate(sources.donor, sources.api_type, endpoint_name) if sources.donor else sources.preset
@@ -120,10 +121,10 @@ class SamplerResolver:
 
 def translate(block: Mapping[str, Any], api_type: Mapping[str, Any], endpoint_name: str = "") -> Samplers:
     """``presetSamplers`` in the field names of one API type; what it does not support is dropped with a warning."""
-    fields = _block(api_type.get("samplerFieldMap"))
+    fields = _block(API_TYPE.value(api_type, "samplerFieldMap"))
     out: Samplers = {}
     for key, value in block.items():
-        if key in ("thinkingMode", "chat_template_kwargs"):
+        if key in SET_APART:
             continue
         if key in fields:
             out[fields[key]] = value
@@ -132,11 +133,11 @@ def translate(block: Mapping[str, Any], api_type: Mapping[str, Any], endpoint_na
                            endpoint_name, key)
         else:
             logger.warning("Endpoint '%s': unknown sampler '%s', likely a typo; it is not sent.", endpoint_name, key)
-    if block.get("thinkingMode") is not None:
-        out = deep_merge(out, thinking_fields(block["thinkingMode"], _block(api_type.get("thinking")), endpoint_name))
-    kwargs = block.get("chat_template_kwargs")
+    mode, kwargs = PRESET_SAMPLERS.value(block, "thinkingMode"), PRESET_SAMPLERS.value(block, "chat_template_kwargs")
+    if mode is not None:
+        out = deep_merge(out, thinking_fields(mode, _block(API_TYPE.value(api_type, "thinking")), endpoint_name))
     if kwargs is not None:
-        if as_flag(api_type.get("supportsChatTemplateKwargs")):
+        if API_TYPE.flag(api_type, "supportsChatTemplateKwargs"):
             out = deep_merge(out, {"chat_template_kwargs": kwargs})
         else:
             logger.warning("Endpoint '%s': its API type does not take chat_template_kwargs; they are not sent.",
@@ -146,11 +147,11 @@ def translate(block: Mapping[str, Any], api_type: Mapping[str, Any], endpoint_na
 
 def thinking_fields(value: Any, descriptor: Mapping[str, Any], endpoint_name: str = "") -> Samplers:
     """The payload fields for a ``thinkingMode``, by an API type's ``thinking`` descriptor."""
-    mode, field = descriptor.get("mode"), descriptor.get("field")
+    mode, field = THINKING.value(descriptor, "mode"), THINKING.value(descriptor, "field")
     if mode not in ("bool", "effort") or not isinstance(field, str) or not field:
         logger.warning("Endpoint '%s': its API type cannot switch thinking; thinkingMode is not sent.", endpoint_name)
         return {}
-    text = str(value).strip().lower()
+    text, place = str(value).strip().lower(), THINKING.value(descriptor, "location")
     fragment: Samplers
     if mode == "bool":
         fragment = {field: text not in THINKING_OFF}
@@ -158,7 +159,7 @@ def thinking_fields(value: Any, descriptor: Mapping[str, Any], endpoint_name: st
         return {}
     else:
         fragment = {field: text if text in EFFORTS else "medium"}
-    return {"chat_template_kwargs": fragment} if descriptor.get("location") == "chat_template_kwargs" else fragment
+    return {"chat_template_kwargs": fragment} if place == "chat_template_kwargs" else fragment
 
 
 def inject_structure(samplers: Mapping[str, Any], endpoint: Mapping[str, Any], api_type: Mapping[str, Any],
@@ -168,13 +169,13 @@ def inject_structure(samplers: Mapping[str, Any], endpoint: Mapping[str, Any], a
     An explicit null in a preset keeps the context size or the limit from being sent, as does ``max_tokens`` None.
     """
     out = dict(samplers)
-    stream_key = api_type.get("streamPropertyName")
+    stream_key = api_type.get(*_STREAM_KEY)
     if stream_key:
         out[stream_key] = stream
-    window_key, window = api_type.get("truncateLengthPropertyName"), endpoint.get("maxContextTokenSize")
+    window_key, window = api_type.get(*_WINDOW_KEY), endpoint.get(*_WINDOW)
     if window_key and window is not None and out.get(window_key, ...) is not None:
         out[window_key] = window
-    limit_key = api_type.get("maxNewTokensPropertyName")
+    limit_key = api_type.get(*_LIMIT_KEY)
     if limit_key and max_tokens is None:
         out.pop(limit_key, None)
     elif limit_key and out.get(limit_key, ...) is not None:

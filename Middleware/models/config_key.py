@@ -15,10 +15,15 @@ class ConfigKey:
         default: what counts when the key is absent or null.
         meaning: one sentence for the person who writes the file.
         choices: the only texts that mean something; any text if empty.
-        names: the kind of thing that a text names, such as ``endpoint`` or ``workflow``; empty if it names nothing.
+        names: the kind of thing that a text names: a kind of file such as ``endpoint`` or ``workflow``, a folder of
+            such files such as ``endpoint-folder``, ``directory`` or ``file``; empty if it names nothing.
         least: the smallest number that means something.
         most: the largest number that means something.
         inert: the key is accepted and has no effect.
+        also: further JSON types that mean the same, such as a single ``str`` where a ``list`` is declared.
+        entries: the kind of each entry of a list, or of each value of an object; any if empty.
+        keys: the keys of an object, or of each object in a list.
+        is_open: an object takes keys beyond ``keys``.
     """
 
     name: str
@@ -31,6 +36,10 @@ class ConfigKey:
     least: float | None = field(default=None, kw_only=True)
     most: float | None = field(default=None, kw_only=True)
     inert: bool = field(default=False, kw_only=True)
+    also: tuple[str, ...] = field(default=(), kw_only=True)
+    entries: str = field(default="", kw_only=True)
+    keys: tuple[ConfigKey, ...] = field(default=(), kw_only=True)
+    is_open: bool = field(default=True, kw_only=True)
 
 
 def by_name(keys: Iterable[ConfigKey]) -> Mapping[str, ConfigKey]:

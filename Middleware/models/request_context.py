@@ -11,6 +11,7 @@ from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import Observer
+from Middleware.models.trial import Trial
 
 
 def new_request_id() -> str:
@@ -27,6 +28,7 @@ class RequestContext:
         workflow_override: name of the shared workflow that the ``model`` field selected.
         redact: no conversation text of this request may reach the log.
         listeners: who is told what happens to the request; None until the engine sets it.
+        trial: what the request gets in place of the world outside, if it only tries a workflow out.
         config: the user's settings as read once for this request (set by config_utils).
         answer_complete: the terminator or whole body was handed to the server; a disconnect no longer cancels.
         background_pending: nodes remain to be run after the answer.
@@ -50,6 +52,7 @@ class RequestContext:
     redact: bool = False
     cancel_scope: CancelScope = field(default_factory=CancelScope, repr=False)
     listeners: Observer | None = field(default=None, repr=False)
+    trial: Trial | None = field(default=None, repr=False)
     config: Any = field(default=None, repr=False)
     started: float = field(default_factory=time.monotonic)
     answer_complete: bool = False
@@ -87,6 +90,12 @@ _current: ContextVar[RequestContext | None] = ContextVar("wilmer_request", defau
 def current_request() -> RequestContext | None:
     """The request that this thread works for, if any."""
     return _current.get()
+
+
+def current_trial() -> Trial | None:
+    """What the current request gets in place of the world outside, if it is a trial."""
+    request = _current.get()
+    return request.trial if request is not None else None
 
 
 def set_current_request(context: RequestContext | None) -> None:

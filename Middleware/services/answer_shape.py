@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.llmapis.api_types import CLAUDE_MESSAGES, is_on
+from Middleware.llmapis.api_types import CLAUDE_MESSAGES
+from Middleware.llmapis.handlers.base.structured_output import usable_field
 from Middleware.services.tool_enforcement import ToolDemand
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.api_type import API_TYPE
+from Middleware.utilities.text_utils import as_flag
 
 if TYPE_CHECKING:
     from Middleware.workflows.models.execution_context import ExecutionContext
@@ -40,7 +43,7 @@ class AnswerShape:
         Raises ConfigurationError for a schema file that cannot be used, and for a node whose schema meets a demanded
         tool call.
         """
-        forwards = is_on(context.config, "allowTools")
+        forwards = as_flag(context.config.get("allowTools"))
         tools, choice = (context.tools or None, context.tool_choice) if forwards else (None, None)
         demand = ToolDemand.of(tools, choice)
         if demand is not None and _chat(context) and _takes_schema(context):
@@ -61,7 +64,7 @@ def _node_schema(context: ExecutionContext) -> Mapping[str, Any] | None:
     name = context.config.get(SCHEMA_KEY)
     if name is None or name == "":
         return None
-    declared = _api_type(context).get("structuredOutput")
+    declared = API_TYPE.value(_api_type(context), "structuredOutput")
     if not _chat(context) and not declared:
         _warn_ignored(context)
         return None
@@ -73,11 +76,10 @@ def _node_schema(context: ExecutionContext) -> Mapping[str, Any] | None:
 
 def _takes_schema(context: ExecutionContext) -> bool:
     """Whether the endpoint's handler has a place to write a schema to."""
-    declared = _api_type(context).get("structuredOutput")
+    declared = API_TYPE.value(_api_type(context), "structuredOutput")
     if not isinstance(declared, Mapping) or _is_claude(context):
         return False
-    field = declared.get("field")
-    return isinstance(field, str) and bool(field) and declared.get("style") in ("raw", "openaiJsonSchema")
+    return usable_field(declared) is not None
 
 
 def _chat(context: ExecutionContext) -> bool:
@@ -85,7 +87,7 @@ def _chat(context: ExecutionContext) -> bool:
 
 
 def _is_claude(context: ExecutionContext) -> bool:
-    return _api_type(context).get("type") == CLAUDE_MESSAGES
+    return API_TYPE.value(_api_type(context), "type") == CLAUDE_MESSAGES
 
 
 def _api_type(context: ExecutionContext) -> Mapping[str, Any]:

@@ -1,17 +1,12 @@
 """The settings file of a user's context compactor."""
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from Middleware.exceptions import ConfigurationError
-from Middleware.services.settings_file import INT, LEVEL, NAME, TEXT, read_settings, setting
-from Middleware.utilities import config_utils
-
-logger = logging.getLogger(__name__)
+from Middleware.services.settings_file import INT, LEVEL, NAME, TEXT, load_settings, setting
 
 USER_KEY = "contextCompactorSettingsFile"
 
@@ -46,24 +41,28 @@ class CompactorSettings:
 
     raw: Mapping[str, Any] = field(default_factory=dict)
     file: str = ""
-    endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes the summaries.")
-    preset_key: str = setting("preset", NAME, "", "Its sampler settings.")
-    preset_name_key: str = setting("presetName", NAME, "", "Other name of preset.")
-    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 750, "Longest summary.", least=1)
-    recent_tokens: int = setting("recentContextTokens", INT, 20000, "Size of the newest section, never summarised.",
-                                 least=1)
-    old_tokens: int = setting("oldContextTokens", INT, 20000, "Size of the section before it, summarised afresh.",
-                              least=1)
+    endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes the summaries.", names="endpoint")
+    preset_key: str = setting("preset", NAME, "", "Preset for writing the summaries.", names="preset")
+    preset_name_key: str = setting("presetName", NAME, "", "Other name of preset.", names="preset")
+    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 750, "Longest summary, in tokens.", least=1)
+    recent_tokens: int = setting("recentContextTokens", INT, 20000,
+                                 "Size of the newest section in tokens, never summarised.", least=1)
+    old_tokens: int = setting("oldContextTokens", INT, 20000,
+                              "Size of the section before it in tokens, summarised afresh.", least=1)
     lookback: int = setting("lookbackStartTurn", INT, 5, "Newest messages that belong to no section.", least=0)
     level: float = setting("wilmerContextEstimationLevel", LEVEL, 1.0, "How far token estimates are trusted.")
-    old_system_prompt: str = setting("oldSectionSystemPrompt", TEXT, OLD_SYSTEM, "Role for the old section.")
-    old_prompt: str = setting("oldSectionPrompt", TEXT, MESSAGES_PROMPT, f"Prompt for it; {MESSAGES}, {RECENT}.")
+    old_system_prompt: str = setting("oldSectionSystemPrompt", TEXT, OLD_SYSTEM,
+                                     "System prompt for the summary of the old section.")
+    old_prompt: str = setting("oldSectionPrompt", TEXT, MESSAGES_PROMPT,
+                              f"Prompt for that summary; {MESSAGES} is the section, {RECENT} what follows it.")
     neutral_system_prompt: str = setting("neutralSummarySystemPrompt", TEXT, NEUTRAL_SYSTEM,
-                                         "Role for what leaves the old section.")
-    neutral_prompt: str = setting("neutralSummaryPrompt", TEXT, MESSAGES_PROMPT, f"Prompt for it; {MESSAGES}.")
+                                         "System prompt for the record of what leaves the old section.")
+    neutral_prompt: str = setting("neutralSummaryPrompt", TEXT, MESSAGES_PROMPT,
+                                  f"Prompt for that record; {MESSAGES} is what leaves.")
     oldest_system_prompt: str = setting("oldestUpdateSystemPrompt", TEXT, OLDEST_SYSTEM,
-                                        "Role for the summary of all before.")
-    oldest_prompt: str = setting("oldestUpdatePrompt", TEXT, OLDEST_PROMPT, f"Prompt for it; {EXISTING}, {NEW}.")
+                                        "System prompt for the summary of all before.")
+    oldest_prompt: str = setting("oldestUpdatePrompt", TEXT, OLDEST_PROMPT,
+                                 f"Prompt for that summary; {EXISTING} is the one so far, {NEW} the record.")
 
     def __post_init__(self) -> None:
         """A blank prompt would show the model nothing to summarise."""
@@ -89,13 +88,4 @@ class CompactorSettings:
 
 def load_compactor_settings() -> CompactorSettings | None:
     """The current user's; None, with a warning in the log, if there are none: nothing is compacted then."""
-    try:
-        name = config_utils.user_name_setting(USER_KEY)
-        if not name:
-            logger.warning("The conversation is not compacted: the user's file names no settings file ('%s')", USER_KEY)
-            return None
-        content, display = config_utils.load_settings_file(name)
-    except ConfigurationError as error:
-        logger.warning("The conversation is not compacted: %s", error)
-        return None
-    return dataclasses.replace(read_settings(CompactorSettings, content, display), file=display)
+    return load_settings(CompactorSettings, USER_KEY, "The conversation is not compacted", logging.WARNING)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
-from Middleware.llmapis.api_types import is_on
 from Middleware.services import message_selection as selection
 from Middleware.services.answer_shape import AnswerShape
 from Middleware.services.tool_enforcement import ToolRound
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
 from Middleware.utilities.prompt_extraction_utils import (
     ContextClamp,
     context_clamp,
     extract_last_n_turns,
     extract_last_turns_by_estimated_token_limit,
 )
-from Middleware.utilities.text_utils import rough_estimate_token_length
+from Middleware.utilities.text_utils import as_flag, rough_estimate_token_length
 
 if TYPE_CHECKING:
     from Middleware.workflows.models.execution_context import ExecutionContext
@@ -100,8 +100,8 @@ class _Call:
     def _find_tool_exchange(self) -> None:
         """Take the trailing tool exchange out of what variables see, if the node wants it as messages."""
         if not (self.authored and self.handler.takes_message_collection
-                and is_on(self.node, "appendNativeToolExchange")
-                and is_on(self.handler.endpoint_config, "backendSupportsToolTurns", True)):
+                and as_flag(self.node.get("appendNativeToolExchange"))
+                and ENDPOINT.flag(self.handler.endpoint_config, "backendSupportsToolTurns")):
             return
         start, end = selection.find_tool_exchange(self.messages)
         if end:
@@ -137,9 +137,9 @@ class _Call:
             self._warn_if_too_large(prompt)
         else:
             prompt = templates.flatten_messages(self._within_window(self._completion_messages()), template)
-        if is_on(self.node, "addUserTurnTemplate"):
+        if as_flag(self.node.get("addUserTurnTemplate")):
             prompt = templates.wrap_user_turn(prompt, template)
-        if is_on(self.node, "addOpenEndedAssistantTurnTemplate"):
+        if as_flag(self.node.get("addOpenEndedAssistantTurnTemplate")):
             prompt = templates.wrap_open_assistant_turn(prompt, template)
         if self.handler.add_generation_prompt:
             prompt = templates.add_generation_prompt(prompt, template)
@@ -157,10 +157,10 @@ class _Call:
         return chosen if cap is None else extract_last_turns_by_estimated_token_limit(chosen, cap)
 
     def _arrange_assistants(self, conversation: list[Message]) -> list[Message]:
-        if is_on(self.node, "mergeConsecutiveAssistantMessages"):
+        if as_flag(self.node.get("mergeConsecutiveAssistantMessages")):
             return selection.merge_assistant_runs(
                 conversation, _text(self.node.get("mergeConsecutiveAssistantMessagesDelimiter"), "\n"))
-        if is_on(self.node, "insertUserTurnBetweenAssistantMessages"):
+        if as_flag(self.node.get("insertUserTurnBetweenAssistantMessages")):
             return selection.separate_assistant_runs(
                 conversation, _text(self.node.get("insertedUserTurnText"), "Continue."))
         return conversation
@@ -177,7 +177,7 @@ class _Call:
     def _context_clamp(self) -> ContextClamp:
         """The window's budget for conversation text, that is without system prompt and tools."""
         clamp = context_clamp(self.node, self.handler.endpoint_config,
-                              config_utils.user_settings().get("clampPromptToContextWindow"), self.handler.max_tokens)
+                              config_utils.user_setting("clampPromptToContextWindow"), self.handler.max_tokens)
         if clamp.budget is None:
             return clamp
         taken = rough_estimate_token_length(self.system_prompt)
@@ -194,8 +194,8 @@ class _Call:
         if len(kept) < len(messages):
             logger.info("Node '%s': dropped %d of %d messages to keep within the context window of %s tokens (%s).",
                         self.context.node_name, len(messages) - len(kept), len(messages),
-                        self.handler.endpoint_config.get("maxContextTokenSize"),
-                        self.handler.endpoint_config.get("wilmerContextEstimationLevel") or "conservative")
+                        ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"),
+                        ENDPOINT.value(self.handler.endpoint_config, "wilmerContextEstimationLevel"))
         return kept
 
     def _warn_if_too_large(self, prompt: str) -> None:
@@ -204,7 +204,8 @@ class _Call:
 
     def _warn_window(self, what: str) -> None:
         logger.warning("Node '%s': %s (endpoint '%s', %s tokens).", self.context.node_name, what,
-                       self.handler.endpoint_name, self.handler.endpoint_config.get("maxContextTokenSize"))
+                       self.handler.endpoint_name,
+                       ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"))
 
 
 def _number(value: Any, default: Any) -> Any:

@@ -5,11 +5,11 @@ import logging
 import math
 from typing import Any
 
-from Middleware.llmapis.api_types import is_on
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +31,9 @@ class LlmHandlerService:
         llm = LlmApiService(endpoint_name, preset, limit, stream, scope=scope)
         endpoint = llm.endpoint_config
         return LlmHandler(
-            llm=llm, prompt_template_file_name=endpoint.get("promptTemplate") or config_utils.chat_template_name(),
-            add_generation_prompt=add_generation_prompt is not False and is_on(endpoint, "addGenerationPrompt"),
+            llm=llm,
+            prompt_template_file_name=ENDPOINT.value(endpoint, "promptTemplate") or config_utils.chat_template_name(),
+            add_generation_prompt=add_generation_prompt is not False and ENDPOINT.flag(endpoint, "addGenerationPrompt"),
             takes_message_collection=llm.takes_message_collection, endpoint_name=endpoint_name,
             endpoint_config=endpoint, max_tokens=limit)
 

@@ -22,48 +22,62 @@ class MemorySettings:
     raw: Mapping[str, Any] = field(default_factory=dict)
     use_vector: bool = setting("useVectorForQualityMemory", FLAG, False,
                                "QualityMemory writes searchable memories instead of memory files.")
-    endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes memories.")
-    preset: str = setting("preset", NAME, "", "Its sampler settings.")
-    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 400, "Longest memory.", least=1)
+    endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes memories.", names="endpoint")
+    preset: str = setting("preset", NAME, "", "Preset for writing memories.", names="preset")
+    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 400, "Longest memory, in tokens.", least=1)
     lookback: int = setting("lookbackStartTurn", INT, 3, "Newest messages, system messages aside, left alone.", least=0)
     system_prompt: str = setting("systemPrompt", TEXT, "", "System prompt for a memory.")
-    prompt: str = setting("prompt", TEXT, "", "Prompt for a memory.")
-    file_workflow: str = setting("fileMemoryWorkflowName", NAME, "", "Workflow that writes memories instead.")
+    prompt: str = setting("prompt", TEXT, "", "Prompt for a memory; [TextChunk] is the text to remember.")
+    file_workflow: str = setting("fileMemoryWorkflowName", NAME, "",
+                                 "Workflow that writes memories in place of endpoint and prompts.", names="workflow")
     chunk_tokens: int = setting("chunkEstimatedTokenSize", INT, 1000, "New text, in tokens, that makes a memory.",
                                 least=1)
     chunk_messages: int = setting("maxMessagesBetweenChunks", INT, 5, "New messages that make a memory.", least=1)
 
-    vector_workflow: str = setting("vectorMemoryWorkflowName", NAME, "", "Workflow that writes searchable memories.")
-    vector_endpoint_name: str = setting("vectorMemoryEndpointName", NAME, "", "Endpoint for searchable memories.")
-    vector_preset_name: str = setting("vectorMemoryPreset", NAME, "", "Its sampler settings.")
+    vector_workflow: str = setting("vectorMemoryWorkflowName", NAME, "", "Workflow that writes searchable memories.",
+                                   names="workflow")
+    vector_endpoint_name: str = setting("vectorMemoryEndpointName", NAME, "",
+                                        "Endpoint for searchable memories; endpointName if not given.",
+                                        names="endpoint")
+    vector_preset_name: str = setting("vectorMemoryPreset", NAME, "",
+                                      "Preset for searchable memories; preset if not given.", names="preset")
     vector_max_response_tokens: int = setting("vectorMemoryMaxResponseSizeInTokens", INT, 1024,
-                                              "Longest answer with searchable memories.", least=1)
+                                              "Longest answer with searchable memories, in tokens.", least=1)
     vector_chunk_tokens: int = setting("vectorMemoryChunkEstimatedTokenSize", INT, 1000,
                                        "New text, in tokens, that makes searchable memories.", least=1)
     vector_chunk_messages: int = setting("vectorMemoryMaxMessagesBetweenChunks", INT, 5,
                                          "New messages that make searchable memories.", least=1)
-    vector_system_prompt: str = setting("vectorMemorySystemPrompt", TEXT, "", "System prompt in place of the built-in.")
-    vector_prompt: str = setting("vectorMemoryPrompt", TEXT, "", "Prompt in place of the built-in; [TextChunk].")
+    vector_system_prompt: str = setting("vectorMemorySystemPrompt", TEXT, "",
+                                        "System prompt for searchable memories, in place of the built-in.")
+    vector_prompt: str = setting("vectorMemoryPrompt", TEXT, "",
+                                 "Prompt for searchable memories, in place of the built-in; [TextChunk] is the text.")
     index_topics: bool = setting("vectorMemoryIndexTopics", FLAG, False, "Topics are found by keyword search, too.")
     level: float = setting("wilmerContextEstimationLevel", LEVEL, 1.0, "How far token estimates are trusted.")
-    embedding_endpoint: str = setting("embeddingEndpointName", NAME, "", "Endpoint that embeds new memories.")
+    embedding_endpoint: str = setting("embeddingEndpointName", NAME, "", "Endpoint that embeds new memories.",
+                                      names="endpoint")
     backfill: int = setting("embeddingBackfillBatchSize", INT, 20, "Older memories embedded per chunk; 0: none.",
                             otherwise=0, least=0)
 
     use_state_document: bool = setting("useStateDocument", FLAG, False, "Keep a document of the present state.")
-    state_workflow: str = setting("stateDocumentWorkflowName", NAME, "", "Workflow that writes it.")
+    state_workflow: str = setting("stateDocumentWorkflowName", NAME, "", "Workflow that writes that document.",
+                                  names="workflow")
     state_retention: float = setting("stateDocumentMinRetentionRatio", NUMBER, 0.5,
                                      "A new document shorter than this share of the old is refused; 0: never.", most=1)
 
     condense: bool = setting("condenseMemories", FLAG, False, "Join older memories.")
     condense_count: int = setting("memoriesBeforeCondensation", INT, 0, "Memories joined at a time.")
     condense_buffer: int = setting("memoryCondensationBuffer", INT, 0, "Newest memories left alone.", least=0)
-    condense_system_prompt: str = setting("condenseMemoriesSystemPrompt", TEXT, "", "In place of the built-in.")
-    condense_prompt: str = setting("condenseMemoriesPrompt", TEXT, "", "In place of the built-in.")
-    condense_endpoint_name: str = setting("condenseMemoriesEndpointName", NAME, "", "Endpoint that joins memories.")
-    condense_preset_name: str = setting("condenseMemoriesPreset", NAME, "", "Its sampler settings.")
+    condense_system_prompt: str = setting("condenseMemoriesSystemPrompt", TEXT, "",
+                                          "System prompt for joining memories, in place of the built-in.")
+    condense_prompt: str = setting("condenseMemoriesPrompt", TEXT, "",
+                                   "Prompt for joining memories, in place of the built-in.")
+    condense_endpoint_name: str = setting("condenseMemoriesEndpointName", NAME, "",
+                                          "Endpoint that joins memories; endpointName if not given.", names="endpoint")
+    condense_preset_name: str = setting("condenseMemoriesPreset", NAME, "",
+                                        "Preset for joining memories; preset if not given.", names="preset")
     condense_response_tokens: int | None = setting("condenseMemoriesMaxResponseSizeInTokens", INT, None,
-                                                   "Longest joined memory.", least=1)
+                                                   "Longest joined memory, in tokens; if not given, "
+                                                   "maxResponseSizeInTokens, and 500 without that.", least=1)
     lock_seconds: float | None = setting(
         "condensationLockTimeoutSeconds", NUMBER, None,
         "How long to wait for another request at work on the memories; 0: for ever. Not given: 30 before the answer, "

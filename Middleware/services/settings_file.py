@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigurationError
+from Middleware.models.config_key import ConfigKey
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.text_utils import as_flag, estimation_level_multiplier
 
 logger = logging.getLogger(__name__)
@@ -21,7 +23,7 @@ _MISSING = object()
 
 
 def setting(key: str, kind: str, default: Any, meaning: str, *, otherwise: Any = _MISSING,
-            least: int | None = None, most: int = MOST) -> Any:
+            least: int | None = None, most: int = MOST, names: str = "") -> Any:
     """A field of a settings dataclass.
 
     Args:
@@ -30,25 +32,40 @@ def setting(key: str, kind: str, default: Any, meaning: str, *, otherwise: Any =
         otherwise: what an unusable value counts as, if not as the default.
         least: what a smaller number counts as.
         most: what a larger number counts as.
+        names: what kind of thing a name names, as in ``ConfigKey``.
     """
     return dataclasses.field(default=default, metadata={
-        "key": key, "kind": kind, "meaning": meaning, "least": least, "most": most,
+        "key": key, "kind": kind, "meaning": meaning, "least": least, "most": most, "names": names,
         "otherwise": default if otherwise is _MISSING else otherwise})
 
 
-def load_settings(cls: type[T], user_key: str, purpose: str) -> T | None:
-    """The settings in the file that the user's ``user_key`` names; None, with an error in the log, if there is none.
+def declared_keys(cls: type[Any]) -> tuple[ConfigKey, ...]:
+    """The keys that a settings dataclass declares, in their order."""
+    return tuple(_declared(field) for field in dataclasses.fields(cls) if "key" in field.metadata)
 
-    ``purpose`` says in the log what does not happen without them. ``cls`` has a field ``raw`` for the whole file.
+
+def _declared(field: dataclasses.Field[Any]) -> ConfigKey:
+    metadata, default = field.metadata, field.default
+    kind, most = metadata["kind"], metadata["most"]
+    if kind == LEVEL:
+        return ConfigKey(metadata["key"], TEXT, CONTEXT_LEVELS[0], metadata["meaning"], choices=CONTEXT_LEVELS)
+    return ConfigKey(metadata["key"], TEXT if kind == NAME else kind, default, metadata["meaning"],
+                     names=metadata["names"], least=metadata["least"], most=None if most == MOST else most)
+
+
+def load_settings(cls: type[T], user_key: str, purpose: str, level: int = logging.ERROR) -> T | None:
+    """The settings in the file that the user's ``user_key`` names; None, with a line in the log, if there is none.
+
+    ``purpose`` says in that line what does not happen without them.
     """
     try:
         name = config_utils.user_name_setting(user_key)
         if not name:
-            logger.error("%s: the user's file names no settings file ('%s')", purpose, user_key)
+            logger.log(level, "%s: the user's file names no settings file ('%s')", purpose, user_key)
             return None
         content, display = config_utils.load_settings_file(name)
     except ConfigurationError as error:
-        logger.error("%s: %s", purpose, error)
+        logger.log(level, "%s: %s", purpose, error)
         return None
     return read_settings(cls, content, display)
 
@@ -56,10 +73,12 @@ def load_settings(cls: type[T], user_key: str, purpose: str) -> T | None:
 def read_settings(cls: type[T], content: Mapping[str, Any], display: str) -> T:
     """The declared keys of ``content``, each as its field says; a number may be in a text, and a blank one is absent.
 
-    What is no number or text, and a number out of range, is logged with what is used in its place.
+    What is no number or text, and a number out of range, is logged with what is used in its place. ``cls`` has a field
+    ``raw`` for the whole file, and may have one ``file`` for the name that messages give it.
     """
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    values: dict[str, Any] = {"file": display} if any(field.name == "file" for field in fields) else {}
+    for field in fields:
         key = field.metadata.get("key")
         if key is not None and content.get(key) is not None:
             values[field.name] = _value(content[key], field, display)

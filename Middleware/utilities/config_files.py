@@ -1,10 +1,13 @@
 """Looking up and reading the named files of each collection below the config root. All results are read-only."""
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config_duplicates import DuplicateKey
 from Middleware.utilities.config_lookup import Candidate, ConfigLookup, FoundFile
 from Middleware.utilities.config_paths import get_root_config_directory
 from Middleware.utilities.config_store import ConfigStore
@@ -53,6 +56,20 @@ def require_file(kind: str, name: str, *candidates: Candidate) -> FoundFile:
 def read_object(found: FoundFile) -> dict[str, Any]:
     """The file's content, which must be a JSON object."""
     data = _STORE.read_json(found.path, display=found.display)
+    return data if isinstance(data, dict) else _as_object(data, found)
+
+
+def read_document(found: FoundFile) -> dict[str, Any]:
+    """``read_object`` of a file that may be a JSON Schema itself, whose ``$schema`` then belongs to it."""
+    return _as_object(_STORE.read_document(found.path, display=found.display), found)
+
+
+def duplicate_keys(found: FoundFile) -> tuple[DuplicateKey, ...]:
+    """The keys of the file that stand twice in one object. Raises ``ConfigurationError`` if it cannot be read."""
+    return _STORE.duplicate_keys(found.path, found.display)
+
+
+def _as_object(data: Any, found: FoundFile) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigValueError("the file must hold a JSON object", file=found.display)
     return data
@@ -63,11 +80,15 @@ def load_named(kind: str, name: str, *candidates: Candidate) -> dict[str, Any]:
     return read_object(require_file(kind, name, *candidates))
 
 
-def text_setting(settings: Mapping[str, Any], key: str, default: str = "") -> str:
-    """A name in a settings file; null and "" count as absent. Raises ``ConfigValueError`` if it is not text."""
-    value = settings.get(key)
+def text_setting(settings: Mapping[str, Any], key: ConfigKey, default: str | None = None) -> str:
+    """A name in a settings file; null and "" count as absent: ``default`` or what ``key`` declares.
+
+    Raises ``ConfigValueError`` if it is not text.
+    """
+    value = settings.get(key.name)
     if value is None or value == "":
-        return default
+        return (key.default or "") if default is None else default
     if not isinstance(value, str):
-        raise ConfigValueError(f"{key} must be text, not {type(value).__name__}", json_path=key)
+        shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
+        raise ConfigValueError(f"{key.name} must be text, not {shown}", json_path=key.name)
     return value

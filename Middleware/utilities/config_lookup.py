@@ -80,7 +80,7 @@ class ConfigLookup:
         stems: dict[str, str] = {}
         for candidate in candidates:
             for folder in search.folders(candidate[:-1]):
-                stems.update((stem.casefold(), stem) for stem in search.stems(folder))
+                stems.update((stem.casefold(), stem) for stem in search.stems(folder) if not _is_test(folder, stem))
         near = difflib.get_close_matches(candidates[-1][-1].casefold(), list(stems), n=1)
         if not near:
             return ""
@@ -168,6 +168,11 @@ class _Search:
         exists, checked = self._store.file_exists(path)
         self.oldest = min(self.oldest, checked)
         return FoundFile(path, "/".join(candidate) + ".json") if exists else None
+
+
+def _is_test(folder: Candidate, stem: str) -> bool:
+    """Whether a file holds tests of the workflow beside it."""
+    return folder[:1] == ("Workflows",) and stem.endswith(".test")
 
 
 def _refuse_choice(wanted: Candidate, matches: Sequence[Candidate]) -> None:

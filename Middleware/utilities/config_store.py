@@ -3,11 +3,14 @@
 Each file is read once. Its modification time and size are looked at again at most once a second, so that an edit counts
 for whatever starts a second later, and a warm request opens nothing. Missing files and folder listings are remembered
 in the same way.
+
+A ``$schema`` at the top of a file is for editors: nobody sees it, except who reads the file as a document.
 """
 from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import threading
 import time
@@ -17,27 +20,41 @@ from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
 from Middleware.utilities.config_data import FrozenDict, freeze
+from Middleware.utilities.config_duplicates import DuplicateKey, duplicate_keys
+from Middleware.utilities.config_keys.everywhere import SCHEMA_KEY
 from Middleware.utilities.config_text import parse_json
 
 logger = logging.getLogger(__name__)
 
 REVALIDATE_SECONDS = 1.0
 MAX_REMEMBERED = 4096
+MAX_NAMED = 5
+_OWN_SCHEMA = re.compile(r"(.*[/\\])?Schemas[/\\][\w-]+\.schema\.json", re.DOTALL)
 Signature = tuple[int, ...]
 T = TypeVar("T")
 
 
 @dataclass
 class _File:
-    """What is known about one path. ``signature`` None: no such file. ``value`` is the last good version."""
+    """What is known about one path. ``signature`` None: no such file.
+
+    Attributes:
+        written: the last good version.
+        value: the same without ``$schema``.
+        duplicates: its keys that stand twice in one object.
+        complaint: what the log says about the version that cannot be read.
+    """
 
     checked: float
     signature: Signature | None
     loaded: Signature | None = None
     unsettled: bool = False
     has_value: bool = False
+    written: Any = None
     value: Any = None
+    duplicates: tuple[DuplicateKey, ...] = ()
     error: Callable[[], ConfigurationError] | None = None
+    complaint: str = ""
     derived: dict[str, Any] = field(default_factory=dict)
 
 
@@ -73,6 +90,17 @@ class ConfigStore:
         (never parsed) or ``ConfigValueError`` (cannot be opened).
         """
         return self._loaded(path, display).value
+
+    def read_document(self, path: str, *, display: str) -> Any:
+        """Like ``read_json``, for a file that may be a JSON Schema itself: of ``$schema`` only one is left out that
+        leads to a schema for files of this program."""
+        entry = self._loaded(path, display)
+        reference = entry.written.get(SCHEMA_KEY.name) if isinstance(entry.written, dict) else None
+        return entry.value if isinstance(reference, str) and _OWN_SCHEMA.fullmatch(reference) else entry.written
+
+    def duplicate_keys(self, path: str, display: str) -> tuple[DuplicateKey, ...]:
+        """The keys of the file that stand twice in one object; the last one counts. Raises as ``read_json`` does."""
+        return self._loaded(path, display).duplicates
 
     def read_derived(self, path: str, display: str, key: str, compute: Callable[[Any], T]) -> T:
         """``compute(data)``, done once per version of the file. Raises as ``read_json`` and ``compute`` do."""
@@ -148,24 +176,44 @@ def _load(entry: _File, path: str, display: str) -> None:
     unsettled = _is_unsettled(signature)
     try:
         with open(path, "rb") as file:
-            value = freeze(parse_json(file.read(), display))
+            content = file.read()
+        written = freeze(parse_json(content, display))
     except ConfigSyntaxError as error:
         problem, document, position = error.msg, error.doc, error.pos
         _keep_error(entry, str(error), lambda: ConfigSyntaxError(display, problem, document, position))
     except OSError as error:
         reason = f"the file cannot be read: {error.strerror or type(error).__name__}"
         _keep_error(entry, f"{display}: {reason}", lambda: ConfigValueError(reason, file=display))
+        unsettled = True  # it may pass without a change of the file, as a lack of descriptors does
     else:
-        if not entry.has_value or value != entry.value:
-            entry.derived, entry.value = {}, value
-        entry.has_value, entry.error = True, None
+        duplicates = duplicate_keys(content.decode("utf-8-sig", "replace"), written)
+        if not entry.has_value or written != entry.written:
+            entry.derived, entry.written, entry.value = {}, written, _without_schema_key(written)
+        if duplicates and duplicates != entry.duplicates:
+            logger.warning("%s: a key that stands twice in one object counts as it is written last: %s.", display,
+                           _listed(duplicates))
+        entry.has_value, entry.error, entry.complaint, entry.duplicates = True, None, "", duplicates
     entry.loaded, entry.unsettled = signature, unsettled
+
+
+def _without_schema_key(data: Any) -> Any:
+    if not isinstance(data, dict) or SCHEMA_KEY.name not in data:
+        return data
+    return FrozenDict((key, value) for key, value in data.items() if key != SCHEMA_KEY.name)
+
+
+def _listed(duplicates: tuple[DuplicateKey, ...]) -> str:
+    named = [f"'{key.json_path}' (line {key.line}, column {key.column}; first in line {key.first_line})"
+             for key in duplicates[:MAX_NAMED]]
+    more = len(duplicates) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
 
 
 def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError]) -> None:
     """Raising one stored exception from many threads would pile up tracebacks, so a factory is kept."""
     entry.error = make
-    if entry.has_value:
+    if entry.has_value and text != entry.complaint:  # a version may be read several times
+        entry.complaint = text
         logger.error("%s. The last good version of the file stays in use.", text)
 
 

@@ -18,15 +18,16 @@ from Middleware.utilities.config_files import (
     require_file,
     text_setting,
 )
+from Middleware.utilities.config_keys.current_user import CURRENT_USER
+from Middleware.utilities.config_keys.user import USER
 from Middleware.utilities.config_lookup import Candidate, FoundFile
 from Middleware.utilities.config_paths import get_root_config_directory
 
 logger = logging.getLogger(__name__)
 
 CURRENT_USER_FILE = "_current-user"
-CHAT_ONLY_TEMPLATE = "_chatonly"
-DEFAULT_WORKFLOW = "_DefaultWorkflow"
-DEFAULT_CONNECT_TIMEOUT_SECONDS = 30
+CHAT_ONLY_TEMPLATE: str = USER["chatPromptTemplateName"].default
+DEFAULT_WORKFLOW: str = USER["categorizationWorkflow"].default
 _TRUE_TEXTS = frozenset({"true", "1", "yes", "on"})
 _FALSE_TEXTS = frozenset({"false", "0", "no", "off", ""})
 
@@ -81,7 +82,7 @@ def get_current_username() -> str:
 
 def _active_user() -> str:
     found = require_file("file", CURRENT_USER_FILE, ("Users", CURRENT_USER_FILE))
-    name = read_object(found).get("currentUser")
+    name = CURRENT_USER.value(read_object(found), "currentUser")
     if not isinstance(name, str) or not name.strip():
         raise ConfigValueError("'currentUser' must name a user", file=found.display, json_path="currentUser")
     return name
@@ -147,8 +148,12 @@ def _user_candidates(user: str) -> tuple[Candidate, ...]:
     return (lower,) if lower == given else (lower, given)
 
 
-def flag_in(settings: Mapping[str, Any], key: str, user: str, default: bool = False) -> bool:
-    """A boolean setting. ``"true"``, ``"false"`` and their like are understood; other text is the default, warned."""
+def flag_in(settings: Mapping[str, Any], key: str, user: str) -> bool:
+    """A boolean setting. ``"true"``, ``"false"`` and their like are understood; other text is the default, warned.
+
+    Raises KeyError for a key that user files do not declare.
+    """
+    default = bool(USER[key].default)
     value = settings.get(key)
     if value is None:
         return default
@@ -163,8 +168,14 @@ def flag_in(settings: Mapping[str, Any], key: str, user: str, default: bool = Fa
     return default
 
 
-def int_in(settings: Mapping[str, Any], key: str, user: str, default: int, minimum: int | None = None) -> int:
-    """A whole-number setting, at least ``minimum``. Numeric text counts; anything else is the default, warned."""
+def int_in(settings: Mapping[str, Any], key: str, user: str) -> int:
+    """A whole-number setting, at least what the key declares. Numeric text counts; what is no number, and a number
+    outside of a range with two ends, is the default, warned.
+
+    Raises KeyError for a key that user files do not declare.
+    """
+    declared = USER[key]
+    default = int(declared.default)
     value = settings.get(key)
     if value is None or value == "":
         return default
@@ -172,29 +183,40 @@ def int_in(settings: Mapping[str, Any], key: str, user: str, default: int, minim
         if isinstance(value, bool):
             raise ValueError
         number = int(value)
+        if declared.most is not None and not (declared.least or 0) <= number <= declared.most:
+            raise ValueError
     except (TypeError, ValueError, OverflowError):
         _WARNED.warn(user, key, value, default)
         return default
-    return number if minimum is None else max(number, minimum)
+    return number if declared.least is None else max(number, int(declared.least))
 
 
-def user_flag(key: str, default: bool = False) -> bool:
+def user_setting(key: str) -> Any:
+    """The current user's value of a key, of whatever type and read-only; absent and null are the declared default."""
+    default = USER[key].default
+    found = current_snapshot().settings.get(key)
+    return default if found is None else found
+
+
+def user_flag(key: str) -> bool:
     """``flag_in`` for the current user."""
     snapshot = current_snapshot()
-    return flag_in(snapshot.settings, key, snapshot.name, default)
+    value = snapshot.settings.get(USER[key].name)
+    return value if value is True or value is False else flag_in(snapshot.settings, key, snapshot.name)
 
 
-def user_int(key: str, default: int, minimum: int | None = None) -> int:
+def user_int(key: str) -> int:
     """``int_in`` for the current user."""
     snapshot = current_snapshot()
-    return int_in(snapshot.settings, key, snapshot.name, default, minimum)
+    return int_in(snapshot.settings, key, snapshot.name)
 
 
-def user_name_setting(key: str, default: str = "") -> str:
-    """A name in the current user's file, "" or ``default`` if absent or blank."""
-    snapshot = current_snapshot()
+def user_name_setting(key: str, default: str | None = None) -> str:
+    """A name in the current user's file; if it is absent or blank, ``default`` or what the key declares."""
+    snapshot, declared = current_snapshot(), USER[key]
+    default = (declared.default or "") if default is None else default
     try:
-        value = text_setting(snapshot.settings, key, default)
+        value = text_setting(snapshot.settings, declared, default)
     except ConfigValueError as error:
         raise ConfigValueError(str(error), file=user_display_path(snapshot.name)) from None
     return value if value.strip() else default
@@ -202,17 +224,17 @@ def user_name_setting(key: str, default: str = "") -> str:
 
 def get_connect_timeout() -> int:
     """Seconds to wait for a TCP connection to an LLM server."""
-    return user_int("connectTimeoutInSeconds", DEFAULT_CONNECT_TIMEOUT_SECONDS, minimum=1)
+    return user_int("connectTimeoutInSeconds")
 
 
 def max_categorization_attempts() -> int:
     """How often the categorization workflow may run for one request."""
-    return user_int("maxCategorizationAttempts", 1, minimum=1)
+    return user_int("maxCategorizationAttempts")
 
 
 def chat_template_name() -> str:
     """The prompt template of chat-only variables and of endpoints without one."""
-    return user_name_setting("chatPromptTemplateName", CHAT_ONLY_TEMPLATE)
+    return user_name_setting("chatPromptTemplateName")
 
 
 def routing_name() -> str:
@@ -233,10 +255,10 @@ def custom_workflow_name() -> str | None:
 
 def categorization_workflow_name() -> str:
     """The workflow that chooses a category; without one, and with a warning, ``_DefaultWorkflow``."""
-    name = user_name_setting("categorizationWorkflow")
+    key = USER["categorizationWorkflow"].name
+    name = user_name_setting(key, "")
     if not name:
-        _WARNED.warn(current_snapshot().name, "categorizationWorkflow", user_settings().get("categorizationWorkflow"),
-                     DEFAULT_WORKFLOW)
+        _WARNED.warn(current_snapshot().name, key, user_settings().get(key), DEFAULT_WORKFLOW)
     return name or DEFAULT_WORKFLOW
 
 

@@ -6,21 +6,26 @@
 """
 from __future__ import annotations
 
+import importlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import ConfigValueError
+from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
+from Middleware.models.request_context import current_trial
+from Middleware.utilities import config_places as places
 from Middleware.utilities.config_data import FrozenDict, private_copy
 from Middleware.utilities.config_files import (
     candidate,
     config_store,
     find_file,
-    load_named,
+    read_document,
     read_object,
-    require_file,
     reset_config_store,
 )
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config_keys.routing import ROUTING
+from Middleware.utilities.config_keys.user import USER
 from Middleware.utilities.config_lookup import Candidate
 from Middleware.utilities.config_paths import (
     choose_directory,
@@ -52,6 +57,7 @@ from Middleware.utilities.config_users import (
     user_flag,
     user_int,
     user_name_setting,
+    user_setting,
     user_settings,
 )
 from Middleware.utilities.config_workflows import (
@@ -69,17 +75,18 @@ from Middleware.utilities.path_utils import is_flat_name, safe_join
 
 __all__ = [
     "CHAT_ONLY_TEMPLATE", "DEFAULT_WORKFLOW", "LoadedWorkflow", "categorization_workflow_name", "chat_template_name",
-    "clean_directory", "config_store", "configured_users", "custom_workflow_name", "endpoint_exists_with_samplers",
-    "existing_users", "find_preset", "flag_in", "get_api_type_config", "get_config_path", "get_config_value",
-    "get_connect_timeout",
-    "get_current_username", "get_default_logging_directory", "get_default_tool_prompt_path",
+    "clean_directory", "config_store", "configured_users", "current_snapshot", "custom_workflow_name",
+    "endpoint_exists_with_samplers", "existing_users", "find_preset", "flag_in", "get_api_type_config",
+    "get_config_path", "get_config_value", "get_connect_timeout", "get_current_username",
+    "get_default_logging_directory", "get_default_tool_prompt_path",
     "get_discussions_root_directory", "get_endpoint_config", "get_lock_database_directory",
     "get_project_root_directory_path", "get_root_config_directory", "get_root_public_directory", "get_user_config",
     "get_user_config_for", "get_user_config_path", "get_workflow_path", "int_in", "list_shared_workflows",
     "load_api_type", "load_config", "load_endpoint", "load_mcp_server", "load_prompt_template", "load_routing",
     "load_settings_file", "load_structured_output", "load_workflow", "max_categorization_attempts", "model_ids",
     "private_copy", "reset_config_store", "routing_name", "settings_for", "shared_selection", "shared_selection_exists",
-    "shared_workflow_folder", "user_config_exists", "user_flag", "user_int", "user_name_setting", "user_settings",
+    "shared_workflow_folder", "user_config_exists", "user_flag", "user_int", "user_name_setting", "user_setting",
+    "user_settings",
 ]
 
 
@@ -113,35 +120,37 @@ def get_api_type_config(api_type: str) -> dict[str, Any]:
 def load_config(path: str) -> Any:
     """Any JSON file by its path."""
     path = os.path.expanduser(path)
-    return private_copy(config_store().read_json(os.path.abspath(path), display=display_path(path)))
+    return private_copy(config_store().read_document(os.path.abspath(path), display=display_path(path)))
 
 
 # -- read-only files ---------------------------------------------------------------------------------------------------
 
 def load_endpoint(name: str) -> dict[str, Any]:
     """An endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
-    return load_named("endpoint", name, _endpoint_candidate(name))
+    return read_object(places.endpoint_file(name))
 
 
 def load_api_type(name: str) -> dict[str, Any]:
     """An ApiTypes file."""
-    return load_named("ApiType", name, candidate(name, "ApiTypes", kind="ApiType"))
+    return read_object(places.api_type_file(name))
 
 
 def load_prompt_template(name: str) -> dict[str, Any]:
     """A prompt template. A missing ``_chatonly`` is an empty one."""
-    wanted = candidate(name, "PromptTemplates", kind="prompt template")
-    if name == CHAT_ONLY_TEMPLATE and find_file(wanted) is None:
-        return FrozenDict()
-    return load_named("prompt template", name, wanted)
+    try:
+        return read_object(places.prompt_template_file(name))
+    except ConfigNotFoundError:
+        if name == CHAT_ONLY_TEMPLATE:
+            return FrozenDict()
+        raise
 
 
 def load_routing(name: str) -> dict[str, dict[str, str]]:
     """A routing file: category to ``description`` and ``workflow``, both of which must be text."""
-    found = require_file("routing configuration", name, candidate(name, "Routing", kind="routing configuration"))
+    found = places.routing_file(name)
     categories = read_object(found)
     for category, entry in categories.items():
-        for key in ("description", "workflow"):
+        for key in ROUTING:
             if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
                 raise ConfigValueError(f"category '{category}' needs the text '{key}'", file=found.display,
                                        json_path=f"{category}.{key}")
@@ -150,11 +159,7 @@ def load_routing(name: str) -> dict[str, dict[str, str]]:
 
 def find_preset(name: str, preset_type: str) -> dict[str, Any]:
     """A preset file, unmerged: from the user's or override folder of the type, else from the type's own folder."""
-    if not preset_type:
-        raise ConfigValueError("the ApiType of the endpoint names no presetType", json_path="presetType")
-    folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
-    return load_named("preset", name, candidate(name, "Presets", preset_type, folder, kind="preset"),
-                      candidate(name, "Presets", preset_type, kind="preset"))
+    return read_object(places.preset_file(name, preset_type))
 
 
 def load_structured_output(name: str) -> dict[str, Any]:
@@ -162,13 +167,8 @@ def load_structured_output(name: str) -> dict[str, Any]:
 
     Its name is one plain path component, and it says something. Raises ConfigurationError otherwise.
     """
-    if not is_flat_name(name):
-        raise ConfigValueError(f"{name!r} cannot be the name of a schema", json_path="structuredOutputFile",
-                               expected="the name of a file in StructuredOutputs, without folder")
-    folder = user_name_setting("structuredOutputConfigsSubDirectory", current_snapshot().name)
-    found = require_file("schema", name, candidate(name, "StructuredOutputs", folder, kind="schema"),
-                         candidate(name, "StructuredOutputs", kind="schema"))
-    schema = read_object(found)
+    found = places.structured_output_file(name)
+    schema = read_document(found)
     if not schema:
         raise ConfigValueError("the schema is empty", file=found.display, expected="a JSON schema such as an object "
                                "with 'type' and 'properties'")
@@ -177,24 +177,17 @@ def load_structured_output(name: str) -> dict[str, Any]:
 
 def load_mcp_server(name: str) -> dict[str, Any]:
     """The file of an MCP server, which lies in the collection's own folder: its name is one plain path component."""
-    if not is_flat_name(name):
-        raise ConfigValueError(f"{name!r} cannot be the name of an MCP server",
-                               expected="the name of a file in MCPServers, without folder")
-    return load_named("MCP server", name, candidate(name, "MCPServers", kind="MCP server"))
+    return read_object(places.mcp_server_file(name))
 
 
 def endpoint_exists_with_samplers(name: object) -> dict[str, Any] | None:
     """The user's endpoint of that (flat) name, if there is one and its ``presetSamplers`` is not empty."""
     if not is_flat_name(name):
         return None
-    found = find_file(_endpoint_candidate(name))
+    found = find_file(places.endpoint_candidate(name))
     endpoint = read_object(found) if found else FrozenDict()
-    samplers = endpoint.get("presetSamplers")
+    samplers = ENDPOINT.value(endpoint, "presetSamplers")
     return endpoint if isinstance(samplers, dict) and samplers else None
-
-
-def _endpoint_candidate(name: object) -> Candidate:
-    return candidate(name, "Endpoints", user_name_setting("endpointConfigsSubDirectory"), kind="endpoint")
 
 
 # -- paths -------------------------------------------------------------------------------------------------------------
@@ -223,16 +216,30 @@ def get_default_tool_prompt_path() -> str:
 
 def get_discussions_root_directory() -> str:
     """The folder that holds the folders of discussions."""
-    return choose_directory(instance.DISCUSSION_DIRECTORY, user_settings().get("discussionDirectory"),
+    trial = current_trial()
+    if trial is not None:
+        return trial.discussions
+    return choose_directory(instance.DISCUSSION_DIRECTORY, user_setting("discussionDirectory"),
                             os.path.join(get_root_public_directory(), "DiscussionIds"), "discussionDirectory")
 
 
 def get_lock_database_directory(user: str | None = None) -> str:
     """The folder of the lock database of ``user`` (None: the current one)."""
-    return choose_directory(instance.USER_LEVEL_SQLITE_DIRECTORY, settings_for(user).get("sqlLiteDirectory"),
+    trial = current_trial()
+    if trial is not None:
+        return trial.locks
+    return choose_directory(instance.USER_LEVEL_SQLITE_DIRECTORY, USER.value(settings_for(user), "sqlLiteDirectory"),
                             os.path.join(get_root_public_directory(), "SqlLiteDBs"), "sqlLiteDirectory")
 
 
 def _existing_or_first(*candidates: Candidate) -> str:
     found = find_file(*candidates)
     return found.path if found else os.path.join(get_root_config_directory(), *candidates[0]) + ".json"
+
+
+if not TYPE_CHECKING:
+    def __getattr__(name: str) -> Any:
+        """``get_discussion_*_file_path``, for scripts. Their module needs this one, so it is loaded on demand."""
+        if name.startswith("get_discussion_") and name.endswith("_file_path"):
+            return getattr(importlib.import_module("Middleware.utilities.discussion_paths"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.exceptions import ConfigValueError
-from Middleware.utilities.config_data import FrozenDict, FrozenList
+from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
+from Middleware.utilities.config_data import FrozenDict
 from Middleware.utilities.config_files import (
     candidate,
     config_lookup,
@@ -16,6 +16,8 @@ from Middleware.utilities.config_files import (
     require_file,
     text_setting,
 )
+from Middleware.utilities.config_keys.user import USER
+from Middleware.utilities.config_keys.workflow_file import WORKFLOW_FILE
 from Middleware.utilities.config_lookup import Candidate, FoundFile
 from Middleware.utilities.config_paths import get_root_config_directory
 from Middleware.utilities.config_users import (
@@ -30,7 +32,8 @@ from Middleware.utilities.config_users import (
 )
 from Middleware.utilities.path_utils import is_flat_name, split_name
 
-DEFAULT_SHARED_FOLDER = "_shared"
+TEST_SUFFIX = ".test.json"
+"""How the names of files end that lie beside workflows and hold tests of them; none of them is a workflow."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,9 @@ def load_workflow(name: str, folder_override: str | None = None, calling_folder:
     ``calling_folder``, the folder of the workflow that asks, then the sub-folder of it that the file of the asking
     workflow lies in if its name ``calling_name`` has one. Raises ``ConfigurationError``.
     """
+    if f"{name}.json".casefold().endswith(TEST_SUFFIX):
+        raise ConfigNotFoundError(f"workflow '{name}' does not exist, as such a file holds tests of a workflow",
+                                  suggestion=name[:-len(".test")])
     beside = _folders_beside(calling_folder, calling_name) if calling_folder and not folder_override else []
     found = require_file("workflow", name, *_candidates(name, folder_override, beside))
     nodes, variables = config_store().read_derived(found.path, found.display, "workflow",
@@ -107,7 +113,7 @@ def _split(data: Any, display: str) -> tuple[list[dict[str, Any]], dict[str, Any
     if isinstance(data, list):
         nodes, variables = data, FrozenDict()
     elif isinstance(data, dict):
-        nodes = data.get("nodes", FrozenList())
+        nodes = data.get("nodes", WORKFLOW_FILE["nodes"].default)
         variables = FrozenDict((key, value) for key, value in data.items() if key != "nodes")
     else:
         raise ConfigValueError("a workflow must be a JSON object with 'nodes', or a list of nodes", file=display)
@@ -126,7 +132,7 @@ def shared_workflow_folder(user: str | None = None) -> str:
 
 
 def _shared_folder_in(settings: Mapping[str, Any]) -> str:
-    return text_setting(settings, "sharedWorkflowsSubDirectoryOverride", DEFAULT_SHARED_FOLDER)
+    return text_setting(settings, USER["sharedWorkflowsSubDirectoryOverride"])
 
 
 def shared_selection(name: object, user: str | None = None) -> tuple[str, str] | None:
@@ -176,7 +182,8 @@ def _shared_names(folder: str) -> Mapping[str, bool]:
         parts = split_name(folder)
     except ConfigValueError as error:
         raise ConfigValueError(f"sharedWorkflowsSubDirectoryOverride: {error}") from None
-    return config_lookup().folder_names(get_root_config_directory(), ("Workflows", *parts))
+    names = config_lookup().folder_names(get_root_config_directory(), ("Workflows", *parts))
+    return {name: is_folder for name, is_folder in names.items() if not name.endswith(TEST_SUFFIX)}
 
 
 def model_ids() -> list[str]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils, path_utils
 from Middleware.utilities.config_users import user_display_path
 from Middleware.utilities.file_access import find_file_ignoring_case, resolve_file_path
@@ -22,7 +23,7 @@ def allowed_directories() -> tuple[str, ...] | None:
     Relative ones lie below the public root, whatever the working directory is. An empty list allows none. Raises
     ConfigValueError if the value is not a list of texts that are not blank.
     """
-    value = config_utils.user_settings().get(DIRECTORIES_KEY)
+    value = config_utils.user_setting(DIRECTORIES_KEY)
     if value is None:
         return None
     if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) and entry.strip() for entry in value):
@@ -41,7 +42,8 @@ def allowed_directories() -> tuple[str, ...] | None:
 def contained_path(path: str, key: str, template: object, reading: bool = False) -> str:
     """The path to open for the file that ``path`` means: without links, and in an allowed directory.
 
-    Without allowed directories it is ``path`` as it came. Nothing is made, opened or read.
+    Without allowed directories it is ``path`` as it came; in a trial, a file of the trial's own. Nothing is made,
+    opened or read.
 
     Args:
         path: with variables filled in, from anybody.
@@ -51,9 +53,9 @@ def contained_path(path: str, key: str, template: object, reading: bool = False)
 
     Raises ConfigValueError for a path that leads elsewhere.
     """
-    directories = allowed_directories()
+    directories, trial = allowed_directories(), current_trial()
     if directories is None or not path.strip():
-        return path
+        return path if trial is None or not path.strip() else trial.file_path(path)
     found = real_path_within(path, directories, reading)
     if found is None:
         logger.warning("'%s' is %r; with its variables it leads out of the directories that '%s' in the user file "
@@ -61,7 +63,7 @@ def contained_path(path: str, key: str, template: object, reading: bool = False)
         shown = _without_folders(str(template))
         raise ConfigValueError(f"the path of '{key}', {shown!r} with its variables, leads out of the directories that "
                                f"'{DIRECTORIES_KEY}' in the user file allows", json_path=key)
-    return found
+    return found if trial is None else trial.file_path(path)
 
 
 def real_path_within(path: str, directories: Sequence[str], any_case: bool = False) -> str | None:

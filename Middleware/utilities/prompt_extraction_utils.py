@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import (
     estimation_level_multiplier,
     is_switched_on,
@@ -24,6 +25,7 @@ Message = dict[str, Any]
 ROLE_TAGS = {"user": "User: ", "assistant": "Assistant: ", "system": "System: ", "tool": "Tool Result: "}
 RESERVED_TOKENS = 512
 _SUMMARY_LENGTH = 200
+_CLAMP, _WINDOW = map(ENDPOINT.lookup, ("clampPromptToContextWindow", "maxContextTokenSize"))
 
 
 def message_text(message: Mapping[str, Any]) -> str:
@@ -225,13 +227,12 @@ class ContextClamp:
 def context_clamp(node: Mapping[str, Any], endpoint: Mapping[str, Any], user_flag: Any,
                   response_tokens: Any) -> ContextClamp:
     """Resolve ``clampPromptToContextWindow`` (node, endpoint, then ``user_flag``; the first that is not null)."""
-    key = "clampPromptToContextWindow"
-    flags = (flag for flag in (node.get(key), endpoint.get(key), user_flag) if flag is not None)
-    window = _number(endpoint.get("maxContextTokenSize"))
+    flags = (flag for flag in (node.get(*_CLAMP), endpoint.get(*_CLAMP), user_flag) if flag is not None)
+    window = _number(endpoint.get(*_WINDOW))
     if not is_switched_on(next(flags, False)) or window <= 0:
         return ContextClamp()
     response = max(_number(response_tokens), 0)
-    multiplier = estimation_level_multiplier(endpoint.get("wilmerContextEstimationLevel"))
+    multiplier = estimation_level_multiplier(ENDPOINT.value(endpoint, "wilmerContextEstimationLevel"))
     return ContextClamp(int((window - response) * multiplier) - RESERVED_TOKENS, multiplier)
 
 

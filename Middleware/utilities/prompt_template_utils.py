@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from Middleware.utilities.config_keys.prompt_template import PROMPT_TEMPLATE, turn_key
 from Middleware.utilities.prompt_extraction_utils import extract_last_n_turns, message_text
 
 Template = Mapping[str, Any]
@@ -52,7 +53,8 @@ def add_generation_prompt(text: str, template: Template | None) -> str:
     """``text`` followed by what makes a model begin the assistant's turn."""
     if template is None:
         return _without_markers(text)
-    return _without_markers(text + _part(template, "assistant", "Prefix") + _text(template, "promptTemplateEndToken"))
+    end = str(PROMPT_TEMPLATE.value(template, "promptTemplateEndToken"))
+    return _without_markers(text + _part(template, "assistant", "Prefix") + end)
 
 
 def _wrap(text: str, template: Template | None, role: str) -> str:
@@ -62,11 +64,7 @@ def _wrap(text: str, template: Template | None, role: str) -> str:
 
 
 def _part(template: Template, role: str, end: str) -> str:
-    return _text(template, f"promptTemplate{role.capitalize()}{end}")
-
-
-def _text(template: Template, key: str) -> str:
-    value = template.get(key)
+    value = template.get(turn_key(role, end))
     return "" if value is None else str(value)
 
 

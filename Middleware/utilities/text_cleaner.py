@@ -11,13 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
+
 logger = logging.getLogger(__name__)
 
-DEFAULT_GRACE_PERIOD = 100
+DEFAULT_GRACE_PERIOD: int = ENDPOINT["openingTagGracePeriod"].default
 TIMESTAMP_PREFIX = "[Sent less than a minute ago]"
 ASSISTANT_PREFIX = "Assistant:"
 MAX_GENERATION_PROMPT_LENGTH = 99
 _SPEAKER_SLACK = 10
+_REMOVES_THINKING, _REMOVES_TEXTS, _TRIMS = map(ENDPOINT.lookup, (
+    "removeThinking", "removeCustomTextFromResponseStartEndpointWide", "trimBeginningAndEndLineBreaks"))
 
 
 def is_true(value: Any) -> bool:
@@ -52,16 +56,16 @@ class ThinkRule:
     @classmethod
     def build(cls, endpoint_config: Mapping[str, Any]) -> ThinkRule | None:
         """The rule of an endpoint file, or None if it removes no thinking (or lacks a tag, which is warned about)."""
-        if not is_true(endpoint_config.get("removeThinking")):
+        if not is_true(endpoint_config.get(*_REMOVES_THINKING)):
             return None
-        start, end = _text(endpoint_config.get("startThinkTag")), _text(endpoint_config.get("endThinkTag"))
-        legacy = _text(endpoint_config.get("thinkTagText"))
+        start, end, legacy = (_text(ENDPOINT.value(endpoint_config, key))
+                              for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
         if not start and not end and legacy:
             start, end = f"<{legacy}>", f"</{legacy}>"
         if not start or not end:
             logger.warning("removeThinking is on, but startThinkTag or endThinkTag is missing: thinking is kept.")
             return None
-        closing_only = is_true(endpoint_config.get("expectOnlyClosingThinkTag"))
+        closing_only = is_true(ENDPOINT.value(endpoint_config, "expectOnlyClosingThinkTag"))
         return cls(start, end, _grace_period(endpoint_config), closing_only)
 
 
@@ -96,7 +100,7 @@ class CleaningRules:
         if not (bool(endpoint) if has_endpoint is None else has_endpoint):
             return cls(verbatim=True, generation_prompt=prompt)
         return cls(think=ThinkRule.build(endpoint), steps=_prefix_steps(endpoint, node, strip_assistant_prefix),
-                   generation_prompt=prompt, trim=is_true(endpoint.get("trimBeginningAndEndLineBreaks")))
+                   generation_prompt=prompt, trim=is_true(endpoint.get(*_TRIMS)))
 
 
 def _text(value: Any) -> str:
@@ -104,9 +108,9 @@ def _text(value: Any) -> str:
 
 
 def _grace_period(endpoint_config: Mapping[str, Any]) -> int:
-    value = endpoint_config.get("openingTagGracePeriod")
+    value = ENDPOINT.value(endpoint_config, "openingTagGracePeriod")
     try:
-        return DEFAULT_GRACE_PERIOD if value is None or value == "" else int(value)
+        return DEFAULT_GRACE_PERIOD if value == "" else int(value)
     except (TypeError, ValueError, OverflowError):
         logger.warning("openingTagGracePeriod is not a number; %d is used.", DEFAULT_GRACE_PERIOD)
         return DEFAULT_GRACE_PERIOD
@@ -123,8 +127,8 @@ def _prefix_steps(endpoint: Mapping[str, Any], node: Mapping[str, Any],
     steps: list[tuple[str, ...]] = []
     if is_true(node.get("removeCustomTextFromResponseStart")):
         steps.append(_entries(node.get("responseStartTextToRemove")))
-    if is_true(endpoint.get("removeCustomTextFromResponseStartEndpointWide")):
-        steps.append(_entries(endpoint.get("responseStartTextToRemoveEndpointWide"), trimmed=True))
+    if is_true(endpoint.get(*_REMOVES_TEXTS)):
+        steps.append(_entries(ENDPOINT.value(endpoint, "responseStartTextToRemoveEndpointWide"), trimmed=True))
     if is_true(node.get("addDiscussionIdTimestampsForLLM")):
         steps.append((TIMESTAMP_PREFIX,))
     if strip_assistant_prefix:

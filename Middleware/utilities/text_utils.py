@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 _SENTINEL_START = "__WILMER_"
 _PIECE = 128 * 1024  # characters that are searched in one go
-_LEVELS = {"conservative": 1.0, "balanced": 1.25, "aggressive": 1.5, "xaggressive": 1.85}
+ESTIMATION_LEVELS = {"conservative": 1.0, "balanced": 1.25, "aggressive": 1.5, "xaggressive": 1.85}
 _TRUE_WORDS = frozenset({"true", "1", "yes", "on"})
 
 
@@ -129,10 +129,10 @@ def estimation_level_multiplier(level: Any) -> float:
     """Factor for a ``wilmerContextEstimationLevel``: how far the estimate may be trusted to be too high."""
     if level is None:
         return 1.0
-    multiplier = _LEVELS.get(level.strip().lower()) if isinstance(level, str) else None
+    multiplier = ESTIMATION_LEVELS.get(level.strip().lower()) if isinstance(level, str) else None
     if multiplier is None:
         logger.warning("wilmerContextEstimationLevel %r is unknown; using 'conservative'. Known: %s",
-                       level, ", ".join(_LEVELS))
+                       level, ", ".join(ESTIMATION_LEVELS))
         return 1.0
     return multiplier
 

@@ -273,3 +273,89 @@ def test_many_threads_parse_a_file_once(store: ConfigStore, tmp_path: Path, monk
         thread.join()
     assert counts.opens == 1 and len(results) == 16
     assert all(result is results[0] for result in results)
+
+
+# -- the reference to a JSON Schema ------------------------------------------------------------------------------------
+
+def test_a_reference_to_a_schema_has_no_effect(store: ConfigStore, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    write(file, '{"$schema": "../Schemas/user.schema.json", "a": {"$schema": "kept"}}')
+    assert read(store, file) == {"a": {"$schema": "kept"}}
+    assert read(store, file) is read(store, file)
+    assert store.read_derived(str(file), "a.json", "keys", list) == ["a"]
+
+
+@pytest.mark.parametrize(("reference", "kept"), [
+    ("https://json-schema.org/draft/2020-12/schema", True), ("http://json-schema.org/draft-07/schema#", True),
+    ("../../Schemas/structured-output.schema.json", False), ("C:\\W\\Public\\Schemas\\user.schema.json", False),
+    ("https://example.org/Public/Schemas/structured-output.schema.json", False), ("Schemas/mine.json", True),
+    (7, True),
+])
+def test_a_document_keeps_the_reference_to_a_schema_that_is_not_ours(
+        store: ConfigStore, tmp_path: Path, reference: object, kept: bool) -> None:
+    file = tmp_path / "a.json"
+    write(file, json.dumps({"type": "object", "$schema": reference}))
+    document = store.read_document(str(file), display="a.json")
+    assert document == {"type": "object", **({"$schema": reference} if kept else {})}
+    assert read(store, file) == {"type": "object"}
+
+
+def test_a_changed_reference_is_seen(store: ConfigStore, clock: Clock, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    write(file, '{"$schema": "https://one.example/", "a": 1}')
+    assert store.read_document(str(file), display="a.json")["$schema"] == "https://one.example/"
+    write(file, '{"$schema": "https://two.example/", "a": 1}', age=30)
+    clock.now += 1
+    assert store.read_document(str(file), display="a.json")["$schema"] == "https://two.example/"
+
+
+def test_a_broken_version_is_told_once_however_often_it_is_read(
+        store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "a.json", "{}")
+    assert read(store, tmp_path / "a.json") == {}
+    for text, count in (("{,", 1), ("{,", 1), ("[1", 2), ("{}", 2), ("{,", 3)):
+        (tmp_path / "a.json").write_text(text, encoding="utf-8")  # so new that it is read again
+        clock.now += 1
+        assert read(store, tmp_path / "a.json") == {}
+        assert len(caplog.records) == count
+
+
+# -- keys that stand twice ---------------------------------------------------------------------------------------------
+
+def test_a_key_that_stands_twice_is_reported_once_per_version(
+        store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "a.json"
+    write(file, '{"a": 1,\n "b": [{"c": 2, "c": 3}],\n "a": 4}')
+    for _ in range(3):
+        assert read(store, file) == {"a": 4, "b": [{"c": 3}]}
+        clock.now += 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "a.json: a key that stands twice in one object counts as it is written last: 'b[0].c' (line 2, column 17; "
+        "first in line 2), 'a' (line 3, column 2; first in line 1)."]
+    found = store.duplicate_keys(str(file), "a.json")
+    assert [(key.json_path, key.line) for key in found] == [("b[0].c", 2), ("a", 3)]
+    write(file, '{"a": 1, "b": 2, "b": 3}', age=30)
+    clock.now += 1
+    assert [key.json_path for key in store.duplicate_keys(str(file), "a.json")] == ["b"]
+    assert len(caplog.records) == 2
+    write(file, '{"a": 1}', age=20)
+    clock.now += 1
+    assert store.duplicate_keys(str(file), "a.json") == () and len(caplog.records) == 2
+
+
+def test_many_keys_that_stand_twice_make_one_line(store: ConfigStore, tmp_path: Path,
+                                                  caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "a.json", "{" + ", ".join(f'"k{number}": 1, "k{number}": 2' for number in range(40)) + "}")
+    assert len(read(store, tmp_path / "a.json")) == 40
+    assert len(store.duplicate_keys(str(tmp_path / "a.json"), "a.json")) == 40
+    assert len(caplog.records) == 1 and caplog.text.count("'k") == 5 and "and 35 more" in caplog.text
+
+
+def test_a_rewritten_file_with_the_same_duplicate_is_not_reported_while_its_time_is_unsettled(
+        store: ConfigStore, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "a.json"
+    file.write_text('{"a": 1, "a": 2}', encoding="utf-8")
+    for _ in range(4):
+        read(store, file)
+        clock.now += 1
+    assert len(caplog.records) == 1

@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -296,20 +296,43 @@ def test_a_bom_and_a_foreign_locale_do_no_harm(tmp_path: Path) -> None:
     (True, True), (False, False), ("true", True), ("FALSE", False), (" True ", True), ("", False), (None, False),
     (1, True), (0, False), ("yes", True), ("off", False)])
 def test_flags(tree: Tree, value: object, expected: bool) -> None:
-    tree.user(flag=value)
-    assert config.user_flag("flag") is expected
-    assert config.user_flag("absent") is False and config.user_flag("absent", True) is True
+    tree.user(useOfflineWikiApi=value)
+    assert config.user_flag("useOfflineWikiApi") is expected
+    assert config.user_flag("allowSharedWorkflows") is False
 
 
 def test_bad_values_fall_back_with_a_warning_naming_file_and_key(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
-    tree.user(flag="perhaps-so", number="ten-ish", other=[1], truth=True)
-    assert config.user_flag("flag") is False
-    assert config.user_int("number", 7) == 7
-    assert config.user_int("other", 8) == 8
-    assert config.user_int("truth", 9) == 9
-    config.user_int("number", 7)
-    assert "Users/ann.json: flag is 'perhaps-so'" in caplog.text
-    assert caplog.text.count("Users/ann.json: number is 'ten-ish'") == 1
+    tree.user(useOfflineWikiApi="perhaps-so", offlineWikiApiPort="ten-ish", offlineResearcherApiPort=[1],
+              connectTimeoutInSeconds=True, port=70000)
+    assert config.user_flag("useOfflineWikiApi") is False
+    assert config.user_int("offlineWikiApiPort") == 5728
+    assert config.user_int("offlineResearcherApiPort") == 8890
+    assert config.user_int("connectTimeoutInSeconds") == 30
+    assert config.user_int("port") == 5000
+    config.user_int("offlineWikiApiPort")
+    assert "Users/ann.json: useOfflineWikiApi is 'perhaps-so'" in caplog.text
+    assert caplog.text.count("Users/ann.json: offlineWikiApiPort is 'ten-ish'") == 1
+    assert "Users/ann.json: port is 70000, which cannot be used; 5000 is used instead." in caplog.text
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), [
+    ("offlineWikiApiPort", 0, 5728), ("offlineWikiApiPort", -5, 5728), ("offlineWikiApiPort", 65536, 5728),
+    ("offlineWikiApiPort", "1", 1), ("port", -1, 5000), ("port", 0, 0), ("port", 65535, 65535)])
+def test_a_number_outside_of_its_range_is_the_default(tree: Tree, caplog: pytest.LogCaptureFixture, key: str,
+                                                      value: object, expected: int) -> None:
+    tree.user(**{key: value})
+    assert config.user_int(key) == expected
+    assert (f"Users/ann.json: {key} is {value!r}, which cannot be used" in caplog.text) is (str(value) != str(expected))
+
+
+@pytest.mark.parametrize("read", [config.user_flag, config.user_int, config.user_name_setting, config.user_setting],
+                         ids=lambda read: read.__name__)
+@pytest.mark.parametrize("given", [{}, {"useOfflineWikiAPI": True}], ids=["absent", "in the file"])
+def test_a_key_that_is_not_declared_cannot_be_read(tree: Tree, read: Callable[[str], object],
+                                                   given: dict[str, object]) -> None:
+    tree.user(**given)
+    with pytest.raises(KeyError, match="useOfflineWikiAPI"):
+        read("useOfflineWikiAPI")
 
 
 @pytest.mark.parametrize(("attempts", "timeout", "expected"), [

@@ -5,9 +5,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from Middleware.llmapis.api_types import injected_text, is_on
+from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Message, Prompt
 from Middleware.llmapis.handlers.base.structured_output import attach_schema
+from Middleware.utilities.config_keys.api_type import API_TYPE
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import restore_braces
 
 
@@ -27,7 +29,7 @@ class BaseChatCompletionsHandler(LlmApiHandler):
         if prompt.tool_choice is not None:
             body["tool_choice"] = prompt.tool_choice
         if prompt.schema is not None and self.takes_schema:
-            attach_schema(body, prompt.schema, self.settings.api_type.get("structuredOutput"),
+            attach_schema(body, prompt.schema, API_TYPE.value(self.settings.api_type, "structuredOutput"),
                           self.settings.endpoint_name)
         return body
 
@@ -76,7 +78,7 @@ def inject_texts(messages: list[Message], endpoint: Mapping[str, Any]) -> None:
             _prepend(user, text)
     text = injected_text(endpoint, "addTextToStartOfCompletion", "textToAddToStartOfCompletion")
     if text:
-        to_assistant = is_on(endpoint, "ensureTextAddedToAssistantWhenChatCompletion")
+        to_assistant = ENDPOINT.flag(endpoint, "ensureTextAddedToAssistantWhenChatCompletion")
         if not messages or (to_assistant and messages[-1].get("role") != "assistant"):
             messages.append({"role": "assistant", "content": text})
         else:

@@ -6,6 +6,7 @@ from typing import Any
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
 from Middleware.llmapis.handlers.base.structured_output import attach_schema
+from Middleware.utilities.config_keys.api_type import API_TYPE
 from Middleware.utilities.text_utils import restore_braces
 
 
@@ -14,7 +15,7 @@ class BaseCompletionsHandler(LlmApiHandler):
 
     def payload(self, prompt: Prompt) -> dict[str, Any]:
         body: dict[str, Any] = {"prompt": self.text(prompt), **self.settings.samplers}
-        descriptor = self.settings.api_type.get("structuredOutput")
+        descriptor = API_TYPE.value(self.settings.api_type, "structuredOutput")
         if prompt.schema is not None and descriptor:
             attach_schema(body, prompt.schema, descriptor, self.settings.endpoint_name)
         return body

@@ -5,10 +5,12 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from Middleware.llmapis.api_types import model_name
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiHandler, Prompt
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.handlers.base.structured_output import attach_schema
 from Middleware.llmapis.transport import BackendRequest
+from Middleware.utilities.config_keys.api_type import API_TYPE
 from Middleware.utilities.stream_parsers import NDJSONParser
 
 TOP_LEVEL_FIELDS = ("think", "keep_alive", "format")  # ignored by Ollama inside ``options``
@@ -33,12 +35,12 @@ class OllamaAnswers(LlmApiHandler):
     @property
     def model(self) -> str:
         """Ollama needs a model, also from endpoints that leave it out elsewhere."""
-        return str(self.settings.model or self.settings.endpoint.get("modelNameToSendToAPI") or "")
+        return self.settings.model or model_name(self.settings.endpoint)
 
     def sampler_fields(self) -> dict[str, Any]:
         """The samplers as fields of the payload: ``options``, and beside it what Ollama reads at the top level."""
         samplers = self.settings.samplers
-        apart = {*TOP_LEVEL_FIELDS, "stream", self.settings.api_type.get("streamPropertyName")}
+        apart = {*TOP_LEVEL_FIELDS, "stream", API_TYPE.value(self.settings.api_type, "streamPropertyName")}
         fields = {key: samplers[key] for key in TOP_LEVEL_FIELDS if key in samplers}
         return {**fields, "options": {key: value for key, value in samplers.items() if key not in apart}}
 
@@ -52,7 +54,7 @@ class OllamaAnswers(LlmApiHandler):
     def add_schema(self, body: dict[str, Any], prompt: Prompt) -> None:
         """Write the schema of the answer, if there is one, into the payload."""
         if prompt.schema is not None:
-            attach_schema(body, prompt.schema, self.settings.api_type.get("structuredOutput"),
+            attach_schema(body, prompt.schema, API_TYPE.value(self.settings.api_type, "structuredOutput"),
                           self.settings.endpoint_name)
 
     # -- answer --------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from Middleware.llmapis.api_types import is_on
+from Middleware.utilities.config_keys.api_type import STRUCTURED_OUTPUT
 
 logger = logging.getLogger(__name__)
 
@@ -13,13 +13,15 @@ logger = logging.getLogger(__name__)
 def attach_schema(body: dict[str, Any], schema: Mapping[str, Any], descriptor: Any, endpoint_name: str) -> None:
     """Write ``schema`` into ``body`` the way the API type's ``structuredOutput`` says."""
     descriptor = descriptor if isinstance(descriptor, Mapping) else {}
-    field, style = descriptor.get("field"), descriptor.get("style")
-    if not isinstance(field, str) or not field or style not in ("raw", "openaiJsonSchema"):
+    field = usable_field(descriptor)
+    if field is None:
         logger.warning("Endpoint '%s': its API type declares no usable structuredOutput; the answer is not "
                        "constrained.", endpoint_name)
         return
-    value: Mapping[str, Any] = schema if style == "raw" else {"type": "json_schema", "json_schema": {
-        "name": "wilmer_structured_output", "strict": is_on(descriptor, "strict", True), "schema": schema}}
+    value: Mapping[str, Any] = schema if STRUCTURED_OUTPUT.value(descriptor, "style") == "raw" else {
+        "type": "json_schema", "json_schema": {
+            "name": "wilmer_structured_output", "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
+            "schema": schema}}
     *parents, leaf = field.split(".")
     for parent in parents:
         known = body.get(parent)
@@ -28,3 +30,9 @@ def attach_schema(body: dict[str, Any], schema: Mapping[str, Any], descriptor: A
     if leaf in body:
         logger.warning("Endpoint '%s': the schema replaces the value of '%s'.", endpoint_name, field)
     body[leaf] = value
+
+
+def usable_field(descriptor: Mapping[str, Any]) -> str | None:
+    """Where an API type's ``structuredOutput`` wants the schema; None if it makes no sense."""
+    field, style = STRUCTURED_OUTPUT.value(descriptor, "field"), STRUCTURED_OUTPUT.value(descriptor, "style")
+    return field if isinstance(field, str) and field and style in STRUCTURED_OUTPUT["style"].choices else None

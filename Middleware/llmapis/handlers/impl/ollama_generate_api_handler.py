@@ -7,6 +7,7 @@ from typing import Any
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
+from Middleware.utilities.config_keys.api_type import API_TYPE
 
 
 class OllamaGenerateApiHandler(OllamaAnswers, BaseCompletionsHandler):
@@ -21,7 +22,7 @@ class OllamaGenerateApiHandler(OllamaAnswers, BaseCompletionsHandler):
         images = self.raw_images(self.images(prompt))
         if images:
             body["images"] = images
-        if self.settings.api_type.get("structuredOutput"):
+        if API_TYPE.value(self.settings.api_type, "structuredOutput"):
             self.add_schema(body, prompt)
         return body
 

@@ -1,0 +1,45 @@
+"""The keys of an ApiTypes file."""
+from __future__ import annotations
+
+from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config_data import FrozenDict
+from Middleware.utilities.config_keys.key_table import KeyTable
+
+TYPES = ("openAIChatCompletion", "claudeMessages", "ollamaApiChat", "openAIV1Completion", "ollamaApiGenerate",
+         "koboldCppGenerate", "openAIEmbeddings", "ollamaEmbeddings")
+OLDER_TYPES = ("openAIApiChatImageSpecific", "ollamaApiChatImageSpecific", "koboldCppGenerateImageSpecific")
+
+THINKING_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("mode", "str", "unsupported", "What the field takes: true or false, or an effort.",
+              choices=("bool", "effort", "unsupported")),
+    ConfigKey("field", "str", "", "The name of the field."),
+    ConfigKey("location", "str", "top", "Where the field stands.", choices=("top", "chat_template_kwargs")),
+)
+
+STRUCTURED_OUTPUT_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("field", "str", "", "The name of the field; dots lead into objects.", required=True),
+    ConfigKey("style", "str", "", "How the schema is wrapped.", choices=("openaiJsonSchema", "raw"), required=True),
+    ConfigKey("strict", "bool", True, "Asks the server to follow the schema strictly."),
+)
+
+API_TYPE_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("nameForDisplayOnly", "str", "", "The name of the API, for people only.", inert=True),
+    ConfigKey("type", "str", "", "The dialect that the server speaks.", choices=(*TYPES, *OLDER_TYPES), required=True),
+    ConfigKey("presetType", "str", "", "The folder below Presets with the presets for this API.",
+              names="preset-type-folder"),
+    ConfigKey("maxNewTokensPropertyName", "str", "",
+              "The server's name for the longest answer in tokens; no limit is sent without it."),
+    ConfigKey("streamPropertyName", "str", "", "The server's name for streaming; it is not sent without it."),
+    ConfigKey("truncateLengthPropertyName", "str", "",
+              "The server's name for the context window, which gets the endpoint's maxContextTokenSize."),
+    ConfigKey("samplerFieldMap", "object", FrozenDict(),
+              "The samplers that the server knows, each with the server's name for it.", entries="str"),
+    ConfigKey("supportsChatTemplateKwargs", "bool", False, "The server takes chat_template_kwargs."),
+    ConfigKey("thinking", "object", FrozenDict(), "The field that switches a model's thinking on and off.",
+              keys=THINKING_KEYS, is_open=False),
+    ConfigKey("structuredOutput", "object", None, "The field that takes a JSON schema for the answer.",
+              keys=STRUCTURED_OUTPUT_KEYS, is_open=False),
+)
+API_TYPE = KeyTable(API_TYPE_KEYS)
+THINKING = KeyTable(THINKING_KEYS)
+STRUCTURED_OUTPUT = KeyTable(STRUCTURED_OUTPUT_KEYS)

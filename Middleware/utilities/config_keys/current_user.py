@@ -1,0 +1,11 @@
+"""The keys of ``Users/_current-user.json``."""
+from __future__ import annotations
+
+from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config_keys.key_table import KeyTable
+
+CURRENT_USER_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("currentUser", "str", "", "The user who counts when the command line names none.", names="user",
+              required=True),
+)
+CURRENT_USER = KeyTable(CURRENT_USER_KEYS)

@@ -1,0 +1,21 @@
+"""The keys of the file of an MCP server."""
+from __future__ import annotations
+
+from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config_data import FrozenDict, FrozenList
+from Middleware.utilities.config_keys.key_table import KeyTable
+
+TRANSPORTS = ("stdio", "sse", "streamable_http")
+
+MCP_SERVER_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("transport", "str", "", "How to reach the server: as a program of its own, or over HTTP.",
+              choices=TRANSPORTS, required=True),
+    ConfigKey("command", "str", "", "With stdio: the program that is the server; needed there."),
+    ConfigKey("args", "list", FrozenList(), "With stdio: the arguments of the program.", entries="str"),
+    ConfigKey("env", "object", FrozenDict(), "With stdio: environment variables of the program.", entries="str"),
+    ConfigKey("cwd", "str", "", "With stdio: the folder that the program is started in.", names="directory"),
+    ConfigKey("url", "str", "", "With sse and streamable_http: the address of the server; needed there."),
+    ConfigKey("headers", "object", FrozenDict(), "With sse and streamable_http: headers of every request.",
+              entries="str"),
+)
+MCP_SERVER = KeyTable(MCP_SERVER_KEYS)

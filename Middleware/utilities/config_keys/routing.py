@@ -1,0 +1,12 @@
+"""The keys of one category of a routing file, in which every key is the name of a category."""
+from __future__ import annotations
+
+from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config_keys.key_table import KeyTable
+
+ROUTING_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("description", "str", "", "What belongs to the category, as the model that chooses is told.",
+              required=True),
+    ConfigKey("workflow", "str", "", "The workflow that answers such requests.", names="workflow", required=True),
+)
+ROUTING = KeyTable(ROUTING_KEYS)

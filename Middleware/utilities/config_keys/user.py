@@ -1,0 +1,133 @@
+"""The keys of a user file."""
+from __future__ import annotations
+
+from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config_data import FrozenDict
+from Middleware.utilities.config_keys.key_table import KeyTable
+
+WORKFLOW_CHOICE: tuple[ConfigKey, ...] = (
+    ConfigKey("customWorkflowOverride", "bool", False,
+              "Every request runs the workflow named in customWorkflow, without routing."),
+    ConfigKey("customWorkflow", "str", "", "The workflow that always runs while customWorkflowOverride is true.",
+              names="workflow"),
+    ConfigKey("routingConfig", "str", "",
+              "The routing file with the categories that requests are sorted into; without one _DefaultWorkflow runs.",
+              names="routing"),
+    ConfigKey("categorizationWorkflow", "str", "_DefaultWorkflow",
+              "The workflow that names the category of a request.", names="workflow"),
+    ConfigKey("maxCategorizationAttempts", "int", 1,
+              "How often that workflow may run for one request until it names a category that exists.", least=1),
+    ConfigKey("backgroundTaskWorkflow", "str", "",
+              "The workflow for what Open WebUI asks on its own, such as titles, tags and follow-up questions.",
+              names="workflow"),
+    ConfigKey("backgroundNodesTimeoutInSeconds", "int", 3600,
+              "How long the nodes after the answer may go on in the background; 0 means without limit.", least=0),
+    ConfigKey("defaultParallelProcessWorkflow", "str", "", "Accepted without effect.", inert=True),
+)
+
+FOLDERS: tuple[ConfigKey, ...] = (
+    ConfigKey("endpointConfigsSubDirectory", "str", "",
+              "The folder below Endpoints that holds this user's endpoints; without it they lie in Endpoints itself.",
+              names="endpoint-folder"),
+    ConfigKey("presetConfigsSubDirectoryOverride", "str", None,
+              "The folder of presets that is looked at first; the user's name if not given.", names="preset-folder"),
+    ConfigKey("workflowConfigsSubDirectoryOverride", "str", "",
+              "The folder with this user's workflows, below Workflows/_overrides or Workflows; the user's name if not "
+              "given.", names="workflow-folder"),
+    ConfigKey("sharedWorkflowsSubDirectoryOverride", "str", "_shared",
+              "The folder below Workflows whose workflows can be chosen as models.", names="workflow-folder"),
+    ConfigKey("allowSharedWorkflows", "bool", False,
+              "Lists the workflows of the shared folder as models of their own; they can be chosen in any case."),
+    ConfigKey("structuredOutputConfigsSubDirectory", "str", None,
+              "The folder of JSON schemas that is looked at first; the user's name if not given.",
+              names="structured-output-folder"),
+    ConfigKey("discussionDirectory", "str", None,
+              "Where what belongs to conversations is kept, such as memories; Public/DiscussionIds if not given.",
+              names="directory"),
+    ConfigKey("sqlLiteDirectory", "str", None,
+              "Where the database of workflow locks is kept; Public/SqlLiteDBs if not given.", names="directory"),
+    ConfigKey("allowedFileDirectories", "list", None,
+              "The only directories in which nodes may read and write files; without this key all are allowed, with an "
+              "empty list none is.", entries="str", names="directory"),
+)
+
+MEMORY: tuple[ConfigKey, ...] = (
+    ConfigKey("discussionIdMemoryFileWorkflowSettings", "str", "",
+              "The memory settings file, which lies among the user's workflows; memory nodes need it.",
+              names="memory-settings"),
+    ConfigKey("contextCompactorSettingsFile", "str", "",
+              "The settings file of the context compactor, which lies among the user's workflows.",
+              names="compactor-settings"),
+    ConfigKey("recentMemoryToolWorkflow", "str", "",
+              "The workflow behind RecentMemory nodes and behind QualityMemory without searchable memories.",
+              names="workflow"),
+    ConfigKey("chatSummaryToolWorkflow", "str", "", "The workflow behind FullChatSummary nodes.", names="workflow"),
+    ConfigKey("conversationMemoryToolWorkflow", "str", "", "The workflow behind ConversationMemory nodes.",
+              names="workflow"),
+    ConfigKey("fileMemoryToolWorkflow", "str", "", "A workflow that writes memories for scripts; no node runs it.",
+              names="workflow"),
+)
+
+PROMPTS: tuple[ConfigKey, ...] = (
+    ConfigKey("chatPromptTemplateName", "str", "_chatonly",
+              "The prompt template of chat-only variables and of endpoints without one of their own.",
+              names="prompt-template"),
+    ConfigKey("chatCompleteAddUserAssistant", "bool", False,
+              "Puts 'User: ' and 'Assistant: ' in front of the messages of chat clients."),
+    ConfigKey("chatCompletionAddMissingAssistantGenerator", "bool", False,
+              "Ends a conversation whose last message is not the assistant's with a turn of the assistant, which is "
+              "empty, or 'Assistant:' with chatCompleteAddUserAssistant."),
+    ConfigKey("separateConversationInVariables", "bool", False,
+              "Puts conversationSeparationDelimiter between the messages in conversation variables."),
+    ConfigKey("conversationSeparationDelimiter", "str", "\n", "The text between messages in conversation variables."),
+    ConfigKey("clampPromptToContextWindow", "bool", False,
+              "Leaves out the oldest messages where a prompt would not fit the endpoint's maxContextTokenSize; "
+              "endpoints and nodes may say otherwise."),
+    ConfigKey("userWideWorkflowVariables", "object", FrozenDict(),
+              "Variables for all workflows of this user; their texts may hold placeholders."),
+    ConfigKey("partialVariableSubstitution", "bool", False,
+              "An unknown placeholder stays as written, and the others of its text are filled in all the same."),
+)
+
+LIVENESS: tuple[ConfigKey, ...] = (
+    ConfigKey("toolName", "str", "", "The tool of the client that is called.", required=True),
+    ConfigKey("arguments", "object", FrozenDict(), "The arguments of that call."),
+)
+
+CLIENTS: tuple[ConfigKey, ...] = (
+    ConfigKey("interceptOpenWebUIToolRequests", "bool", False,
+              "Answers Open WebUI's requests to choose tools with none, without running a workflow."),
+    ConfigKey("sendReasoningToClient", "bool", False,
+              "Sends what a model thinks to the client, apart from the answer."),
+    ConfigKey("livenessToolCall", "object", None,
+              "The tool call that a client in a tool loop gets in place of an empty answer.", keys=LIVENESS,
+              is_open=False),
+    ConfigKey("stream", "bool", None, "Accepted without effect, as the client decides.", inert=True),
+)
+
+SERVICES: tuple[ConfigKey, ...] = (
+    ConfigKey("connectTimeoutInSeconds", "int", 30, "How long to wait for a connection to an LLM server.", least=1),
+    ConfigKey("useOfflineWikiApi", "bool", False, "Offline-Wikipedia nodes ask their server."),
+    ConfigKey("offlineWikiApiHost", "str", "127.0.0.1", "The host of the offline-Wikipedia server."),
+    ConfigKey("offlineWikiApiPort", "int", 5728, "The port of the offline-Wikipedia server.", least=1, most=65535),
+    ConfigKey("useOfflineResearcherApi", "bool", False, "Offline-researcher nodes ask their server."),
+    ConfigKey("offlineResearcherApiHost", "str", "127.0.0.1", "The host of the offline-researcher server."),
+    ConfigKey("offlineResearcherApiPort", "int", 8890, "The port of the offline-researcher server.",
+              least=1, most=65535),
+    ConfigKey("MCPO_URL", "str", "http://localhost:8889",
+              "The address of an MCPO server, for the example scripts that call tools through one; the environment "
+              "variable of that name if not given."),
+)
+
+LAUNCH: tuple[ConfigKey, ...] = (
+    ConfigKey("description", "str", "", "A remark about this user.", inert=True),
+    ConfigKey("port", "int", 5000, "The port to listen on while this is the only user.", least=0, most=65535),
+    ConfigKey("useFileLogging", "bool", False, "Writes log files while this is the only user."),
+    ConfigKey("encryptUsingApiKey", "bool", False,
+              "Encrypts what is kept about a conversation with the API key that the client sends."),
+    ConfigKey("redactLogOutput", "bool", False, "Keeps the texts of conversations out of the log."),
+    ConfigKey("verboseLogging", "bool", None, "Accepted without effect.", inert=True),
+)
+
+USER_KEYS = (*LAUNCH, *WORKFLOW_CHOICE, *FOLDERS, *PROMPTS, *CLIENTS, *MEMORY, *SERVICES)
+USER = KeyTable(USER_KEYS)

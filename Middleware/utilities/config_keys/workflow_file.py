@@ -1,0 +1,14 @@
+"""The keys at the top of a workflow file that mean something; every other one is a variable of the workflow."""
+from __future__ import annotations
+
+from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config_data import FrozenList
+from Middleware.utilities.config_keys.key_table import KeyTable
+
+WORKFLOW_FILE_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("description", "str", "", "What the workflow does, for people; a variable like any other."),
+    ConfigKey("nodes", "list", FrozenList(), "The steps of the workflow, in the order in which they run."),
+    ConfigKey("parallelNodes", "bool", False,
+              "Nodes that do not need each other's outputs run at the same time; a variable like any other, too."),
+)
+WORKFLOW_FILE = KeyTable(WORKFLOW_FILE_KEYS)

@@ -1,0 +1,161 @@
+"""What a person did wrong where a JSON parser gave up: a sentence that says what to change, and where."""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|[{}\[\]]|\b(?:NaN|Infinity)\b|-Infinity\b')
+_WORD = re.compile(r"[^\W\d][\w$-]{0,39}")
+_NUMBER = re.compile(r"[+-]?[\d.][\w.+-]{0,39}")
+_QUOTES = "'`´‘’‚“”„«»"
+_CLOSING = {"{": "}", "[": "]"}
+_LITERALS = {"true": "true", "false": "false", "none": "null", "nil": "null", "null": "null", "undefined": "null"}
+_UTF_16 = ("ÿþ", "þÿ")  # how the byte order mark of UTF-16 reads in Western code pages
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """``message`` is without a full stop; ``position`` is an index into the text, its length at the most."""
+
+    message: str
+    position: int
+
+
+def explain(problem: str, text: str, position: int) -> Mistake:
+    """The mistake behind ``problem``, which ``json`` reports at ``position`` of ``text``."""
+    if text[:2] in _UTF_16 or "\0" in text[:2]:
+        return Mistake("the file is UTF-16; save it as UTF-8", 0)
+    if problem.startswith(("Unterminated string", "Invalid control character")):
+        return _broken_text(text, position)
+    if "escape" in problem:
+        return Mistake(r"in a text a backslash is written twice (C:\\Models), or as a forward slash (C:/Models)",
+                       position)
+    return _Place(problem, text, position).mistake()
+
+
+def constant_position(text: str, name: str) -> int:
+    """Where the word ``name``, such as NaN, stands outside of texts; 0 if it does not."""
+    return next((match.start() for match in _TOKEN.finditer(text) if match.group() == name), 0)
+
+
+def _broken_text(text: str, position: int) -> Mistake:
+    char = text[position:position + 1]
+    if char == "\t":
+        return Mistake(r"a tab stands in a text; write \t", position)
+    if char in ("\n", "\r", '"', ""):
+        return Mistake(r"a text has no closing quotation mark on its line (a line break in a text is written \n)",
+                       position)
+    return Mistake(f"a control character (U+{ord(char):04X}) stands in a text; write \\u{ord(char):04x}", position)
+
+
+class _Place:
+    """The place where the parser gave up: ``char`` is what it met, ``last`` what stands before that."""
+
+    def __init__(self, problem: str, text: str, position: int) -> None:
+        self.problem, self.text = problem, text
+        while position < len(text) and text[position].isspace():
+            position += 1
+        if problem.startswith("Illegal trailing comma"):  # Python 3.13 points at the comma
+            position = len(text) - len(text[position + 1:].lstrip())
+        self.position, self.char = position, text[position:position + 1]
+        before = text[:position].rstrip()
+        self.end, self.last = len(before), before[-1:]
+
+    def mistake(self) -> Mistake:
+        return (self._anywhere() or self._comma() or self._extra() or self._separator() or self._value()
+                or self._at(_PLAIN.get(self.problem, self.problem[:1].lower() + self.problem[1:])))
+
+    def _at(self, message: str, position: int | None = None) -> Mistake:
+        return Mistake(message, self.position if position is None else position)
+
+    def _anywhere(self) -> Mistake | None:
+        """Things that JSON never has, and the end of the file."""
+        rest = self.text[self.position:self.position + 7]
+        if not self.char:
+            opened = self._open_bracket()
+            return self._at(f"the file ends too early: the '{self.text[opened]}' of line {self._line(opened)} is not "
+                            "closed" if opened is not None else "the file ends too early")
+        if rest.startswith(("//", "/*", "#", "<!--")):
+            return self._at("JSON has no comments; keep the remark as a text under a key such as \"_comment\"")
+        if rest in ("<<<<<<<", "=======", ">>>>>>>"):
+            return self._at("this is a mark of a merge conflict")
+        if self.char in _QUOTES:
+            return self._at(f'texts and keys stand in straight double quotation marks ("), not in {self.char}')
+        return None
+
+    def _comma(self) -> Mistake | None:
+        if self.last == "," and self.char in ("}", "]"):
+            return self._at(f"there is a comma before the closing '{self.char}'", self.end - 1)
+        if self.char == "," and self.last in (",", "[", "{"):
+            return self._at("there is a comma without an entry before it")
+        return None
+
+    def _extra(self) -> Mistake | None:
+        if self.problem != "Extra data":
+            return None
+        if self.char in ("}", "]"):
+            return self._at(f"there is one '{self.char}' too many")
+        return self._at("the JSON is complete before this; is there a closing bracket too many, or a second object?")
+
+    def _separator(self) -> Mistake | None:
+        if self.problem.startswith("Expecting ':'"):
+            return self._at(f"between a key and its value stands ':', not '{self.char}'" if self.char in "=;,"
+                            else "after a key ':' and a value are expected; are its quotation marks right?")
+        if not self.problem.startswith("Expecting ','"):
+            return None
+        opened = self._open_bracket()
+        bracket = self.text[opened] if opened is not None else ""
+        if self.char in ("}", "]") or (self.char == ":" and bracket == "["):
+            wanted = _CLOSING.get(bracket, "")
+            return self._at(f"'{self.char}' cannot stand here: the '{bracket}' of line {self._line(opened or 0)} is "
+                            f"not closed by '{wanted}'")
+        adjacent = self.end == self.position
+        if adjacent and self.last.isalnum() and (self.char.isalnum() or self.char == "."):
+            return self._at(f"this is no number: {self._number(self._number_start())}", self._number_start())
+        if self.last == '"' and self.char.isalpha() and (adjacent or self.char not in "tfn"):
+            return self._at('a quotation mark inside a text is written \\"', self.end - 1)
+        if self.char in ":=;":
+            return self._at(f"a comma is expected here, not '{self.char}'")
+        before, here = self._line(self.end), self._line(self.position)
+        return self._at("a comma is missing before this" + (f", at the end of line {before}" if before < here else ""))
+
+    def _value(self) -> Mistake | None:
+        """A key or a value is expected, and something else is there."""
+        word = _WORD.match(self.text, self.position)
+        as_key = self.problem.startswith("Expecting property name")
+        if word and not as_key and word.group().lower() in _LITERALS:
+            return self._at(f"'{word.group()}' is written {_LITERALS[word.group().lower()]} in JSON")
+        if word:
+            return self._at(f"the {'key' if as_key else 'text'} '{word.group()}' needs double quotation marks")
+        if as_key:
+            return None
+        if self.char in ",}]" and self.last == ":":
+            return self._at("the key has no value")
+        return self._at(f"this is no number: {self._number(self.position)}") if self.char in "+.-" else None
+
+    def _number_start(self) -> int:
+        start = self.position
+        while start and (self.text[start - 1].isalnum() or self.text[start - 1] in ".+-"):
+            start -= 1
+        return start
+
+    def _number(self, start: int) -> str:
+        match = _NUMBER.match(self.text, start)
+        return match.group() if match else self.char
+
+    def _open_bracket(self) -> int | None:
+        """Where the innermost bracket opens that is not closed before this place."""
+        waiting: list[int] = []
+        for match in _TOKEN.finditer(self.text, 0, self.position):
+            if match.group() in _CLOSING:
+                waiting.append(match.start())
+            elif match.group() in ("}", "]") and waiting:
+                waiting.pop()
+        return waiting[-1] if waiting else None
+
+    def _line(self, position: int) -> int:
+        return self.text.count("\n", 0, position) + 1
+
+
+_PLAIN = {"Expecting property name enclosed in double quotes": "a key in double quotation marks is expected here",
+          "Expecting value": "a value is expected here"}
