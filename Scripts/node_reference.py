@@ -5,23 +5,17 @@
 """
 from __future__ import annotations
 
-import argparse
 import inspect
-import json
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from Middleware.common.constants import VALID_NODE_TYPES
-from Middleware.workflows.handlers.base.base_workflow_node_handler import (
-    COMMON_KEYS,
-    BaseHandler,
-    FamilyHandler,
-    NodeKey,
-)
+from Middleware.models.config_key import ConfigKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler, FamilyHandler
 from Middleware.workflows.managers.workflow_manager import HANDLER_CLASSES
+from Scripts import generated_files, key_tables
 
-PATH = Path(__file__).resolve().parents[1] / "Docs" / "User" / "nodes.md"
+PATH = generated_files.ROOT / "Docs" / "User" / "nodes.md"
 INTRODUCTION = """\
 # Node types
 
@@ -30,7 +24,8 @@ the program declares them (`python -m Scripts.node_reference` writes it).
 
 *Variables*: **all** means that every variable works in the value, such as `{agent1Output}` or
 `{chat_user_prompt_last_one}` ([variables](variables.md)); **early** means those that are known before the node's
-endpoint is: custom variables, inputs, and outputs of nodes that are done. Elsewhere braces are ordinary text.
+endpoint is: custom variables, inputs, and outputs of nodes that are done. Elsewhere braces are ordinary text. *Values*
+are the only ones that mean something, or what a name stands for.
 """
 PARALLEL = """\
 ## Nodes at the same time
@@ -52,51 +47,33 @@ def node_classes() -> Iterable[type[BaseHandler]]:
 
 def render() -> str:
     """The page."""
-    parts = [INTRODUCTION, "## Keys of every node\n", _table(COMMON_KEYS)]
+    parts = [INTRODUCTION, "## Keys of every node\n", key_tables.table(COMMON_KEYS, COLUMNS)]
     for node in sorted(node_classes(), key=lambda node: min(map(_position, node.KEYS))):
         for node_type in sorted(node.KEYS, key=_position):
-            parts += [f"## {node_type}\n", _summary(node),
-                      _table(node.KEYS[node_type])]
+            parts += [f"## {node_type}\n", summary(node) + "\n", key_tables.table(node.KEYS[node_type], COLUMNS)]
     return "\n".join([*parts, PARALLEL])
 
 
-def _summary(node: type[BaseHandler]) -> str:
+def summary(node: type[BaseHandler]) -> str:
     """The first paragraph of a handler's docstring."""
-    return inspect.cleandoc(node.__doc__ or "").split("\n\n")[0].replace("``", "`") + "\n"
+    return inspect.cleandoc(node.__doc__ or "").split("\n\n")[0].replace("``", "`")
 
 
 def _position(node_type: str) -> int:
     return VALID_NODE_TYPES.index(node_type)
 
 
-def _table(keys: Iterable[NodeKey]) -> str:
-    rows = [f"| `{key.name}` | {key.kind} | {_default(key)} | {_variables(key)} | {key.meaning} |" for key in keys]
-    if not rows:
-        return "It has no keys of its own.\n"
-    return "\n".join(["| Key | Type | Default | Variables | Meaning |", "|---|---|---|---|---|", *rows, ""])
+def _variables(key: ConfigKey) -> str:
+    return {"full": "all", "early": "early"}.get(getattr(key, "variables", ""), "")
 
 
-def _default(key: NodeKey) -> str:
-    if key.required:
-        return "required"
-    if key.default is None:
-        return ""
-    default = list(key.default) if isinstance(key.default, tuple) else key.default
-    return f"`{json.dumps(default, ensure_ascii=False)}`"
-
-
-def _variables(key: NodeKey) -> str:
-    return {"full": "all", "early": "early"}.get(key.variables, "")
+COLUMNS = {"Key": key_tables.name, "Type": lambda key: key.kind, "Default": key_tables.default,
+           "Variables": _variables, "Values": key_tables.values, "Meaning": key_tables.meaning}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    page = render()
-    if parser.parse_args().check:
-        return int(not PATH.exists() or PATH.read_text(encoding="utf-8") != page)
-    PATH.write_text(page, encoding="utf-8", newline="\n")
-    return 0
+    """Write the page or check it."""
+    return generated_files.run(__doc__, {PATH: render()})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""Files that scripts write from what the program declares, and may compare with what they would write now."""
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+Files = Mapping[Path, str]
+"""Path -> what the file holds, with ``\\n`` as the end of a line."""
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """A command line with ``--check``."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a file is not current")
+    return made
+
+
+def run(description: str | None, files: Files, argv: Sequence[str] | None = None) -> int:
+    """Write the files, or with ``--check`` name those that are not current. Returns the exit status."""
+    return write_or_check(files, parser(description).parse_args(argv).check)
+
+
+def write_or_check(files: Files, check: bool) -> int:
+    """Write what is not current, or only name it. Returns the exit status."""
+    stale = stale_files(files)
+    for path in stale:
+        if check:
+            print(f"not current: {path}", file=sys.stderr)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(files[path], encoding="utf-8", newline="\n")
+    return int(check and bool(stale))
+
+
+def stale_files(files: Files) -> list[Path]:
+    """Those that are missing or hold something else."""
+    return [path for path, text in files.items() if _content(path) != text.encode("utf-8")]
+
+
+def _content(path: Path) -> bytes | None:
+    """What the file holds, as on a system whose lines end in ``\\n``: a checkout may have changed that."""
+    return path.read_bytes().replace(b"\r\n", b"\n") if path.is_file() else None

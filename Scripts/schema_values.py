@@ -1,0 +1,181 @@
+"""JSON Schemas of declared keys: what may stand in them, as tolerant as the program, with what an editor shows."""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from Middleware.llmapis.samplers import NULL_MARKER
+from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config_keys.samplers import PRESET_SAMPLER_KEYS
+from Middleware.workflows.validation.key_checks import REMARKS
+from Middleware.workflows.validation.value_checks import CASELESS
+from Scripts import key_tables
+
+Schema = dict[str, Any]
+
+WHOLE_NUMBER = r"\s*[+-]?[0-9]+\s*"
+WHOLE_NUMBER_OF_FILE = r"\s*[+-]?[0-9]+(\.0*)?([eE]\+?[0-9]+)?\s*"
+NUMBER = r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*"
+PLACEHOLDER = r"\{"
+BLANK, NOT_BLANK = r"^\s*$", r"\S"
+
+TYPES = {"str": "string", "bool": "boolean", "int": "integer", "number": "number", "list": "array", "object": "object"}
+MESSAGES = {"bool": "It must be true or false.", "int": "It must be a whole number.", "number": "It must be a number."}
+
+
+def of_key(key: ConfigKey) -> Schema:
+    """The schema of a key's value, with title, description and default."""
+    schema: Schema = {"title": _title(key), "description": describe(key)}
+    default = plain(key.default)
+    if not key.required and default not in (None, "", [], {}):
+        schema["default"] = default
+    if key.choices:
+        return schema | _choices(key)
+    if key.kind in MESSAGES and not key.also:
+        schema["errorMessage"] = MESSAGES[key.kind]  # editors that know it show it in place of one about types
+    return schema | (values(key) if key.kind in TYPES else {})
+
+
+def of_object(keys: Iterable[ConfigKey], is_open: bool) -> Schema:
+    """The schema of an object with these keys. One that is not open takes beyond them only what people write
+    for themselves."""
+    keys = list(keys)
+    schema: Schema = {"type": "object", "properties": {key.name: of_key(key) for key in keys}}
+    required = [key.name for key in keys if key.required]
+    if required:
+        schema["required"] = required
+    if not is_open:
+        schema["patternProperties"] = remarks()
+        schema["additionalProperties"] = False
+    return schema
+
+
+def remarks() -> Schema:
+    """Keys that people write for themselves, whatever they hold."""
+    return {"^([^A-Za-z]|$)": {}, _any_of_words(REMARKS): {}}
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+def describe(key: ConfigKey) -> str:
+    """The key's meaning in whole sentences."""
+    sentences = [key.meaning]
+    if key.inert and "without effect" not in key.meaning:
+        sentences.append("Has no effect.")
+    if getattr(key, "variables", "none") != "none":
+        sentences.append("Variables work here." if getattr(key, "variables", "") == "full" else
+                         "Variables that are known before the endpoint is work here.")
+    return " ".join(sentences)
+
+
+def _title(key: ConfigKey) -> str:
+    named = key_tables.named(key)
+    return f"{key.name}: {key_tables.kinds(key)}" + (f", names {named}" if named else "")
+
+
+def plain(value: Any) -> Any:
+    """JSON data without the types that declarations use to stay unchanged."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+
+# -- what is right -----------------------------------------------------------------------------------------------------
+
+def _choices(key: ConfigKey) -> Schema:
+    words = [*key.choices, *([] if key.required else [None])]
+    others = [PLACEHOLDER] if getattr(key, "variables", "none") != "none" else []
+    if not _is_of_node(key) and not key.required:
+        others.append(BLANK)
+    if key.name in CASELESS:
+        others.append(caseless(key.choices))
+    return {"anyOf": [{"enum": words}, {"type": "string", "pattern": "|".join(others)}]} if others else {"enum": words}
+
+
+def caseless(choices: Iterable[str]) -> str:
+    """The pattern of choices that may be written in any case."""
+    return rf"^\s*({_any_of_words(choices)})\s*$"
+
+
+def values(key: ConfigKey) -> Schema:
+    """The rules for a value of the key's kinds. Each rule is about one JSON type only, so that they can stand beside
+    each other."""
+    schema: Schema = {}
+    types: list[str] = []
+    for kind in (key.kind, *key.also):
+        for name in _json_types(key, kind):
+            types += [name] if name not in types else []
+        schema |= _rules(key, kind)
+    if "str" in (key.kind, *key.also) and not key.required:
+        schema.pop("pattern", None)
+    elif key in PRESET_SAMPLER_KEYS:
+        types += ["string"] if "string" not in types else []
+        schema["pattern"] = "|".join(filter(None, (schema.get("pattern"), f"^{NULL_MARKER}$")))
+    if not key.required:
+        types.append("null")
+    return {"type": types[0] if len(types) == 1 else types} | schema
+
+
+def _json_types(key: ConfigKey, kind: str) -> list[str]:
+    if kind == "str":
+        return ["string", *(["number", "boolean"] if _is_of_node(key) else [])]
+    if kind in ("int", "number"):
+        return [TYPES["number" if _is_of_node(key) else kind], "string"]
+    return [TYPES[kind], *(["string"] if kind == "bool" else [])]
+
+
+def _rules(key: ConfigKey, kind: str) -> Schema:
+    if kind == "str":
+        return {"pattern": NOT_BLANK, "patternErrorMessage": "It must not be blank."} if key.required else {}
+    if kind == "bool":
+        return {"pattern": rf"^\s*({_in_any_case('true')}|{_in_any_case('false')})?\s*$"}
+    if kind in ("int", "number"):
+        return _number(key, kind)
+    if kind == "list":
+        return {"items": _entry(key)} if key.entries or key.keys else {}
+    return _object(key)
+
+
+def _number(key: ConfigKey, kind: str) -> Schema:
+    limits = {"minimum": key.least, "maximum": key.most}
+    return {"pattern": _number_text(key, kind)} | {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def _number_text(key: ConfigKey, kind: str) -> str:
+    """What a text must look like to count as a number. Texts in which all variables work must have one."""
+    if not _is_of_node(key):
+        return f"^{WHOLE_NUMBER_OF_FILE if kind == 'int' else NUMBER}$|^$"
+    text = f"^{WHOLE_NUMBER if kind == 'int' else NUMBER}$"
+    variables = getattr(key, "variables", "none")
+    return PLACEHOLDER if variables == "full" else text if variables == "none" else f"{text}|{PLACEHOLDER}"
+
+
+def _object(key: ConfigKey) -> Schema:
+    if key.keys:
+        return {name: rule for name, rule in of_object(key.keys, key.is_open).items() if name != "type"}
+    return {"patternProperties": remarks(), "additionalProperties": _entry(key)} if key.entries else {}
+
+
+def _entry(key: ConfigKey) -> Schema:
+    """One entry of a list or object. A number counts as a text; in an object null is no entry."""
+    if key.keys and key.kind == "list":
+        return of_object(key.keys, key.is_open)
+    if key.entries not in TYPES:
+        return {}
+    names = [*_json_types(key, key.entries), *(["number"] if key.entries == "str" else []),
+             *(["null"] if key.kind == "object" else [])]
+    return {"type": names}
+
+
+def _is_of_node(key: ConfigKey) -> bool:
+    return hasattr(key, "variables")
+
+
+def _any_of_words(words: Iterable[str]) -> str:
+    return "|".join(map(_in_any_case, words))
+
+
+def _in_any_case(word: str) -> str:
+    """A pattern without flags, which JSON Schema does not know."""
+    return "".join(f"[{letter.upper()}{letter}]" if letter.isalpha() else re.escape(letter) for letter in word)
