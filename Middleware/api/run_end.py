@@ -16,8 +16,6 @@ from Middleware.workflows.events import Listeners, default_listeners
 
 logger = logging.getLogger(__name__)
 
-BACKGROUND_LIMIT_SECONDS = 3600
-
 
 def finish_run(request: RequestContext, context: contextvars.Context, items: Iterator[Any] | None) -> None:
     """Run what remains of a run: on a thread of its own if nodes follow the answer, else here and now.
@@ -78,7 +76,7 @@ def _run_for_a_while(request: RequestContext, context: contextvars.Context, item
 
 def _start_timer(request: RequestContext) -> threading.Timer:
     """The timer that ends the background nodes; it never fires if the user sets no limit."""
-    limit = config_utils.user_int("backgroundNodesTimeoutInSeconds", BACKGROUND_LIMIT_SECONDS, minimum=0)
+    limit = config_utils.user_int("backgroundNodesTimeoutInSeconds")
     timer = threading.Timer(limit, request.cancel_scope.cancel, args=("background nodes took too long",))
     timer.daemon = True
     if limit:

@@ -68,7 +68,7 @@ def _discussion_id(messages: list[Message], api_key: str | None) -> str:
 
 def _without_machinery(messages: list[Message]) -> list[Message]:
     """The conversation without the liveness calls of earlier answers, for users who have such a call."""
-    liveness = LivenessCall.of(config_utils.user_settings().get("livenessToolCall"))
+    liveness = LivenessCall.of(config_utils.user_setting("livenessToolCall"))
     return clean_up(messages, liveness) if liveness else messages
 
 

@@ -6,8 +6,8 @@ import difflib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 from Middleware.api.browser_safety import ANY, NULL, normal_origin
 from Middleware.cli.console import say
@@ -55,7 +55,31 @@ def build_parser(program: str | None = None) -> argparse.ArgumentParser:
     """The parser shared by ``server.py``, ``run_waitress.py`` and ``run_eventlet.py``."""
     parser = argparse.ArgumentParser(
         prog=program, allow_abbrev=False,
-        description="WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows.")
+        description="WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows. "
+                    "Instead of the flags a command can stand first: check (see check --help).")
+    _add_places(parser)
+    _add_launch_flags(parser)
+    parser.add_argument("--version", action="version", version=f"WilmerAI {VERSION}")
+    parser.add_argument("positionals", nargs="*", metavar="ConfigDirectory User",
+                        help="the older short form of the two flags")
+    return parser
+
+
+def build_command_parser(program: str, description: str) -> argparse.ArgumentParser:
+    """The parser of a sub-command that needs to know where everything lies.
+
+    It accepts the other flags of the launchers, too, so that the command's word can be put in front of a command line
+    as it is; they have no effect.
+    """
+    parser = argparse.ArgumentParser(prog=program, allow_abbrev=False, description=description)
+    _add_places(parser)
+    _add_launch_flags(parser, help=argparse.SUPPRESS)
+    parser.add_argument("positionals", nargs="*", metavar="ConfigDirectory User",
+                        help="the older short form of the two flags")
+    return parser
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--ConfigDirectory", metavar="P", help="the Configs folder (default: <public directory>/Configs)")
     add("--PublicDirectory", metavar="P", help="parent of Configs, DiscussionIds, SqlLiteDBs and logs "
@@ -65,6 +89,13 @@ def build_parser(program: str | None = None) -> argparse.ArgumentParser:
     add("--LoggingDirectory", metavar="P", help="folder of the log files; <user> stands for the user's name")
     add("--UserLevelSqlLiteDirectory", metavar="P", help="folder of the lock databases")
     add("--DiscussionDirectory", metavar="P", help="folder of the stored conversations")
+
+
+def _add_launch_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
+    """Flags that say how to serve. ``instead`` takes the place of what is said about each."""
+    def add(*names: str, **options: Any) -> None:
+        parser.add_argument(*names, **{**options, **instead})
+
     add("--file-logging", action="store_true", default=None, help="also write the log to a file")
     add("--port", type=int, metavar="N", help="port to listen on (default: the user's, else 5000; several users: 5050)")
     add("--listen", nargs="?", const=ALL_INTERFACES, metavar="ADDRESS",
@@ -84,9 +115,6 @@ def build_parser(program: str | None = None) -> argparse.ArgumentParser:
         help="largest request body in megabytes, 0 = any size (default: %(default)s)")
     add("--log-level", type=str.upper, choices=LOG_LEVELS, help="DEBUG writes conversation text to the log "
                                                                "(default: environment WILMER_LOG_LEVEL, else INFO)")
-    add("--version", action="version", version=f"WilmerAI {VERSION}")
-    add("positionals", nargs="*", metavar="ConfigDirectory User", help="the older short form of the two flags")
-    return parser
 
 
 def parse_arguments(argv: Sequence[str] | None = None, program: str | None = None) -> LaunchArguments:
@@ -96,19 +124,33 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
     if unknown:
         _refuse(parser, unknown)
     _check(parser, raw)
+    return replace(
+        _places(raw), file_logging=raw.file_logging, port=raw.port, listen=_clean_address(raw.listen),
+        concurrency=raw.concurrency, concurrency_timeout=raw.concurrency_timeout,
+        concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb,
+        accepted_keys_file=_file(raw.accepted_keys_file),
+        allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), log_level=raw.log_level)
+
+
+def parse_command_arguments(parser: argparse.ArgumentParser,
+                            words: Sequence[str]) -> tuple[LaunchArguments, argparse.Namespace]:
+    """The places that a sub-command's words name, and all of its options. Bad values end with status 2."""
+    raw, unknown = parser.parse_known_intermixed_args(list(words))
+    if unknown:
+        _refuse(parser, unknown)
+    return _places(raw), raw
+
+
+def _places(raw: argparse.Namespace) -> LaunchArguments:
+    """The directories and users that were asked for; all else is as if not given."""
     positionals = [*raw.positionals, "", ""]
-    users = _names(raw.User) or _names([positionals[1]])
     return LaunchArguments(
         config_directory=_directory(raw.ConfigDirectory) or _directory(positionals[0]),
         public_directory=_directory(raw.PublicDirectory),
         discussion_directory=_directory(raw.DiscussionDirectory),
         sqlite_directory=_directory(raw.UserLevelSqlLiteDirectory),
         logging_directory=_directory(raw.LoggingDirectory, keep_trailing=True),
-        users=users, file_logging=raw.file_logging, port=raw.port, listen=_clean_address(raw.listen),
-        concurrency=raw.concurrency, concurrency_timeout=raw.concurrency_timeout,
-        concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb,
-        accepted_keys_file=_file(raw.accepted_keys_file),
-        allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), log_level=raw.log_level)
+        users=_names(raw.User) or _names([positionals[1]]))
 
 
 def apply_arguments(arguments: LaunchArguments) -> None:

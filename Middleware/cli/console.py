@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 WANTED_DESCRIPTORS = 8192  # a stream takes two sockets, and Waitress accepts 1000 connections
@@ -33,6 +34,11 @@ def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (goal, hard))
     except (OSError, ValueError) as error:
         say(f"WARNING: the limit of open files stays at {soft}: {error}", error_stream=True)
+
+
+def program_name(command: str) -> str:
+    """How the usage of a sub-command names it: ``server.py check``."""
+    return f"{os.path.basename(sys.argv[0]) or 'server.py'} {command}"
 
 
 def say(text: str, error_stream: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGHUP and Ctrl-Break while a launcher is loaded and prepared. Imports next to nothing."""
+"""Ctrl-C, SIGTERM, SIGHUP and Ctrl-Break where no server serves. Imports next to nothing."""
 from __future__ import annotations
 
 import os
@@ -12,10 +12,24 @@ def end_on_signals() -> None:
     Nothing is held yet that would have to be given back, and an exception in the middle of an import may be swallowed.
     Signals that are ignored stay so. For the main thread.
     """
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+    for number in _numbers():
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
+
+
+def interrupt_on_signals() -> None:
+    """From here on a signal that would end the process with status 0 raises KeyboardInterrupt.
+
+    For what must give something back, or must not be taken for done.
+    """
+    for number in _numbers():
+        if signal.getsignal(number) is _end:
+            signal.signal(number, signal.default_int_handler)
+
+
+def _numbers() -> list[int]:
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
 
 
 def _end(number: int, frame: FrameType | None) -> None:

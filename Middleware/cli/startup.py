@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.api.logging_setup import set_up_logging
-from Middleware.cli import access_notes, demo, users
+from Middleware.cli import access_notes, demo, start_check, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
+from Middleware.cli.commands import find_command
 from Middleware.cli.console import prepare_process, say
 from Middleware.cli.errors import StartError
 from Middleware.cli.listening import bind_socket, url_of
@@ -48,9 +49,10 @@ class Launch:
     demo: bool = False
 
     def announce(self) -> None:
-        """Tell the operator where the server is, once it accepts connections."""
+        """Tell the operator where the server is, once it accepts connections; the log follows with what is amiss."""
         for line in describe(self):
             say(line)
+        start_check.begin()
 
 
 def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, program: str | None = None,
@@ -61,9 +63,13 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, prog
         serve: takes the launch, announces it once it listens, and returns when the process shall end.
         threads: how many requests the server works on at a time, if that is limited.
 
-    Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 if it cannot start.
+    Returns the exit status: 0 after Ctrl-C or SIGTERM, 1 if it cannot start; that of the sub-command if the command
+    line begins with one.
     """
     prepare_process()
+    command = find_command(argv)
+    if command is not None:
+        return command()
     try:
         serve(prepare(argv, program, threads))
         say_stopped()

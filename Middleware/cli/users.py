@@ -13,9 +13,10 @@ from Middleware.cli.errors import StartError
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.user import USER
 from Middleware.utilities.path_utils import split_name
 
-DEFAULT_PORT = 5000
+DEFAULT_PORT: int = USER["port"].default
 SEVERAL_USERS_PORT = 5050
 _USER_TOKEN = re.compile(r"<user>[/\\]*")
 
@@ -31,19 +32,24 @@ def check_users() -> None:
     Raises StartError.
     """
     for user in configured_users():
-        try:
-            exists = config_utils.user_config_exists(user)
-        except ConfigurationError as error:  # a name that is a path, or several files that differ in case
-            raise StartError(f"User '{user}' cannot be used: {error}") from error
-        if not exists:
-            path = os.path.join(config_utils.get_root_config_directory(), "Users", f"{user.lower()}.json")
-            raise StartError(f"Config file not found for user '{user}': {path}{_hint(user)}")
+        require_user_file(user)
         try:
             config_utils.get_user_config_for(user)
         except ConfigurationError as error:
             say(f"WARNING: {error}", error_stream=True)
     if not configured_users():
         _check_current_user()
+
+
+def require_user_file(user: str) -> None:
+    """Raises StartError if there is no file for this user, readable or not."""
+    try:
+        exists = config_utils.user_config_exists(user)
+    except ConfigurationError as error:  # a name that is a path, or several files that differ in case
+        raise StartError(f"User '{user}' cannot be used: {error}") from error
+    if not exists:
+        path = os.path.join(config_utils.get_root_config_directory(), "Users", f"{user.lower()}.json")
+        raise StartError(f"Config file not found for user '{user}': {path}{_hint(user)}")
 
 
 def _hint(user: str) -> str:
@@ -146,5 +152,5 @@ def _setting(key: str, default: Any, consequence: str) -> Any:
     except (ConfigurationError, OSError, ValueError) as error:
         say(f"WARNING: {error} ({consequence})", error_stream=True)
         return default
-    value = config.get(key)
+    value = config.get(USER[key].name)
     return default if value is None or value == "" else value

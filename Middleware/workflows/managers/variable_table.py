@@ -131,7 +131,7 @@ class Values:
         handler = self.context.llm_handler
         if handler is None or not handler.endpoint_config:
             return extraction.ContextClamp()
-        user_flag = config_utils.user_settings().get("clampPromptToContextWindow")
+        user_flag = config_utils.user_setting("clampPromptToContextWindow")
         return extraction.context_clamp(self.node, handler.endpoint_config, user_flag, handler.max_tokens)
 
     def template(self, of_endpoint: bool) -> Mapping[str, Any] | None:
@@ -250,14 +250,14 @@ def _user_wide(name: str) -> Any:
 
 
 def _user_wide_table() -> Mapping[str, Any]:
-    table = config_utils.user_settings().get("userWideWorkflowVariables")
+    table = config_utils.user_setting("userWideWorkflowVariables")
     return table if isinstance(table, Mapping) else {}
 
 
 def _separator() -> str:
     if not config_utils.user_flag("separateConversationInVariables"):
         return "\n"
-    separator = config_utils.user_settings().get("conversationSeparationDelimiter")
+    separator = config_utils.user_setting("conversationSeparationDelimiter")
     return separator if isinstance(separator, str) else "\n"
 
 

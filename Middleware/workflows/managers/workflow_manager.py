@@ -181,6 +181,11 @@ class WorkflowManager:
             tool_choice=context.tool_choice)
 
 
+def load_check() -> LoadCheck:
+    """What has been told about workflows and the files that they name."""
+    return _load_check
+
+
 def _run_named_by_user(key: str, request_id: str, discussion_id: str | None, messages: list[Message],
                        api_key: str | None) -> Any:
     name = config_utils.user_name_setting(key)

@@ -17,6 +17,8 @@ from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.locking_service import locking_service
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config_keys.workflow_file import WORKFLOW_FILE
 from Middleware.utilities.sensitive_logging_utils import mask_url
 from Middleware.utilities.streaming_utils import (
     lowercase_tool_call_names,
@@ -62,7 +64,7 @@ class WorkflowProcessor:
         self.listeners = listeners
         self.inputs = {f"agent{number}Input": text for number, text in enumerate(run.scoped_inputs, 1)}
         self.outputs: dict[str, Any] = {}
-        self.responder_index = self._find_responder()
+        self.responder_index = find_responder(run.nodes)
         self.override_index = self._find_override_target()
         self.record = RunRecord(run)
         self.times = MessageTimes(run)
@@ -73,7 +75,7 @@ class WorkflowProcessor:
         self.listeners.tell("run_started", self.record)
         try:
             self.times.begin()
-            if as_flag(self.run.variables.get("parallelNodes")):
+            if WORKFLOW_FILE.flag(self.run.variables, "parallelNodes"):
                 yield from self._run_in_parallel()
             else:
                 for index in range(len(self.run.nodes)):
@@ -155,6 +157,8 @@ class WorkflowProcessor:
         finally:
             leave_node(site, before)
         self.outputs[f"agent{index + 1}Output"] = output
+        if self.run.request.trial is not None:
+            self.run.request.trial.delivered(self.record, index + 1, output)
         return NodeExecutionInfo(index + 1, node_type, _summary_name(context.config, name),
                                  *_endpoint_and_url(context.llm_handler), time.perf_counter() - started)
 
@@ -185,13 +189,6 @@ class WorkflowProcessor:
         return EarlyTerminationException(f"Request {self.run.request_id} was cancelled", CANCELLED)
 
     # -- which node does what ------------------------------------------------------------------------------------
-    def _find_responder(self) -> int:
-        for index, node in enumerate(self.run.nodes):
-            flag = node["is_responder"] if "is_responder" in node else node.get("returnToUser", False)
-            if as_flag(flag):
-                return index
-        return len(self.run.nodes) - 1
-
     def _find_override_target(self) -> int:
         if self.run.system_prompt_override is None and self.run.prompt_override is None:
             return -1
@@ -233,7 +230,7 @@ class WorkflowProcessor:
     def _early(self, text: str) -> str:
         return self.variables.apply_early_variables(
             text, self.inputs, self.run.variables, self.outputs, self.run.discussion_id,
-            config_utils.get_config_value("userWideWorkflowVariables"))
+            config_utils.user_setting("userWideWorkflowVariables"))
 
     def _llm_handler(self, context: ExecutionContext) -> LlmHandler:
         config = context.config
@@ -256,6 +253,10 @@ class WorkflowProcessor:
         return None
 
     def _call(self, context: ExecutionContext, node_type: str) -> Any:
+        trial = self.run.request.trial
+        stand_in = trial.stand_in(context) if trial is not None else None
+        if stand_in is not None:
+            return stand_in
         handler = self.node_handlers.get(node_type)
         if handler is None:
             raise ConfigValueError(f"node type '{node_type}' is known but not part of this version",
@@ -357,7 +358,7 @@ class WorkflowProcessor:
         return "".join(parts)
 
     def _liveness(self) -> Mapping[str, Any] | None:
-        value = config_utils.get_config_value("livenessToolCall") if self.run.non_responder is None else None
+        value = config_utils.user_setting("livenessToolCall") if self.run.non_responder is None else None
         return value if isinstance(value, Mapping) else None
 
     def _announce(self, context: ExecutionContext, output: Any) -> Any:
@@ -379,6 +380,15 @@ class WorkflowProcessor:
             request.endpoint = outcome.endpoint_name or request.endpoint
             request.usage, request.finish_reason = outcome.usage, outcome.finish_reason
             request.reasoning, request.fingerprint = outcome.reasoning, outcome.fingerprint
+
+
+def find_responder(nodes: Sequence[Mapping[str, Any]]) -> int:
+    """The index of the node whose output is the answer: the first that says so, else the last; -1 without nodes."""
+    for index, node in enumerate(nodes):
+        flag = node["is_responder"] if "is_responder" in node else node.get("returnToUser", False)
+        if as_flag(flag):
+            return index
+    return len(nodes) - 1
 
 
 def is_stream(result: Any) -> TypeGuard[Generator[dict[str, Any], None, None]]:
@@ -420,7 +430,8 @@ def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
         return "", ""
     outcome = getattr(handler.llm, "outcome", None)
     config = getattr(outcome, "endpoint_config", None) or handler.endpoint_config or {}
-    return getattr(outcome, "endpoint_name", "") or handler.endpoint_name, mask_url(str(config.get("endpoint") or ""))
+    url = str(ENDPOINT.value(config, "endpoint") or "")
+    return getattr(outcome, "endpoint_name", "") or handler.endpoint_name, mask_url(url)
 
 
 def _nearest_type(node_type: Any) -> str:

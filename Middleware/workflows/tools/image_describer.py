@@ -14,6 +14,7 @@ from Middleware.services.direct_calls import answer_text, raise_if_cancelled, ru
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.vision_cache import RecentDescriptions, recent_descriptions
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
 from Middleware.utilities.prompt_extraction_utils import context_clamp, extract_last_n_turns, message_text
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 
@@ -123,7 +124,7 @@ class ImageDescriber:
         handler = self._context.llm_handler
         assert handler is not None
         return context_clamp(self._context.config, handler.endpoint_config,
-                             config_utils.user_settings().get("clampPromptToContextWindow"),
+                             config_utils.user_setting("clampPromptToContextWindow"),
                              handler.max_tokens).budget is not None
 
     # -- what a description depends on ---------------------------------------------------------------------------
@@ -135,9 +136,11 @@ class ImageDescriber:
             [message.get("role"), message_text(message)]
             for message in self._messages[:index + 1] if not isinstance(message, VisionNote)]
         material = [
-            config_utils.get_current_username(), context.api_key, context.request_id if context.discussion_id else "",
-            handler.endpoint_name, handler.llm.presetname, handler.max_tokens, handler.endpoint_config.get("endpoint"),
-            handler.endpoint_config.get("modelNameToSendToAPI"), *self._texts, conversation,
+            config_utils.get_current_username(), context.api_key,
+            context.request_id if context.discussion_id or context.request.trial is not None else "",
+            handler.endpoint_name, handler.llm.presetname, handler.max_tokens,
+            *(handler.endpoint_config.get(ENDPOINT[key].name) for key in ("endpoint", "modelNameToSendToAPI")),
+            *self._texts, conversation,
             {key: value for key, value in context.config.items() if key not in UNSHAPING_KEYS}, image]
         return hashlib.sha256(json.dumps(material, sort_keys=True, default=str).encode()).hexdigest()
 

@@ -2,17 +2,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, WilmerError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.mcp_server import MCP_SERVER, TRANSPORTS
 from Middleware.utilities.path_utils import is_flat_name
 from Middleware.utilities.sensitive_logging_utils import MASK, mask_url
 
-TRANSPORTS = ("stdio", "sse", "streamable_http")
 SHORTEST_SECRET = 6
 Texts = tuple[tuple[str, str], ...]
 
@@ -75,9 +75,10 @@ class _Reader:
         self.name, self.data = name, data
 
     def server(self) -> McpServer:
-        transport = self.data.get("transport")
+        transport = MCP_SERVER.value(self.data, "transport")
         if transport not in TRANSPORTS:
-            raise self._error(f"has the transport {transport!r}; it must be 'stdio', 'sse' or 'streamable_http'")
+            written = self.data.get("transport")
+            raise self._error(f"has the transport {written!r}; it must be {_either(TRANSPORTS)}")
         if transport == "stdio":
             return McpServer(self.name, transport, command=os.path.expanduser(self._needed("command", transport)),
                              args=self._args(), env=self._texts("env"), cwd=self._folder())
@@ -87,9 +88,7 @@ class _Reader:
         return MCPToolCallError(f"MCP server config '{self.name}' {problem}.")
 
     def _text(self, key: str) -> str:
-        value = self.data.get(key)
-        if value is None:
-            return ""
+        value = MCP_SERVER.value(self.data, key)
         if not isinstance(value, str) or "\0" in value:
             raise self._error(f"has a '{key}' that is no text")
         return value.strip()
@@ -117,13 +116,13 @@ class _Reader:
         return folder or None
 
     def _args(self) -> tuple[str, ...]:
-        values = self.data.get("args") or []
+        values = MCP_SERVER.value(self.data, "args") or []
         if not isinstance(values, list) or not all(_is_plain(value) for value in values):
             raise self._error("needs a list of texts as 'args'")
         return tuple(str(value) for value in values)
 
     def _texts(self, key: str) -> Texts:
-        values = self.data.get(key) or {}
+        values = MCP_SERVER.value(self.data, key) or {}
         if not isinstance(values, dict) or not all(_is_plain(value) for value in values.values()):
             raise self._error(f"needs an object of texts as '{key}'")
         return tuple((name, str(value)) for name, value in values.items())
@@ -133,3 +132,8 @@ def _is_plain(value: Any) -> bool:
     """A text, or a number that somebody wrote without quotes."""
     return (isinstance(value, str) and "\0" not in value) or (
         isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _either(words: Sequence[str]) -> str:
+    *first, last = (f"'{word}'" for word in words)
+    return f"{', '.join(first)} or {last}"

@@ -14,11 +14,11 @@ from Middleware.services.service_http import (
     service_http,
 )
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.user import USER
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 8890
+DEFAULT_HOST = USER["offlineResearcherApiHost"].default
 MAX_CONNECT_SECONDS = 5.0
 
 DISABLED = "offline_researcher_disabled"
@@ -66,8 +66,8 @@ class OfflineResearcherApiClient:
         return reply.value
 
     def _post(self, payload: dict[str, Any], timeout: float) -> ServiceReply:
-        host = str(config_utils.get_config_value("offlineResearcherApiHost") or "").strip() or DEFAULT_HOST
-        port = config_utils.user_int("offlineResearcherApiPort", DEFAULT_PORT)
+        host = str(config_utils.user_setting("offlineResearcherApiHost") or "").strip() or DEFAULT_HOST
+        port = config_utils.user_int("offlineResearcherApiPort")
         return self._http.call(
             ServiceRequest.post(host, port, "/search", payload, read_timeout=timeout,
                                 connect_timeout=min(MAX_CONNECT_SECONDS, timeout)), self._scope)

@@ -8,11 +8,11 @@ from typing import Any
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.service_http import ServiceHttp, ServiceReply, ServiceRequest, service_http
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.user import USER
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 5728
+DEFAULT_HOST = USER["offlineWikiApiHost"].default
 
 DISABLED = "No additional information provided"
 NO_TEXT = "No text element found"
@@ -81,8 +81,8 @@ class OfflineWikiApiClient:
         return f"I'm sorry, I couldn't find any Wikipedia information about '{prompt}'."
 
     def _call(self, path: str, parameters: dict[str, Any]) -> ServiceReply:
-        host = str(config_utils.get_config_value("offlineWikiApiHost") or "").strip() or DEFAULT_HOST
-        port = config_utils.user_int("offlineWikiApiPort", DEFAULT_PORT)
+        host = str(config_utils.user_setting("offlineWikiApiHost") or "").strip() or DEFAULT_HOST
+        port = config_utils.user_int("offlineWikiApiPort")
         return self._http.call(ServiceRequest.get(host, port, path, parameters), self._scope)
 
 

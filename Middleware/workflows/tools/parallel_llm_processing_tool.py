@@ -82,7 +82,7 @@ class ParallelLlmProcessingTool:
             return text
         return str(context.workflow_variable_service.apply_early_variables(
             text, context.agent_inputs, context.workflow_config, context.agent_outputs, context.discussion_id,
-            config_utils.user_settings().get("userWideWorkflowVariables")))
+            config_utils.user_setting("userWideWorkflowVariables")))
 
 
 class _Work:

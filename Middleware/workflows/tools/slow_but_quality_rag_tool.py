@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from Middleware.llmapis.api_types import is_on
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import first_time_told
 from Middleware.services.direct_calls import raise_if_cancelled, unstreamed
 from Middleware.services.memory_settings import MemorySettings, load_memory_settings
 from Middleware.services.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
 from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.search_utils import CHUNK_BREAK, search_conversation, search_memories
@@ -171,7 +171,7 @@ def _sees_but_a_part(context: ExecutionContext) -> bool:
 
 def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHandler:
     """The node's LLM, unstreamed. The prompt is a whole user turn, so that the endpoint may open the answer's."""
-    opens = is_on(handler.endpoint_config, "addGenerationPrompt") and not as_flag(
+    opens = ENDPOINT.flag(handler.endpoint_config, "addGenerationPrompt") and not as_flag(
         context.config.get("blockGenerationPrompt"))
     return dataclasses.replace(unstreamed(handler, context.request.cancel_scope), add_generation_prompt=opens)
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from Middleware.utilities.sensitive_logging_utils import MASK, SECRET_KEYS, mask
 
 Severity = Literal["error", "warning", "note"]
 
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 MAX_QUOTED = 80
 MAX_LISTED = 40
 
@@ -22,10 +23,12 @@ class Finding:
         severity: ``error`` (cannot work as written), ``warning`` (runs, but hardly as meant) or ``note`` (often meant).
         file: relative to the config root, with forward slashes.
         json_path: such as ``nodes[2].prompt``.
-        line: in the file, from 1; None if it is not known.
+        line, column: in the file, from 1; None if it is not known.
         expected: what would have been right, if that can be said.
         suggestion: the nearest thing that exists, if one is near.
         asked_by: for a file that is no workflow: the file of the workflow that needs it.
+        users: whose settings it holds for, if not for those of all who have to do with the file.
+        about: the finding says nothing but that this file, which is named at the place, cannot be used.
     """
 
     severity: Severity
@@ -36,13 +39,21 @@ class Finding:
     expected: str = ""
     suggestion: str = ""
     asked_by: str = ""
+    column: int | None = None
+    users: tuple[str, ...] = ()
+    about: str = ""
 
     def __str__(self) -> str:
         line = f" (line {self.line})" if self.line is not None else ""
+        return f"{self.severity:<7}  {self.json_path or 'the file'}{line}: {self.text}"
+
+    @property
+    def text(self) -> str:
+        """The message with what was expected and probably meant."""
         expected = f" Expected: {self.expected}." if self.expected else ""
         hint = f" Did you mean '{self.suggestion}'?" if self.suggestion else ""
         end = "." if (expected or hint) and not self.message.endswith((".", "?")) else ""
-        return f"{self.severity:<7}  {self.json_path or 'the file'}{line}: {self.message}{end}{expected}{hint}"
+        return f"{self.message}{end}{expected}{hint}"
 
 
 def report(findings: Sequence[Finding]) -> str:
@@ -54,6 +65,25 @@ def report(findings: Sequence[Finding]) -> str:
 def only_notes(findings: Iterable[Finding]) -> bool:
     """Whether nothing among the findings is more than a note."""
     return all(finding.severity == "note" for finding in findings)
+
+
+def distinct(findings: Iterable[Finding], bad_files: Container[str]) -> list[Finding]:
+    """The findings without those that only follow from others: one mistake, one message.
+
+    ``bad_files``: files about which something is said already, so that nobody needs to hear that they cannot be used.
+    """
+    kept = [finding for finding in dict.fromkeys(findings) if not finding.about or finding.about not in bad_files]
+    places: dict[tuple[str, str], list[Finding]] = {}
+    for finding in kept:
+        places.setdefault((finding.file, finding.json_path), []).append(finding)
+    return [finding for finding in kept if not any(
+        _says_more(other, finding) for other in places[finding.file, finding.json_path])]
+
+
+def _says_more(other: Finding, finding: Finding) -> bool:
+    if other.message == finding.message:
+        return SEVERITIES.index(other.severity) < SEVERITIES.index(finding.severity)
+    return finding.message in other.message
 
 
 def child(path: str, key: str | int) -> str:
@@ -72,6 +102,11 @@ def shortened(text: str, limit: int = MAX_QUOTED) -> str:
     return line if len(line) <= limit else line[:limit - 3] + "..."
 
 
+def shown_address(text: str) -> str:
+    """What was written where an address belongs. Without a scheme nobody can tell where a password would stand."""
+    return "a text" if "://" not in text and ("@" in text or "?" in text) else quoted(text)
+
+
 def quoted(value: Any, *keys: str) -> str:
     """A value as a finding may show it. ``keys`` lead to it; that of a secret-like key is masked."""
     if any(key.lower() in SECRET_KEYS for key in keys):
@@ -85,7 +120,8 @@ def quoted(value: Any, *keys: str) -> str:
 
 def _block(file: str, findings: Sequence[Finding]) -> str:
     asked_by = findings[0].asked_by
-    name = f"{file}, needed by workflow {_short(asked_by)}" if asked_by else f"Workflow {_short(file)}"
+    own = f"Workflow {_short(file)}" if file.startswith("Workflows/") else file
+    name = f"{file}, needed by workflow {_short(asked_by)}" if asked_by else own
     count = "1 thing" if len(findings) == 1 else f"{len(findings)} things"
     lines = [f"  {finding}" for finding in findings[:MAX_LISTED]]
     if len(findings) > MAX_LISTED:

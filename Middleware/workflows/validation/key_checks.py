@@ -4,12 +4,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from Middleware.models.config_key import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.validation.findings import Finding, Severity, quoted
 from Middleware.workflows.validation.names import nearest
 from Middleware.workflows.validation.node_view import NodeView
 
 SPELLING_CUTOFF = 0.85
+CHECKED_ELSEWHERE = frozenset({"searchMode"})
 NEVER_HONOURED = "isResponder"
 REMARKS = ("comment", "description", "note", "remark", "todo", "disabled", "unused", "backup")
 """Words in the names of keys that people write for themselves."""
@@ -18,11 +20,13 @@ REMARKS = ("comment", "description", "note", "remark", "todo", "disabled", "unus
 def check_keys(view: NodeView, known_elsewhere: Collection[str]) -> Iterator[Finding]:
     """All findings about the keys of a node. ``known_elsewhere``: keys of other types, which are harmless here."""
     yield from _unknown_keys(view, known_elsewhere)
-    yield from _missing_keys(view)
+    yield from () if view.is_misread else _missing_keys(view)
     for key, value in view.values():
         wrong = KINDS[key.kind](key, value) if key.kind in KINDS else ""
         if wrong and key.name != "type":
             yield view.finding("warning", key.name, f"'{key.name}' {wrong}")
+        elif key.name not in CHECKED_ELSEWHERE:
+            yield from _choice_and_limits(view, key, value)
 
 
 # -- spelling ----------------------------------------------------------------------------------------------------------
@@ -40,13 +44,19 @@ def _unknown_keys(view: NodeView, known_elsewhere: Collection[str]) -> Iterator[
         if meant in view.node:
             yield view.finding("note", name, f"the key {quoted(name)} is unknown and has no effect; '{meant}' counts")
         else:
-            severity: Severity = "error" if view.keys[meant].required else "warning"
+            needed = view.keys[meant].required or (meant == "endpointName" and view.needs_endpoint)
+            severity: Severity = "error" if needed else "warning"
             yield view.finding(severity, name, f"the key {quoted(name)} is unknown and has no effect", suggestion=meant)
 
 
 def meant_key(name: str, keys: Collection[str]) -> str:
     """The key that a misspelt one was probably meant to be; empty if none is near."""
     return f"{name}Name" if f"{name}Name" in keys else nearest(name, keys, SPELLING_CUTOFF)
+
+
+def is_meant(name: str, key: str, content: Collection[str]) -> bool:
+    """Whether ``name``, one of the keys of ``content``, is probably a misspelt ``key``."""
+    return name != key and key not in content and not is_remark(name) and bool(meant_key(name, {key}))
 
 
 def is_remark(name: str) -> bool:
@@ -78,6 +88,29 @@ def _is_given_otherwise(view: NodeView, key: NodeKey) -> bool:
     """Whether the node has the key in another spelling, which is reported as such."""
     return any(value is not None and name not in view.keys and meant_key(name, {key.name})
                for name, value in view.node.items())
+
+
+# -- choices and limits ------------------------------------------------------------------------------------------------
+
+def _choice_and_limits(view: NodeView, key: NodeKey, value: Any) -> Iterator[Finding]:
+    if isinstance(value, str) and ("{" in value or not value.strip()):
+        return
+    if isinstance(value, str) and key.choices:
+        if value.strip().lower() not in (choice.lower() for choice in key.choices):
+            yield view.finding("warning", key.name, f"'{key.name}' is {quoted(value, key.name)}, which is unknown",
+                               expected=", ".join(key.choices), suggestion=nearest(value, key.choices, 0.55))
+    elif key.kind in ("int", "number", "float") and (key.least is not None or key.most is not None):
+        number = float(value)
+        if (key.least is not None and number < key.least) or (key.most is not None and number > key.most):
+            yield view.finding("warning", key.name, f"'{key.name}' is {quoted(value, key.name)}, which is out of range",
+                               expected=limits(key))
+
+
+def limits(key: ConfigKey) -> str:
+    """The limits of a number in words."""
+    if key.least is not None and key.most is not None:
+        return f"{key.least:g} to {key.most:g}"
+    return f"{key.least:g} or more" if key.least is not None else f"at most {key.most:g}"
 
 
 # -- kinds -------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
-"""Checks a workflow when a user first runs it, and after every change, and logs what there is to look at."""
+"""Checks a workflow when a user first runs it, and after every change, and logs what there is to look at.
+
+A request that fails before it reaches a workflow has what leads there checked: the user's file and all that it names.
+"""
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,20 +14,39 @@ from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config_store import REVALIDATE_SECONDS
 from Middleware.utilities.config_workflows import LoadedWorkflow
-from Middleware.workflows.validation.findings import Finding, only_notes, report
+from Middleware.workflows.validation.file_kinds import KINDS, kind_of
+from Middleware.workflows.validation.findings import Finding, distinct, only_notes, report
 from Middleware.workflows.validation.lookups import Lookups
+from Middleware.workflows.validation.named_files import check_named, check_start, file_version
 from Middleware.workflows.validation.workflow_checks import Registry, check_workflow
 
 logger = logging.getLogger(__name__)
 
 
+CURRENT_USER = KINDS["current-user"]
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is checked: the nodes of the file ``display``; with neither, what leads to a workflow.
+
+    Attributes:
+        key: of what is remembered about it.
+    """
+
+    key: object
+    display: str = ""
+    nodes: object = None  # kept alive, so that their id is not used again
+
+
 @dataclass
 class _Checked:
-    """A workflow as it was checked: its nodes, and what was asked about other files, last compared at ``at``."""
+    """A subject as it was checked: what was asked about other files, last compared at ``at``."""
 
-    nodes: list[dict[str, Any]]  # kept alive, so that their id is not used again
+    subject: _Subject
     lookups: Lookups
     at: float
+    versions: dict[str, object] = field(default_factory=dict)  # of the other files
 
     def holds(self) -> bool:
         """Whether nothing has changed since. Asks again no more often than the configuration is looked at again."""
@@ -33,18 +55,20 @@ class _Checked:
             return True
         self.at = now
         try:
-            return not self.lookups.changed()
+            return not self.lookups.changed() and all(
+                _is_same(_version(file), version) for file, version in self.versions.items())
         except Exception:
-            self.lookups = Lookups(())  # nothing is asked again, so that the log does not fill up
+            self.lookups, self.versions = Lookups(()), {}  # nothing is asked again, so that the log does not fill up
             raise
 
 
 @dataclass
 class _Told:
-    """What the log already says about one version of a file that several workflows may need."""
+    """What the log already says about one version of a file. ``is_checked``: the file was checked by itself."""
 
-    content: Mapping[str, Any]
+    version: object
     texts: set[str] = field(default_factory=set)
+    is_checked: bool = False
 
 
 class LoadCheck:
@@ -53,63 +77,143 @@ class LoadCheck:
     def __init__(self, built_in: Collection[str], size: int = 256) -> None:
         """``built_in``: the names of variables that every workflow may use."""
         self._built_in, self._size = built_in, size
-        self._checked: dict[tuple[str, int], _Checked] = {}
+        self._checked: dict[tuple[str, object], _Checked] = {}
         self._told: dict[tuple[str, str], _Told] = {}
         self._lock = threading.Lock()
 
     def check(self, loaded: LoadedWorkflow, registry: Registry) -> None:
         """Check ``loaded`` unless that was done. Belongs inside the request: the user's settings count."""
+        self._look(_Subject(id(loaded.nodes), loaded.display, loaded.nodes),
+                   lambda lookups: check_workflow(loaded, registry, lookups))
+
+    def explain(self, file: str = "") -> None:
+        """Check what leads to a workflow, for a request that failed. Belongs inside the request.
+
+        ``file``: the one that the failure names, relative to the config root.
+        """
+        def name_files(lookups: Lookups) -> list[Finding]:
+            kind = kind_of(file) if file else None
+            if kind is not None:
+                lookups.named[file] = kind.name
+            if not config_utils.configured_users():
+                lookups.named[CURRENT_USER.pattern] = CURRENT_USER.name
+            return check_start(lookups)
+
+        self._look(_Subject(file), name_files)
+
+    def _look(self, subject: _Subject, find: Callable[[Lookups], list[Finding]]) -> None:
+        """Report what ``find`` finds, and what is wrong with the files that its lookups come to know."""
         user = _user()
-        known = self._checked.get((user, id(loaded.nodes)))
+        known = self._checked.get((user, subject.key))
         try:
             if known is not None and known.holds():
                 return
-            lookups = self._claim(user, loaded, known)
+            lookups = self._claim(user, subject, known)
             if lookups is not None:
-                self._report(user, check_workflow(loaded, registry, lookups), loaded, lookups)
+                self._report(user, find(lookups), subject, lookups, again=known is not None)
         except Exception:  # a workflow that would run must run, whatever its check comes across
-            logger.warning("Workflow %s could not be checked", loaded.display, exc_info=True)
+            logger.warning("%s could not be checked", f"Workflow {subject.display}" if subject.display else
+                           "The configuration", exc_info=True)
 
-    def _claim(self, user: str, loaded: LoadedWorkflow, known: _Checked | None) -> Lookups | None:
+    def remember(self, user: str, findings: Iterable[Finding], workflows: Mapping[str, LoadedWorkflow]) -> None:
+        """Take note that these were told to the operator, so that they are not told again while the files stay.
+
+        ``workflows``: those that were looked at, by how messages name their files.
+        """
+        with self._lock:
+            for finding in findings:
+                loaded = workflows.get(finding.file)
+                version = loaded.nodes if loaded is not None else _version(finding.file)
+                self._told_of(user, finding.file, version).texts.add(_mark(finding))
+
+    def _claim(self, user: str, subject: _Subject, known: _Checked | None) -> Lookups | None:
         """New lookups for the one thread that is to check; None for the others."""
-        key = user, id(loaded.nodes)
+        key = user, subject.key
         with self._lock:
             if self._checked.get(key) is not known:
                 return None  # another thread was faster
             _make_room(self._checked, self._size)
             lookups = Lookups(self._built_in)
-            self._checked[key] = _Checked(loaded.nodes, lookups, config_utils.config_store().clock())
+            self._checked[key] = _Checked(subject, lookups, config_utils.config_store().clock())
             return lookups
 
-    def _report(self, user: str, findings: list[Finding], loaded: LoadedWorkflow, lookups: Lookups) -> None:
-        news = [finding for finding in findings if finding.file == loaded.display]
-        if len(news) < len(findings):
-            with self._lock:
-                news.extend(self._news(user, findings, lookups))
+    def _report(self, user: str, found: list[Finding], subject: _Subject, lookups: Lookups, again: bool) -> None:
+        with self._lock:
+            found += self._named(user, subject, lookups, again)
+            bad = {finding.file for finding in found if not finding.about and finding.severity != "note"}
+            bad.update(file for (whose, file), told in self._told.items() if whose == user and told.texts)
+            news = [*self._news(user, distinct(found, bad - {subject.display}), subject)]
         if news:
             whose = f"With the settings of user {user}:\n" if len(config_utils.configured_users()) > 1 else ""
             logger.log(logging.INFO if only_notes(news) else logging.WARNING, "%s%s", whose, report(news))
 
-    def _news(self, user: str, findings: list[Finding], lookups: Lookups) -> Iterator[Finding]:
-        """The findings about other files that no other workflow of the user brought up."""
-        files = lookups.files()
+    def _named(self, user: str, subject: _Subject, lookups: Lookups, again: bool) -> Iterator[Finding]:
+        """What there is to look at in the user's file and in all files that were named, these included that they name.
+
+        ``again``: one of them has changed, and with it perhaps what is right in the others.
+        """
+        checked = self._checked.get((user, subject.key))
+        waiting = [*_user_file(lookups), *lookups.named.items()]
+        done = {subject.display}
+        while waiting:
+            for display, kind in waiting:
+                done.add(display)
+                version = _version(display)
+                told = self._told_of(user, display, version)
+                if checked is not None:
+                    checked.versions[display] = version
+                if again or not told.is_checked:
+                    told.is_checked = True
+                    yield from check_named(display, kind, lookups, subject.display)
+            waiting = [(display, kind) for display, kind in lookups.named.items() if display not in done]
+
+    def _news(self, user: str, findings: list[Finding], subject: _Subject) -> Iterator[Finding]:
+        """The findings that were not told before about these versions of the files."""
         for finding in findings:
-            file = files.get(finding.file)
-            if not finding.asked_by or file is None:
-                continue
-            told = self._told.get((user, finding.file))
-            if told is None or told.content is not file.content:
-                _make_room(self._told, self._size)
-                told = self._told[user, finding.file] = _Told(file.content)
-            if str(finding) not in told.texts:
-                told.texts.add(str(finding))
+            version = subject.nodes if finding.file == subject.display else _version(finding.file)
+            told = self._told_of(user, finding.file, version)
+            if _mark(finding) not in told.texts:
+                told.texts.add(_mark(finding))
                 yield finding
+
+    def _told_of(self, user: str, file: str, version: object) -> _Told:
+        told = self._told.get((user, file))
+        if told is None or not _is_same(told.version, version):
+            _make_room(self._told, self._size)
+            told = self._told[user, file] = _Told(version)
+        return told
+
+
+def _version(display: str) -> object:
+    """The version of a file; of a workflow that of its nodes, as who has loaded it knows these."""
+    content = file_version(display)
+    return content["nodes"] if isinstance(content, dict) and "nodes" in content else content
+
+
+def _is_same(first: object, second: object) -> bool:
+    """Whether two versions of a file are one; what is said about unreadable ones is a new text each time."""
+    return first is second or (isinstance(first, str) and first == second)
+
+
+def _mark(finding: Finding) -> str:
+    return f"{finding.json_path}: {finding.text}"
+
+
+def _user_file(lookups: Lookups) -> list[tuple[str, str]]:
+    try:
+        return [(lookups.user_file().display, "user")]
+    except WilmerError:  # no user: the request says so
+        return []
 
 
 def _user() -> str:
     try:
         return config_utils.current_snapshot().name
     except WilmerError:  # the check says so
+        pass
+    try:
+        return config_utils.get_current_username()  # whose file cannot be read
+    except WilmerError:
         return ""
 
 

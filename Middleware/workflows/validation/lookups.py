@@ -10,19 +10,31 @@ from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_types import EMBEDDINGS_TYPES
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.samplers import find_sources
+from Middleware.utilities import config_places as places
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_files import read_object
+from Middleware.utilities.config_lookup import FoundFile
 from Middleware.utilities.config_users import find_user_file
-from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.config_workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
+from Middleware.utilities.path_utils import is_flat_name, split_name
+from Middleware.workflows.validation.folders import folder_exists, folders_in, path_of
 from Middleware.workflows.validation.key_checks import meant_key
+from Middleware.workflows.validation.names import nearest
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why something that a workflow names cannot be used. ``suggestion`` is the nearest name that exists, or empty."""
+    """Why something that a workflow names cannot be used.
+
+    Attributes:
+        suggestion: the nearest name that exists, or empty.
+        file: the name is right, and the mistake is in this file; the check of that file says so.
+    """
 
     message: str
     suggestion: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,10 +54,15 @@ class Lookups:
 
     Attributes:
         built_in: the names of variables that every workflow may use.
+        has_user: there is a user, whose settings the answers come from.
+        named: every file that was found by a name, by how messages name it, with the kind of file that it must be.
     """
+
+    has_user = True
 
     def __init__(self, built_in: Collection[str]) -> None:
         self.built_in = frozenset(built_in)
+        self.named: dict[str, str] = {}
         self._known: dict[tuple[Any, ...], tuple[Callable[[], Any], Any]] = {}
 
     def changed(self) -> bool:
@@ -54,46 +71,85 @@ class Lookups:
 
     def endpoint(self, name: str) -> Problem | None:
         """An endpoint together with the API type that it names."""
-        answer = self._answer(("endpoint", name), lambda: EndpointFile.load(name).type)
+        answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
         return answer if isinstance(answer, Problem) else None
 
     def makes_embeddings(self, name: str) -> bool:
         """Whether an endpoint makes embeddings, and no text."""
-        return self._answer(("endpoint", name), lambda: EndpointFile.load(name).type) in EMBEDDINGS_TYPES
+        answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
+        return isinstance(answer, EndpointFile) and answer.type in EMBEDDINGS_TYPES
 
     def preset(self, name: str | None, endpoint: str) -> Problem | None:
         """The samplers that ``name`` means for a usable endpoint; None: those the endpoint has without a preset."""
-        def find() -> None:
-            file = EndpointFile.load(endpoint)
-            find_sources(file.config, file.api_type, name)
-
-        return self._once(("preset", name, endpoint), find)
+        return self._once(("preset", name, endpoint), lambda: self._preset(name, endpoint))
 
     def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
         """A child workflow of ``parent``. ``folder`` is the only one looked at if given."""
         return self._once(("workflow", name, folder, parent.folder, parent.name),
-                          lambda: config_utils.load_workflow(name, folder, parent.folder, parent.name))
+                          lambda: self._workflow(name, folder, parent.folder, parent.name))
+
+    def workflow_variables(self, name: str, folder: str | None, parent: LoadedWorkflow) -> frozenset[str] | None:
+        """The names of the variables that a child workflow of ``parent`` has; None if it cannot be read."""
+        found = self._answer(("variables", name, folder, parent.folder, parent.name), lambda: frozenset(
+            config_utils.load_workflow(name, folder, parent.folder, parent.name).variables))
+        return None if isinstance(found, Problem) else found
+
+    def workflow_folder(self, folder: str) -> Problem | None:
+        """A folder below Workflows."""
+        try:
+            *above, name = split_name(folder)
+        except ConfigurationError as error:
+            return Problem(str(error))
+        known = folders_in("Workflows", *above)
+        if name.casefold() in (one.casefold() for one in known):
+            return None
+        near = nearest(name, known, 0.6)
+        return Problem(f"there is no folder '{folder}' in Workflows", "/".join((*above, near)) if near else "")
+
+    def user_workflow(self, name: str) -> Problem | None:
+        """A workflow that the user's own file names."""
+        return self._once(("workflow", name, None, None, None), lambda: self._workflow(name, None, None, None))
 
     def structured_output(self, name: str) -> Problem | None:
         """A JSON schema in StructuredOutputs."""
-        return self._once(("schema", name), lambda: config_utils.load_structured_output(name))
+        return self._once(("schema", name), lambda: self._found("structured-output", places.structured_output_file(
+            name), lambda: config_utils.load_structured_output(name)))
 
     def mcp_server(self, name: str) -> Problem | None:
         """The file of an MCP server."""
-        return self._once(("mcp", name), lambda: config_utils.load_mcp_server(name))
+        return self._once(("mcp", name), lambda: self._found("mcp-server", places.mcp_server_file(name),
+                                                             lambda: config_utils.load_mcp_server(name)))
+
+    def prompt_template(self, name: str) -> Problem | None:
+        """A prompt template."""
+        return self._once(("template", name), lambda: self._found("prompt-template", places.prompt_template_file(
+            name), lambda: config_utils.load_prompt_template(name)))
+
+    def routing(self, name: str) -> Mapping[str, Mapping[str, str]] | Problem:
+        """The categories of a routing file."""
+        return self._answer(("routing", name), lambda: self._found("routing", places.routing_file(name),
+                                                                   lambda: config_utils.load_routing(name)))
 
     def script(self, path: str) -> Problem | None:
         """A Python script: a relative path counts from the working or the install directory."""
         expanded = os.path.expanduser(path)
         places = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
-        return None if any(map(_is_file, places)) else Problem("the Python script does not exist")
+        if any(map(_is_file, places)):
+            return None
+        near = next(filter(None, map(_nearest_script, places)), "")
+        name = os.path.basename(path)
+        return Problem(f"the Python script '{name}' does not exist", path.removesuffix(name) + near if near else "")
 
-    def file_path(self, path: str) -> Problem | None:
-        """The path of a file, existing or not; one with a placeholder is as good as the directories allowed."""
+    def file_path(self, path: str, reading: bool = False) -> Problem | None:
+        """The path of a file, existing or not; one with a placeholder is as good as the directories allowed.
+
+        ``reading``: a relative path may also count from the public root.
+        """
         directories = self._answer(("file directories",), allowed_directories)
         if directories is None or isinstance(directories, Problem):
             return directories
-        if "{" in path or real_path_within(path, directories) is not None:
+        meant = [path, os.path.join(config_utils.get_root_public_directory(), path)] if reading else [path]
+        if "{" in path or any(real_path_within(place, directories) is not None for place in meant):
             return None
         return Problem(f"the path leads out of the directories that '{DIRECTORIES_KEY}' in the user file allows")
 
@@ -115,22 +171,23 @@ class Lookups:
 
     def settings_file(self, name: str) -> ConfigFile | Problem:
         """A settings file among the user's workflows."""
-        def find() -> ConfigFile:
-            content, display = config_utils.load_settings_file(name)
-            path = os.path.join(config_utils.get_root_config_directory(), *display.split("/"))
-            return ConfigFile(content, display, path)
+        def find() -> ConfigFile | Problem:
+            try:
+                content, display = config_utils.load_settings_file(name)
+            except ConfigNotFoundError as error:
+                return self._without_folder(error)
+            return ConfigFile(content, display, path_of(display))
 
         return self._answer(("settings", name), find)
 
-    def files(self) -> dict[str, ConfigFile]:
-        """The user's file and the settings files that were asked for, by how messages name them."""
-        files = [self.user_file(), *(answer for _, answer in self._known.values() if isinstance(answer, ConfigFile))]
-        return {file.display: file for file in files}
+    def settings_files(self) -> list[ConfigFile]:
+        """The settings files that were asked for."""
+        return [answer for _, answer in self._known.values() if isinstance(answer, ConfigFile)]
 
     def user_variables(self) -> Mapping[str, Any]:
         """The user's ``userWideWorkflowVariables``."""
         variables = self._answer(("user variables",),
-                                 lambda: config_utils.user_settings().get("userWideWorkflowVariables"))
+                                 lambda: config_utils.user_setting("userWideWorkflowVariables"))
         return variables if isinstance(variables, Mapping) else {}
 
     def fills_partially(self) -> bool:
@@ -145,12 +202,108 @@ class Lookups:
         except (OSError, ValueError):  # ValueError: a path that no file can have
             return ""
 
-    def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Problem | None:
-        def exists() -> None:
-            find()
+    # -- finding ---------------------------------------------------------------------------------------------------
+    def _endpoint(self, name: str) -> EndpointFile | Problem:
+        try:
+            found = places.endpoint_file(name)
+        except ConfigNotFoundError as error:
+            folder = config_utils.user_name_setting("endpointConfigsSubDirectory")
+            if folder and not folder_exists("Endpoints", *split_name(folder)):
+                return Problem(str(error), file=self.user_file().display)
+            raise
+        self.named[found.display] = "endpoint"
+        try:
+            file = EndpointFile.load(name)
+        except ConfigurationError as error:  # only of a file that exists the error names the file
+            missing = isinstance(error, ConfigNotFoundError)
+            return Problem(str(error), file=found.display if missing else error.file or found.display)
+        finally:
+            self._note_needs(found)
+        return file
 
-        problem: Problem | None = self._answer(key, exists)
-        return problem
+    def _note_needs(self, found: FoundFile) -> None:
+        """Remember the files that an endpoint file names, as far as they exist."""
+        try:
+            content = read_object(found)
+        except ConfigurationError:
+            return
+        for key, kind, find in (("apiTypeConfigFileName", "api-type", places.api_type_file),
+                                ("promptTemplate", "prompt-template", places.prompt_template_file),
+                                ("backupEndpointName", "endpoint", places.endpoint_file)):
+            name = content.get(key)
+            try:
+                if isinstance(name, str) and name.strip():
+                    self.named[find(name.strip()).display] = kind
+            except ConfigurationError:  # reported at the endpoint
+                pass
+
+    def _preset(self, name: str | None, endpoint: str) -> object:
+        """The samplers that a name means: of an endpoint that lends them, or in a file of that name."""
+        file, preset = EndpointFile.load(endpoint), (name or "").strip()
+        preset_type = str(file.api_type.get("presetType") or "")
+        if preset and not self._is_donor(preset):
+            try:
+                self.named[places.preset_file(preset, preset_type).display] = "preset"
+            except ConfigNotFoundError as error:
+                cause = self._wrong_folder(file, preset_type)
+                if cause:
+                    return Problem(str(error), file=cause)
+                raise
+        try:
+            return find_sources(file.config, file.api_type, name)
+        except ConfigNotFoundError as error:  # of the preset that the endpoint adds
+            return Problem(str(error), file=places.endpoint_file(endpoint).display)
+
+    def _is_donor(self, name: str) -> bool:
+        if not is_flat_name(name):
+            return False
+        try:
+            donor = places.endpoint_file(name)
+        except ConfigNotFoundError:
+            return False
+        if config_utils.endpoint_exists_with_samplers(name) is None:
+            return False
+        self.named[donor.display] = "endpoint"
+        return True
+
+    def _wrong_folder(self, file: EndpointFile, preset_type: str) -> str:
+        """The file that names a folder of presets which does not exist, while one with nearly that name does."""
+        types = folders_in("Presets")
+        if preset_type and preset_type not in types and nearest(preset_type, types):
+            return places.api_type_file(str(file.config.get("apiTypeConfigFileName"))).display
+        folder = config_utils.user_name_setting("presetConfigsSubDirectoryOverride")
+        known = [name for preset_type in types for name in folders_in("Presets", preset_type)]
+        return self.user_file().display if folder and folder not in known and nearest(folder, known, 0.6) else ""
+
+    def _workflow(self, name: str, folder: str | None, calling_folder: str | None,
+                  calling_name: str | None) -> Problem | None:
+        try:
+            self.named[config_utils.load_workflow(name, folder, calling_folder, calling_name).display] = "workflow"
+        except ConfigurationError as error:
+            if error.file:  # it exists and cannot be used
+                self.named[error.file] = "workflow"
+            if folder is None and isinstance(error, ConfigNotFoundError):
+                return self._without_folder(error)
+            raise
+        return None
+
+    def _without_folder(self, error: ConfigNotFoundError) -> Problem:
+        """The problem that a file is not among the user's workflows. Without a folder of theirs no file can be."""
+        lacking = not any(folder_exists("Workflows", *split_name(one)) for one in user_workflow_folders())
+        return problem_of(error, self.user_file().display if lacking else "")
+
+    def _found(self, kind: str, found: FoundFile, read: Callable[[], Any]) -> Any:
+        """What ``read`` makes of a file that exists."""
+        self.named[found.display] = kind
+        return read()
+
+    def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Problem | None:
+        def problem() -> Problem | None:
+            found = find()
+            return found if isinstance(found, Problem) else None
+
+        answer: Problem | None = self._answer(key, problem)
+        return answer
 
     def _answer(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
         if key not in self._known:
@@ -162,11 +315,27 @@ def _ask(find: Callable[[], Any]) -> Any:
     """What ``find`` returns, or the Problem that it comes across."""
     try:
         return find()
+    except ConfigNotFoundError as error:
+        return problem_of(error)
     except ConfigurationError as error:
-        text = str(error).removesuffix(f" Did you mean '{error.suggestion}'?")
-        if isinstance(error, ConfigNotFoundError):  # the sentence ends before the paths that were tried
-            text = text.rstrip(".")
-        return Problem(text, error.suggestion)
+        return problem_of(error, error.file)
+
+
+def problem_of(error: ConfigurationError, file: str = "") -> Problem:
+    """What an error says. ``file``: the one in which the mistake is, if it is not in the name."""
+    text = str(error).removesuffix(f" Did you mean '{error.suggestion}'?")
+    if isinstance(error, ConfigNotFoundError):  # the sentence ends before the paths that were tried
+        text = text.rstrip(".")
+    return Problem(text, error.suggestion, file)
+
+
+def _nearest_script(path: str) -> str:
+    """The name of the script beside ``path`` that is most like it; empty if none is."""
+    folder, name = os.path.split(path)
+    try:
+        return nearest(name, [entry for entry in os.listdir(folder or os.curdir) if entry.endswith(".py")], 0.6)
+    except (OSError, ValueError):  # ValueError: a path that no file can have
+        return ""
 
 
 def _is_file(path: str) -> bool:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from Middleware.services import compactor_settings, memory_settings
 from Middleware.services.compactor_settings import CompactorSettings
@@ -60,7 +61,7 @@ class _Needs:
                 return
             problem = self._lookups.workflow(name, None, self._loaded)
         if problem is not None:
-            yield self._at("error", key, problem.message, suggestion=problem.suggestion)
+            yield replace(self._at("error", key, problem.message, suggestion=problem.suggestion), about=problem.file)
 
     def _settings(self, key: str, effect: str,
                   check: Callable[[SettingsCheck], Iterator[Finding]]) -> Iterator[Finding]:
@@ -75,7 +76,8 @@ class _Needs:
         if isinstance(file, ConfigFile):
             yield from check(SettingsCheck(file, self._loaded, self._lookups))
         else:
-            yield self._at("error", key, f"{effect}: {file.message}", suggestion=file.suggestion)
+            yield replace(self._at("error", key, f"{effect}: {file.message}", suggestion=file.suggestion),
+                          about=file.file)
 
     def _misspelt(self, key: str, effect: str = "") -> Iterator[Finding]:
         written = self._lookups.misspelt_user_key(key, USER_KEYS)

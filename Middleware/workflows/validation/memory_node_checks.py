@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from Middleware.services.memory_search import HYBRID, KEYWORD, SEMANTIC
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
@@ -47,8 +48,8 @@ def _embeddings(view: NodeView, mode: str, lookups: Lookups) -> Iterator[Finding
         return
     problem = lookups.endpoint(name)
     if problem is not None:
-        yield view.finding("error", key, problem.message, suggestion=problem.suggestion)
-    elif not lookups.makes_embeddings(name):
+        yield replace(view.finding("error", key, problem.message, suggestion=problem.suggestion), about=problem.file)
+    elif lookups.has_user and not lookups.makes_embeddings(name):
         yield view.finding("error", key, f"endpoint {quoted(name)} generates text and cannot make embeddings",
                            expected=EMBEDDINGS_EXPECTED)
 

@@ -70,6 +70,11 @@ class Names:
         return nearest(name, [*(EARLY_BUILT_IN if early else self.built_in), *self.custom, *self.user_wide, *numbered])
 
 
+def is_numbered(name: str) -> bool:
+    """Whether a variable is an input of a workflow or the output of a node."""
+    return _NUMBERED.fullmatch(name) is not None
+
+
 def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str:
     """The candidate most like ``name``, ignoring case and what separates words; empty if none is near."""
     if len(name) > MAX_LENGTH:

@@ -9,6 +9,9 @@ from Middleware.utilities.config_workflows import LoadedWorkflow
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, NodeKey
 from Middleware.workflows.validation.findings import Finding, Severity, child, shortened
 
+LLM_TYPES = frozenset({"Standard", "ImageProcessor"})
+"""Types that fail without an endpoint of their own."""
+
 COMMON: Mapping[str, NodeKey] = {key.name: key for key in COMMON_KEYS}
 
 
@@ -21,6 +24,7 @@ class NodeView:
         runs_as: the type that runs, which for an unknown one is Standard.
         keys: the declared keys of that type by name, common ones included.
         declared: there are more than the common ones.
+        is_misread: the type is unknown, and the keys are those of the type that was probably meant.
     """
 
     loaded: LoadedWorkflow
@@ -29,6 +33,12 @@ class NodeView:
     runs_as: str
     keys: Mapping[str, NodeKey]
     declared: bool
+    is_misread: bool = False
+
+    @property
+    def needs_endpoint(self) -> bool:
+        """Whether the node fails unless it names an endpoint."""
+        return self.runs_as in LLM_TYPES and self.declared and not self.is_misread
 
     def finding(self, severity: Severity, key: str, message: str, *, expected: str = "", suggestion: str = "",
                 path: str = "") -> Finding:

@@ -38,20 +38,22 @@ class Call:
 
 
 @dataclass(frozen=True)
-class SettingsCheck:
-    """The check of one settings file. ``loaded`` is the workflow whose nodes need it."""
+class SettingsKeys:
+    """The check of the keys of one settings file, without what they name."""
 
     file: ConfigFile
-    loaded: LoadedWorkflow
-    lookups: Lookups
+
+    @property
+    def asked_by(self) -> str:
+        """The file that needs the settings."""
+        return ""
 
     def finding(self, severity: Severity, key: str, message: str, *, expected: str = "",
                 suggestion: str = "") -> Finding:
         """A finding at ``key`` ("": the file)."""
         return Finding(severity, self.file.display, child("", key) if key else "", None, message, expected, suggestion,
-                       self.loaded.display)
+                       self.asked_by)
 
-    # -- keys --------------------------------------------------------------------------------------------------------
     def keys(self, cls: type[Any]) -> Iterator[Finding]:
         """Keys that are nearly declared ones, and values of another kind than declared."""
         fields = _fields(cls)
@@ -93,7 +95,18 @@ class SettingsCheck:
             yield self.finding("warning", key, f"'{key}' is {quoted(value, key)}, which is unknown; 'conservative' is "
                                "used", expected=", ".join(LEVELS), suggestion=nearest(str(value), LEVELS, 0.6))
 
-    # -- what they name ----------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class SettingsCheck(SettingsKeys):
+    """The check of one settings file. ``loaded`` is the workflow whose nodes need it."""
+
+    loaded: LoadedWorkflow
+    lookups: Lookups
+
+    @property
+    def asked_by(self) -> str:
+        return self.loaded.display
+
     def endpoint(self, key: str, name: str, in_use: bool, embeddings: bool = False) -> Iterator[Finding]:
         """An endpoint must exist and be of the right kind."""
         problem = self.lookups.endpoint(name) if name else None
@@ -126,8 +139,9 @@ class SettingsCheck:
     def _problem(self, key: str, problem: Problem | None, in_use: bool, expected: str = "") -> Iterator[Finding]:
         if problem is not None:
             more = "" if in_use else " (not in use at present)"
-            yield self.finding("error" if in_use else "note", key, problem.message + more,
-                               expected="" if problem.suggestion else expected, suggestion=problem.suggestion)
+            finding = self.finding("error" if in_use else "note", key, problem.message + more,
+                                   expected="" if problem.suggestion else expected, suggestion=problem.suggestion)
+            yield dataclasses.replace(finding, about=problem.file)
 
 
 def holds(texts: Collection[str], markers: Collection[str], loaded: LoadedWorkflow, lookups: Lookups) -> bool:

@@ -2,21 +2,25 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from Middleware.workflows.validation.findings import Finding, child
+from Middleware.workflows.validation.key_checks import is_meant
 from Middleware.workflows.validation.lookups import Lookups, Problem
 from Middleware.workflows.validation.node_view import NodeView
-
-LLM_TYPES = frozenset({"Standard", "ImageProcessor"})
-"""Types that fail without an endpoint of their own."""
 
 FILE_KEYS = {"GetCustomFile": ("filepath",), "SaveCustomFile": ("filepath",),
              "ConversationChunkProcessor": ("cursorDirectory", "returnFile")}
 """The keys of each type whose paths must lie in the directories that the user allows."""
 
 FOLDERS = frozenset({"cursorDirectory"})
+
+RISKY_KEYS = {"PythonModule": ("module_path",), "MCPToolCall": ("server", "tool")}
+_PLACEHOLDER = re.compile(r"\{+\s*([^\W\d]\w{0,99})")
+_FOREIGN = re.compile(r"agent\d+Output|chat_user_prompt_|templated_user_prompt_|messages")
 
 CHILD_KEYS = ("workflowName", "fileMemoryWorkflowName")
 
@@ -25,6 +29,7 @@ def check_targets(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Findings about everything that the node names. What holds a placeholder is not looked up."""
     yield from _endpoints(view, lookups)
     yield from _children(view, lookups)
+    yield from _risky_names(view, lookups)
     for key, look_up in _files(lookups):
         name = view.node.get(key)
         if key in view.keys and isinstance(name, str) and name.strip() and "{" not in name:
@@ -32,7 +37,8 @@ def check_targets(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     for key in FILE_KEYS.get(view.runs_as, ()):
         path = view.node.get(key)
         if isinstance(path, str) and path.strip():  # a folder's path stands for those of its files
-            yield from _problem(view, key, lookups.file_path(os.path.join(path, "x") if key in FOLDERS else path))
+            yield from _problem(view, key, lookups.file_path(os.path.join(path, "x") if key in FOLDERS else path,
+                                                          reading=view.runs_as == "GetCustomFile"))
 
 
 # -- endpoint and preset -----------------------------------------------------------------------------------------------
@@ -50,10 +56,11 @@ def _endpoints(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 
 def _no_endpoint(view: NodeView) -> Iterator[Finding]:
     preset = _preset_key(view.node)
-    if view.runs_as in LLM_TYPES and view.declared:
-        yield view.finding("error", "", "the node calls an LLM but names no endpoint",
-                           expected="'endpointName' with the name of a file in Endpoints")
-    elif preset:
+    if view.needs_endpoint:
+        if not any(view.node[name] and is_meant(name, "endpointName", view.node) for name in view.node):
+            yield view.finding("error", "", "the node calls an LLM but names no endpoint",
+                               expected="'endpointName' with the name of a file in Endpoints")
+    elif preset and not view.is_misread:
         yield view.finding("note", preset, f"'{preset}' has no effect without 'endpointName'")
 
 
@@ -93,12 +100,16 @@ def _children(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     folder = view.node.get("workflowUserFolderOverride") if "workflowUserFolderOverride" in view.keys else None
     if folder and (not isinstance(folder, str) or "{" in folder):
         return
-    for path, name in _child_names(view):
+    problem = lookups.workflow_folder(folder) if folder else None
+    if problem is not None:
+        yield from _problem(view, "workflowUserFolderOverride", problem)
+        return
+    for path, name in child_names(view):
         if "{" not in name:
             yield from _problem(view, "", lookups.workflow(name, folder or None, view.loaded), path)
 
 
-def _child_names(view: NodeView) -> Iterator[tuple[str, str]]:
+def child_names(view: NodeView) -> Iterator[tuple[str, str]]:
     """Paths and names of the workflows that the node may run."""
     for key in CHILD_KEYS:
         if key in view.keys and view.node.get(key):
@@ -117,7 +128,25 @@ def _files(lookups: Lookups) -> tuple[tuple[str, Callable[[str], Problem | None]
             ("server", lookups.mcp_server))
 
 
+# -- names that others could choose ------------------------------------------------------------------------------------
+
+def _risky_names(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Names of what is run, in which an LLM's output or a user's words stand."""
+    for key in RISKY_KEYS.get(view.runs_as, ()):
+        text = view.node.get(key)
+        if not isinstance(text, str):
+            continue
+        variables = {**lookups.user_variables(), **view.loaded.variables}
+        through = [str(variables[name]) for name in _PLACEHOLDER.findall(text) if name in variables]
+        names = [name for name in _PLACEHOLDER.findall(" ".join((text, *through))) if _FOREIGN.match(name)]
+        if names:
+            yield view.finding("warning", key, f"{{{names[0]}}} stands in '{key}', so that what an LLM or a client "
+                               "wrote decides what is run", expected="a name that is written here, or chosen by nodes "
+                                                                     "such as ConditionalCustomWorkflow")
+
+
 def _problem(view: NodeView, key: str, problem: Problem | None, path: str = "") -> Iterator[Finding]:
     if problem is not None:
-        yield view.finding("error", key, problem.message, suggestion=problem.suggestion, path=path)
+        yield replace(view.finding("error", key, problem.message, suggestion=problem.suggestion, path=path),
+                      about=problem.file)
 

@@ -2,19 +2,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from Middleware.utilities.substitution import Field, SubstitutionError, Template, has_braces, parse
 from Middleware.workflows.validation.findings import Severity, shortened
-from Middleware.workflows.validation.names import NOT_VARIABLES, Names
+from Middleware.workflows.validation.names import NOT_VARIABLES, Names, is_numbered, nearest
 
 _IDENTIFIER = re.compile(r"[^\W\d]\w{0,99}")
 _SIMPLE = re.compile(r"(?<!\{)\{([^\W\d]\w{0,99})\}(?!\})")
 _JINJA = re.compile(r"\{\{\s+([^\W\d]\w{0,99})\b[^{}]*\}\}|\{%")
 MAX_NAMED = 5
+MAX_SAID = 200  # of what Jinja2 says, which ends with the tags that it expects
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,13 @@ class TextRules:
     Attributes:
         partly: an unknown placeholder leaves the others of its text alone.
         show: placeholders may be shown; not so in values of secret-like keys.
+        children: the names of the variables that the workflows have which fill the text in again; None: not known.
     """
 
     names: Names
     partly: bool = False
     show: bool = True
+    children: Collection[str] | None = None
 
     @property
     def rest(self) -> str:
@@ -96,11 +99,25 @@ def check_handed_down_text(text: str, rules: TextRules) -> Iterator[TextProblem]
         return
     fields, valid = _fields(text)
     unknown = [name for name in fields if not rules.names.knows(name)]
+    misspelt = {name: near for name in unknown if (near := _meant_for_child(name, rules))}
+    for name, near in list(misspelt.items())[:MAX_NAMED]:
+        yield TextProblem("warning", f"{_listed([name], rules)} is no variable, neither here nor of the child "
+                                     "workflow; nothing in this text is filled in", "", near if rules.show else "")
     if not valid:
         yield _stray_braces(text, rules)
-    elif unknown:
+    elif unknown and not misspelt:
         yield TextProblem("note", f"{_listed(unknown, rules)} is unknown here, so the text is left to the child "
                                   "workflow, where it must be known")
+
+
+def _meant_for_child(name: str, rules: TextRules) -> str:
+    """What a name was probably meant to be that means nothing to the child either; empty if it may mean something.
+
+    The outputs and inputs of the child's nodes are its own affair.
+    """
+    if rules.children is None or name in rules.children or is_numbered(name):
+        return ""
+    return nearest(name, rules.children) or rules.names.nearest(name)
 
 
 def check_jinja(text: str, rules: TextRules) -> Iterator[TextProblem]:
@@ -112,7 +129,7 @@ def check_jinja(text: str, rules: TextRules) -> Iterator[TextProblem]:
     try:
         used = _jinja_names(text)
     except TemplateSyntaxError as error:
-        said = f": {shortened(error.message or '')}" if rules.show else ""
+        said = f": {shortened(error.message or '', MAX_SAID)}" if rules.show else ""
         yield TextProblem("error", f"line {error.lineno} of this text is not valid Jinja2{said}; nothing in it is "
                                    "filled in")
         return

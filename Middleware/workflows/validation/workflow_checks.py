@@ -14,6 +14,7 @@ from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.numeric_fields import FLOAT_FIELDS, NUMERIC_FIELDS
 from Middleware.workflows.validation.findings import Finding, Severity, child, quoted, shortened
+from Middleware.workflows.validation.folders import path_of
 from Middleware.workflows.validation.key_checks import check_keys
 from Middleware.workflows.validation.lines import LineFinder
 from Middleware.workflows.validation.lookups import Lookups
@@ -21,7 +22,7 @@ from Middleware.workflows.validation.memory_checks import check_memory
 from Middleware.workflows.validation.memory_node_checks import check_memory_node
 from Middleware.workflows.validation.names import Names, nearest
 from Middleware.workflows.validation.node_view import COMMON, NodeView, texts_in
-from Middleware.workflows.validation.target_checks import check_targets
+from Middleware.workflows.validation.target_checks import check_targets, child_names
 from Middleware.workflows.validation.text_checks import (
     TextProblem,
     TextRules,
@@ -53,7 +54,13 @@ def check_workflow(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups)
     Reads the configuration through ``lookups`` only, which must see the settings of the user who runs the workflow.
     """
     check = _Check(loaded, registry, lookups)
-    return _located([*check.file(), *check.nodes(), *check.memory()], loaded, lookups)
+    needs = check.memory() if lookups.has_user else ()
+    return _located([*check.file(), *check.nodes(), *needs], loaded, lookups)
+
+
+def views_of(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups) -> list[NodeView]:
+    """The nodes of a workflow with what is declared about their types."""
+    return _Check(loaded, registry, lookups).views()
 
 
 @dataclass
@@ -71,10 +78,16 @@ class _Check:
     # -- the file ----------------------------------------------------------------------------------------------------
     def file(self) -> Iterator[Finding]:
         if not self.loaded.nodes:
-            yield self._at("warning", "nodes", "the workflow has no nodes, and so no answer",
-                           suggestion=nearest("nodes", self.loaded.variables))
+            yield self._no_nodes()
         yield from self._responders()
         yield from self._variables()
+
+    def _no_nodes(self) -> Finding:
+        meant = nearest("nodes", self.loaded.variables)
+        if not meant:
+            return self._at("warning", "nodes", "the workflow has no nodes, and so no answer")
+        return self._at("error", child("", meant), f"the key {quoted(meant)} is a variable and nothing else; the "
+                        "workflow has no nodes, and so no answer", "nodes")
 
     def _responders(self) -> Iterator[Finding]:
         marked = [index for index, node in enumerate(self.loaded.nodes) if _is_marked(node)]
@@ -103,8 +116,7 @@ class _Check:
 
     # -- its nodes ---------------------------------------------------------------------------------------------------
     def nodes(self) -> Iterator[Finding]:
-        for index, node in enumerate(self.loaded.nodes):
-            view = self._view(index, node)
+        for view in self.views():
             yield from self._type(view)
             yield from check_keys(view, self._elsewhere)
             yield from self._texts(view)
@@ -115,8 +127,10 @@ class _Check:
 
     def memory(self) -> Iterator[Finding]:
         """Findings about other files, which memory nodes need."""
-        views = [self._view(index, node) for index, node in enumerate(self.loaded.nodes)]
-        return check_memory(self.loaded, views, self.lookups)
+        return check_memory(self.loaded, self.views(), self.lookups)
+
+    def views(self) -> list[NodeView]:
+        return [self._view(index, node) for index, node in enumerate(self.loaded.nodes)]
 
     def _tools(self, view: NodeView) -> Iterator[Finding]:
         if "allowTools" not in view.keys or not as_flag(view.node.get("allowTools")):
@@ -128,9 +142,13 @@ class _Check:
 
     def _view(self, index: int, node: Mapping[str, Any]) -> NodeView:
         written = node.get("type", "Standard")
-        runs_as = written if isinstance(written, str) and self._exists(written) else "Standard"
-        keys = self._keys(runs_as)
-        return NodeView(self.loaded, index, node, runs_as, keys, len(keys) > len(COMMON))
+        known = isinstance(written, str) and self._exists(written)
+        runs_as = written if known else "Standard"
+        keys = self._keys(runs_as if known else self._nearest_type(written) or "Standard")
+        return NodeView(self.loaded, index, node, runs_as, keys, len(keys) > len(COMMON), not known)
+
+    def _nearest_type(self, written: Any) -> str:
+        return nearest(written, [*self.registry, *VALID_NODE_TYPES], 0.6) if isinstance(written, str) else ""
 
     def _exists(self, node_type: str) -> bool:
         return node_type in self.registry or node_type in VALID_NODE_TYPES
@@ -148,9 +166,10 @@ class _Check:
             yield view.finding("warning", "type", f"the type must be a text, not {quoted(written)}; the node runs as "
                                                   "Standard")
         elif not self._exists(written):
-            near = nearest(written, [*self.registry, *VALID_NODE_TYPES], 0.6)
-            yield view.finding("warning", "type", f"the type {quoted(written)} is unknown; the node runs as Standard",
-                               suggestion=near)
+            fails = not view.node.get("endpointName")
+            yield view.finding("error" if fails else "warning", "type", f"the type {quoted(written)} is unknown; the "
+                               f"node runs as Standard{', and fails without an endpoint' if fails else ''}",
+                               suggestion=self._nearest_type(written))
         elif written not in self.registry:
             yield view.finding("error", "type", f"the type '{written}' is not part of this version; the workflow "
                                                 "fails at this node")
@@ -169,10 +188,24 @@ class _Check:
             for path, text, secret in texts_in(value, child(view.path, key.name), SECRET_KEYS):
                 if not has_braces(text):
                     continue
-                rules = TextRules(names, self._partly, show=not (secret or secret_key))
+                rules = TextRules(names, self._partly, show=not (secret or secret_key),
+                                  children=self._variables_of_children(view) if key.name in HANDED_DOWN else None)
                 for problem in _check_by_declaration(key, text, jinja, rules):
                     yield view.finding(problem.severity, key.name, problem.message, expected=problem.expected,
                                        suggestion=problem.suggestion, path=path)
+
+
+    def _variables_of_children(self, view: NodeView) -> frozenset[str] | None:
+        """The variables of all workflows that the node may run; None if one of them is not known."""
+        folder = view.node.get("workflowUserFolderOverride")
+        known: set[str] = set()
+        for _, name in child_names(view):
+            unsure = "{" in name or bool(folder) and (not isinstance(folder, str) or "{" in folder)
+            found = None if unsure else self.lookups.workflow_variables(name, folder or None, self.loaded)
+            if found is None:
+                return None
+            known |= found
+        return frozenset(known)
 
 
 def _check_by_declaration(key: NodeKey, text: str, jinja: bool, rules: TextRules) -> Iterator[TextProblem]:
@@ -213,14 +246,14 @@ def _is_marked(node: Mapping[str, Any]) -> bool:
 
 
 def _located(findings: Sequence[Finding], loaded: LoadedWorkflow, lookups: Lookups) -> list[Finding]:
-    """The findings with line numbers; each file with findings is read for them."""
-    paths = {loaded.display: loaded.path}
-    if any(finding.file not in paths for finding in findings):
-        paths = {**{display: file.path for display, file in lookups.files().items()}, **paths}
-    lines = {file: LineFinder(lookups.source(paths.get(file, ""))) for file in {finding.file for finding in findings}}
-    return [_with_line(finding, lines[finding.file]) for finding in findings]
+    """The findings with their places; each file with findings is read for them."""
+    paths = {file: loaded.path if file == loaded.display else path_of(file) for file in {one.file for one in findings}}
+    lines = {file: LineFinder(lookups.source(path)) for file, path in paths.items()}
+    return [located(finding, lines[finding.file]) for finding in findings]
 
 
-def _with_line(finding: Finding, lines: LineFinder) -> Finding:
-    path = finding.json_path
-    return replace(finding, line=lines.line(path), json_path=path.removeprefix("nodes") if lines.is_list else path)
+def located(finding: Finding, lines: LineFinder) -> Finding:
+    """The finding with its place in the file that ``lines`` are of."""
+    path, spot = finding.json_path, lines.spot(finding.json_path)
+    return replace(finding, line=spot.line if spot else None, column=spot.column if spot else None,
+                   json_path=path.removeprefix("nodes") if lines.is_list else path)

@@ -9,6 +9,7 @@ import pytest
 
 from Middleware.exceptions import ConfigNotFoundError
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.utilities.config_keys.user import USER
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers import variable_table, workflow_variable_manager
 from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, VARIABLES
@@ -41,7 +42,7 @@ def user(monkeypatch):
         return TEMPLATES[name]
 
     stand_in = types.SimpleNamespace(
-        user_settings=lambda: settings, user_flag=lambda key: bool(settings.get(key)),
+        user_setting=lambda key: USER.value(settings, key), user_flag=lambda key: USER.flag(settings, key),
         load_prompt_template=load_prompt_template, chat_template_name=lambda: "chat")
     for module in (variable_table, workflow_variable_manager):
         monkeypatch.setattr(module, "config_utils", stand_in)

@@ -38,6 +38,12 @@ class FakeLookups(Lookups):
     def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
         return self._find("workflow", name, folder, parent.folder)
 
+    def workflow_variables(self, name: str, folder: str | None, parent: LoadedWorkflow) -> frozenset[str] | None:
+        return frozenset({"motto"}) if name == "Child" else None
+
+    def workflow_folder(self, folder: str) -> Problem | None:
+        return None
+
     def structured_output(self, name: str) -> Problem | None:
         return self._find("schema", name)
 
@@ -47,7 +53,7 @@ class FakeLookups(Lookups):
     def script(self, path: str) -> Problem | None:
         return self._find("script", path)
 
-    def file_path(self, path: str) -> Problem | None:
+    def file_path(self, path: str, reading: bool = False) -> Problem | None:
         return Problem("the path leads out", "") if path.startswith("outside") else None
 
     def user_file(self) -> ConfigFile:

@@ -62,9 +62,8 @@ def test_spelling_of_a_key_that_is_also_there() -> None:
 
 
 def test_endpoint_for_endpoint_name() -> None:
-    first, second = check({"type": "Standard", "endpoint": "Main"})
-    assert (first.json_path, first.suggestion) == ("nodes[0].endpoint", "endpointName")
-    assert second.severity == "error"
+    found = only(check({"type": "Standard", "endpoint": "Main", "preset": "P"}))
+    assert (found.severity, found.json_path, found.suggestion) == ("error", "nodes[0].endpoint", "endpointName")
 
 
 @pytest.mark.parametrize(("node", "severity"), [

@@ -287,15 +287,80 @@ def teardown_module() -> None:
     config_utils.reset_config_store()
 
 
-@pytest.mark.parametrize(("directories", "path", "problem"), [
-    (["notes"], "/elsewhere/x", "the path leads out of the directories"), ("notes", "{agent1Input}", "a list of the"),
-    ([""], "/elsewhere/x", "a list of the"), (["/elsewhere"], "/elsewhere/x", ""), (["notes"], "{agent1Input}", ""),
-    (None, "/elsewhere/x", "")])
+@pytest.mark.parametrize(("directories", "path", "place", "problem"), [
+    (["notes"], "/elsewhere/x", "nodes[0].filepath", "the path leads out of the directories"),
+    ("notes", "{agent1Input}", "allowedFileDirectories (line", "must be a list"),
+    ([""], "/elsewhere/x", "allowedFileDirectories[0]", "is blank, so that no file can be used"),
+    (["/elsewhere"], "/elsewhere/x", "", ""), (["notes"], "{agent1Input}", "", ""), (None, "/elsewhere/x", "", "")])
 def test_directories_of_files(lab: EngineLab, caplog: pytest.LogCaptureFixture, directories: Any, path: str,
-                              problem: str) -> None:
+                              place: str, problem: str) -> None:
     lab.user(allowedFileDirectories=directories)
     lab.workflow("Main", [{"type": "GetCustomFile", "filepath": path}])
     with contextlib.suppress(ConfigurationError):
         lab.run_named("Main")
     texts = [text for _, text in told(caplog) if "allowedFileDirectories" in text]
-    assert len(texts) == bool(problem) and all(problem in text and "nodes[0].filepath" in text for text in texts)
+    assert len(texts) == bool(problem) and all(problem in text and place in text for text in texts)
+    assert sum(len(text.splitlines()) for text in texts) == 2 * len(texts)  # one mistake, one message
+
+
+# -- files that a workflow names ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("file", "content", "line"), [
+    ("Endpoints/lab/Main", {"endpoint": "{url}", "apiTypeConfigFileName": "OpenAI", "maxContextTokenSize": "many"},
+     "warning  maxContextTokenSize (line 1): 'maxContextTokenSize' must be a whole number, not 'many'"),
+    ("Endpoints/lab/Main", {"endpoint": "{url}", "apiTypeConfigFileName": "OpenAI", "remveThinking": True},
+     "warning  remveThinking (line 1): the key 'remveThinking' is unknown and has no effect. "
+     "Did you mean 'removeThinking'?"),
+    ("ApiTypes/OpenAI", {"type": "openAIChatCompletion", "presetType": "OpenAiCompatibleApis",
+                         "maxNewTokensPropertyName": "max_tokens", "streamPropertyNam": "stream"},
+     "warning  streamPropertyNam (line 1): the key 'streamPropertyNam' is unknown and has no effect. "
+     "Did you mean 'streamPropertyName'?"),
+    ("Presets/OpenAiCompatibleApis/tester/Bright", [1], "error    the file (line 1): the file holds a list. "
+                                                 "Expected: an object: { ... }."),
+    ("Users/tester", {"endpointConfigsSubDirectory": "lab", "chatPromptTemplateName": "chatlm"},
+     "error    chatPromptTemplateName (line 1): prompt template 'chatlm' does not exist. "
+     "Looked for: PromptTemplates/chatlm.json. Did you mean 'chatml'?"),
+    ("StructuredOutputs/Person", {}, "error    the file (line 1): the schema is empty. "
+                                     "Expected: a JSON schema such as an object with 'type' and 'properties'.")])
+def test_files_that_a_workflow_names_are_checked(lab: EngineLab, caplog: pytest.LogCaptureFixture, file: str,
+                                                 content: Any, line: str) -> None:
+    lab.preset("OpenAiCompatibleApis", "Bright", {"temperature": 1})
+    lab.write("StructuredOutputs/Person", {"type": "object"})
+    if isinstance(content, dict) and "endpoint" in content:
+        content = {**content, "endpoint": lab.backend.url}
+    lab.write(file, content)
+    lab.workflow("Main", [llm("x", preset="Bright", structuredOutputFile="Person")])
+    lab.workflow("Other", [llm("x", preset="Bright")])
+    for name in ("Main", "Other", "Main", "Other"):
+        with contextlib.suppress(ConfigurationError):
+            lab.run_named(name)
+    (_, text), = told(caplog)
+    assert text.splitlines() == [f"{file}.json, needed by workflow tester/Main: 1 thing to look at", f"  {line}"]
+
+
+def test_a_broken_child_is_told_at_its_file(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
+    lab.workflow("Main", [static("x"), {"type": "CustomWorkflow", "workflowName": "Child"}])
+    (lab.root / "Workflows" / "tester" / "Child.json").write_text('{"nodes": [],\n}', encoding="utf-8")
+    with contextlib.suppress(ConfigurationError):
+        lab.run_named("Main")
+    (_, text), = told(caplog)
+    assert text.splitlines() == [
+        "Workflows/tester/Child.json, needed by workflow tester/Main: 1 thing to look at",
+        "  error    the file (line 1): not valid JSON: there is a comma before the closing '}'"]
+
+
+def test_an_edited_endpoint_is_told_once_per_version(lab: EngineLab, clock: Clock,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
+    good = {"endpoint": lab.backend.url, "apiTypeConfigFileName": "OpenAI"}
+    lab.write("Endpoints/lab/Main", good)
+    lab.workflow("Main", [llm("x", promt="y")])
+    counts = []
+    for content in (None, {**good, "removeThinkin": True}, None, {**good, "removeThinkin": False}, good):
+        if content is not None:
+            edit(lab, "Endpoints/lab/Main", content)
+        clock.now += 1.5
+        lab.run_named("Main")
+        lab.run_named("Main")
+        counts.append(len(told(caplog)))
+    assert counts == [1, 2, 2, 3, 3]
+    assert sum("promt" in text for _, text in told(caplog)) == 1  # of the workflow itself nothing is repeated

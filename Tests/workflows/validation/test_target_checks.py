@@ -147,8 +147,9 @@ def test_parallel_nodes_is_nothing_to_look_at() -> None:
 
 
 def test_no_nodes() -> None:
+    assert brief(check()) == [("warning", "nodes")]
     found = only(check(Nodes=[]))
-    assert (found.severity, found.json_path, found.suggestion) == ("warning", "nodes", "Nodes")
+    assert (found.severity, found.json_path, found.suggestion) == ("error", "Nodes", "nodes")
 
 
 @pytest.mark.parametrize(("node", "key"), [

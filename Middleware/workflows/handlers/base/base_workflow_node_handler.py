@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from Middleware.models.config_key import ConfigKey
-from Middleware.utilities.streaming_utils import stream_static_content
+from Middleware.utilities.streaming_utils import stream_static_content, stream_text
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -30,11 +30,11 @@ COMMON_KEYS: tuple[NodeKey, ...] = (
     NodeKey("returnToUser", "bool", False, "Makes the node the responder."),
     NodeKey("is_responder", "bool", None, "Same as returnToUser, and wins over it when present."),
     NodeKey("jinja2", "bool", False, "Texts of this node are Jinja2 templates."),
-    NodeKey("endpointName", "str", None, "Endpoint that answers this node's prompt.", "early"),
-    NodeKey("preset", "str", None, "Sampler settings.", "early"),
-    NodeKey("presetName", "str", None, "Other name of preset.", "early"),
+    NodeKey("endpointName", "str", None, "Endpoint that answers this node's prompt.", "early", names="endpoint"),
+    NodeKey("preset", "str", None, "Sampler settings.", "early", names="preset"),
+    NodeKey("presetName", "str", None, "Other name of preset.", "early", names="preset"),
     NodeKey("maxResponseSizeInTokens", "int", 400, "Longest answer of the LLM.", "early"),
-    NodeKey("maxContextTokenSize", "int", 4096, "Accepted without effect.", "early"),
+    NodeKey("maxContextTokenSize", "int", 4096, "Accepted without effect.", "early", inert=True),
     NodeKey("dependsOn", "list", None, "With parallelNodes: nodes to wait for, by number (from 1) or title."),
     NodeKey("parallelSafe", "bool", False, "With parallelNodes: need not keep its order among nodes that act."),
 )
@@ -76,8 +76,12 @@ class BaseHandler(ABC):
         return context.substitute(value)
 
     def static_text(self, context: ExecutionContext, text: str) -> Any:
-        """``text`` as the node's result: a paced stream of words where the node answers a streaming client."""
-        return stream_static_content(text, context.request.cancel_scope) if context.stream else text
+        """``text`` as the node's result: a stream of words where the node answers a streaming client, paced for one who
+        reads it."""
+        if not context.stream:
+            return text
+        trial = context.request.trial is not None
+        return stream_text(text) if trial else stream_static_content(text, context.request.cancel_scope)
 
 
 class FamilyHandler(BaseHandler):

@@ -25,7 +25,8 @@ MAX_SECONDS = 1_000_000.0
 PROXY_SCHEMES = ("http", "https", "socks4", "socks5", "socks5h")
 DEFAULT_MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 
-ON_ERROR = NodeKey("onError", "str", "raise", "What a failure does: raise (end the run) or return (become the output).")
+ON_ERROR = NodeKey("onError", "str", "raise", "What a failure does: raise (end the run) or return (become the output).",
+                   choices=("raise", "return"))
 PROXY = NodeKey("proxy", "str", None, "URL of a proxy: http, https, socks4, socks5 or socks5h.", "full")
 MAX_RESPONSE_BYTES = NodeKey("maxResponseBytes", "int", DEFAULT_MAX_RESPONSE_BYTES,
                              "Largest answer in bytes; 0 or less: no limit.", "early")
@@ -131,4 +132,4 @@ def _whole(value: Any) -> int:
 def _early(context: ExecutionContext, text: str) -> str:
     return str(context.workflow_variable_service.apply_early_variables(
         text, context.agent_inputs, context.workflow_config, context.agent_outputs, context.discussion_id,
-        config_utils.get_config_value("userWideWorkflowVariables")))
+        config_utils.user_setting("userWideWorkflowVariables")))

@@ -22,7 +22,8 @@ OUTPUT_FORMATS = ("stdout", "stdout+stderr", "full")
 
 ARGS = NodeKey("args", "list", None, "Arguments of curl, one process argument per item.", "full", required=True)
 TIMEOUT = NodeKey("timeout", "number", 30, "Seconds that curl may take in all.", "early")
-OUTPUT_FORMAT = NodeKey("outputFormat", "str", "stdout", "stdout, stdout+stderr or full.")
+OUTPUT_FORMAT = NodeKey("outputFormat", "str", "stdout", "How much of the result becomes the output.",
+                        choices=OUTPUT_FORMATS)
 BLOCK_OPTION_INJECTION = NodeKey("blockOptionInjection", "bool", False,
                                  "Refuse an item that starts with - or @ only because of a variable.")
 ALLOW_SCHEME_INJECTION = NodeKey("allowSchemeInjection", "bool", False,

@@ -27,13 +27,14 @@ class MCPToolCallHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "MCPToolCall": (
-            NodeKey("server", "str", None, "The server: name of a file in MCPServers.", "full", required=True),
+            NodeKey("server", "str", None, "The server: name of a file in MCPServers.", "full", required=True,
+                    names="mcp-server"),
             NodeKey("tool", "str", None, "Name of the tool.", "full", required=True),
             NodeKey("arguments", "object", {}, "Arguments of the tool; texts at any depth take variables.", "full"),
             NodeKey("timeout", "number", DEFAULT_TIMEOUT_SECONDS,
                     "Seconds for connecting, the handshake and the call together."),
             NodeKey("onError", "str", "raise", "What a failed call does: raise fails the workflow, return makes the "
-                                               "error's text the output."))}
+                                               "error's text the output.", choices=ON_ERROR))}
 
     def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
         super().__init__(workflow_manager, workflow_variable_service)

@@ -30,9 +30,10 @@ METHOD = NodeKey("method", "str", "GET", "HTTP method.")
 HEADERS = NodeKey("headers", "object", None, "Headers of the request; variables work in the values.", "full")
 BODY = NodeKey("body", "str", None, "Body of the request, sent as it is.", "full")
 TIMEOUT = NodeKey("timeout", "number", 30, "Seconds that connecting and each wait for data may take.", "early")
-OUTPUT_FORMAT = NodeKey("outputFormat", "str", "text", "text, json, full or html-stripped.")
+OUTPUT_FORMAT = NodeKey("outputFormat", "str", "text", "How much of the answer becomes the output, and in which form.",
+                        choices=OUTPUT_FORMATS)
 VERIFY = NodeKey("verify", "bool", True, "Check the server's certificate.")
-CA_BUNDLE = NodeKey("caBundle", "str", None, "PEM file of the certificates to trust.", "full")
+CA_BUNDLE = NodeKey("caBundle", "str", None, "PEM file of the certificates to trust.", "full", names="file")
 ALLOW_REDIRECTS = NodeKey("allowRedirects", "bool", True, "Follow redirects.")
 
 

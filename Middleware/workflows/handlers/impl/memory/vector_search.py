@@ -26,9 +26,10 @@ class VectorMemorySearchHandler(BaseHandler):
                 "of a memory count."),
         NodeKey("useRecencyScoring", "bool", False, "Newer memories come sooner."),
         NodeKey("includeDates", "bool", False, "Each memory starts with its date."),
-        NodeKey("searchMode", "str", "keyword", "keyword, semantic or hybrid."),
+        NodeKey("searchMode", "str", "keyword", "Whether words count, meaning, or both.",
+                choices=("keyword", "semantic", "hybrid")),
         NodeKey("semanticQuery", "str", "", "What to look for by meaning, if not the words of input.", "full"),
-        NodeKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared."),
+        NodeKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared.", names="endpoint"),
         NodeKey("useEntityExpansion", "bool", False, "Also look for who and what the found memories name."))}
 
     def handle(self, context: ExecutionContext) -> Any:

@@ -17,8 +17,10 @@ class DelimitedChunkerHandler(BaseHandler):
         "DelimitedChunker": (
             NodeKey("content", "str", None, "The text.", "full", required=True),
             NodeKey("delimiter", "str", None, "What stands between its pieces.", "full", required=True),
-            NodeKey("mode", "str", None, "'head' (first pieces) or 'tail' (last pieces).", required=True),
-            NodeKey("count", "int", None, "How many pieces to keep, at least 1.", "full", required=True))}
+            NodeKey("mode", "str", None, "'head' (first pieces) or 'tail' (last pieces).", required=True,
+                    choices=("head", "tail")),
+            NodeKey("count", "int", None, "How many pieces to keep, at least 1.", "full", required=True,
+                    least=1))}
 
     def handle(self, context: ExecutionContext) -> Any:
         count = resolved_count(context, self.value(context, "count"))

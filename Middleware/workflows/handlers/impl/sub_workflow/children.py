@@ -9,7 +9,8 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 MISSING_WORKFLOW = "No_Workflow_Name_Supplied"
 
-FOLDER_OVERRIDE = NodeKey("workflowUserFolderOverride", "str", None, "Folder of the child under Workflows.")
+FOLDER_OVERRIDE = NodeKey("workflowUserFolderOverride", "str", None, "Folder of the child under Workflows.",
+                          names="workflow-folder")
 SCOPED_VARIABLES = NodeKey("scoped_variables", "list", None, "The child's agent1Input, agent2Input, ...", "full")
 
 

@@ -47,12 +47,14 @@ class ConversationChunkProcessorHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "ConversationChunkProcessor": (
             NodeKey("id", "str", None, "Name of the progress, of letters, digits, '_', '.' and '-'.", required=True),
-            NodeKey("workflowName", "str", None, "The workflow to run for each block.", required=True),
-            NodeKey("chunkSize", "int", 10, "Messages in a block.", "full"),
-            NodeKey("lookbackMessages", "int", 4, "How many of the newest messages wait for later.", "full"),
+            NodeKey("workflowName", "str", None, "The workflow to run for each block.", required=True,
+                    names="workflow"),
+            NodeKey("chunkSize", "int", 10, "Messages in a block.", "full", least=1),
+            NodeKey("lookbackMessages", "int", 4, "How many of the newest messages wait for later.", "full",
+                    least=0),
             NodeKey("cursorDirectory", "str", None, "Folder of the files that hold the progress.", "full",
-                    required=True),
-            NodeKey("returnFile", "str", None, "File whose content becomes the output.", "full"),
+                    required=True, names="directory"),
+            NodeKey("returnFile", "str", None, "File whose content becomes the output.", "full", names="file"),
             FOLDER_OVERRIDE,
             replace(SCOPED_VARIABLES, meaning="The child's agent2Input, agent3Input, ..."))}
 

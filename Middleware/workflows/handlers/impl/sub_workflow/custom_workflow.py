@@ -27,7 +27,7 @@ class CustomWorkflowHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "CustomWorkflow": (
-            NodeKey("workflowName", "str", MISSING_WORKFLOW, "The workflow to run.", required=True),
+            NodeKey("workflowName", "str", MISSING_WORKFLOW, "The workflow to run.", required=True, names="workflow"),
             FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
 
     def handle(self, context: ExecutionContext) -> Any:
@@ -40,7 +40,8 @@ class ConditionalCustomWorkflowHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "ConditionalCustomWorkflow": (
             NodeKey("conditionalKey", "str", "", "The value that chooses.", "full"),
-            NodeKey("conditionalWorkflows", "object", {}, "Value -> workflow; Default is the fallback."),
+            NodeKey("conditionalWorkflows", "object", {}, "Value -> workflow; Default is the fallback.",
+                    names="workflow"),
             NodeKey("UseDefaultContentInsteadOfWorkflow", "any", None, "Text instead of the Default workflow.", "full"),
             NodeKey("routeOverrides", "object", {}, "Value -> prompt overrides.", "full"),
             FOLDER_OVERRIDE, SCOPED_VARIABLES)}

@@ -14,7 +14,8 @@ NO_KEYWORDS = "No keywords specified in Keyword Search node"
 
 SEARCH_KEYS: tuple[NodeKey, ...] = (
     NodeKey("keywords", "str", None, "The words to look for.", "full", required=True),
-    NodeKey("searchTarget", "str", "CurrentConversation", "CurrentConversation or RecentMemories."),
+    NodeKey("searchTarget", "str", "CurrentConversation", "What is searched.",
+            choices=("CurrentConversation", "RecentMemories")),
     NodeKey("lookbackStartTurn", "int", 0, "Search only the newest messages, this many; 0: all but the newest one.",
             "early"))
 

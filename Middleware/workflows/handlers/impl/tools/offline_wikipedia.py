@@ -11,7 +11,8 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.offline_wikipedia_api_tool import OfflineWikiApiClient
 
 PROMPT_TO_SEARCH = NodeKey("promptToSearch", "str", None, "What to look for.", "full", required=True)
-PERCENTILE = NodeKey("percentile", "number", 0.5, "How well an article must fit, from 0 to 1.", "early")
+PERCENTILE = NodeKey("percentile", "number", 0.5, "How well an article must fit, from 0 to 1.", "early",
+                     least=0, most=1)
 
 Question = Callable[[OfflineWikiApiClient, str, Callable[[str], Any]], str]
 """Asks the service about a prompt; the last argument gives the node's keys."""

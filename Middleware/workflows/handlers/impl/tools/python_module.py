@@ -15,7 +15,8 @@ class PythonModuleHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "PythonModule": (
-            NodeKey("module_path", "str", None, "The script: a .py file that defines Invoke.", "full", required=True),
+            NodeKey("module_path", "str", None, "The script: a .py file that defines Invoke.", "full", required=True,
+                    names="script"),
             NodeKey("args", "list", (), "Positional arguments of Invoke, each as text.", "full"),
             NodeKey("kwargs", "object", {}, "Named arguments of Invoke, each value as text.", "full"))}
 

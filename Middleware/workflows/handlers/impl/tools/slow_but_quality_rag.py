@@ -28,8 +28,9 @@ class SlowButQualityRAGHandler(BaseHandler):
         NodeKey("ragType", "str", None, "Must be present; its value has no effect.", required=True),
         *(key for key in PROMPT_KEYS if key.name in SHARED_KEYS),
         NodeKey("multiModelList", "list", None, 'Several LLMs in parallel: {"endpointName": name}.', "early"),
-        NodeKey("fileMemoryWorkflowName", "str", None, "A workflow that answers instead of the prompt."),
-        NodeKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early"))}
+        NodeKey("fileMemoryWorkflowName", "str", None, "A workflow that answers instead of the prompt.",
+                names="workflow"),
+        NodeKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early", inert=True))}
 
     def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
         super().__init__(workflow_manager, workflow_variable_service)

@@ -1,0 +1,35 @@
+"""Sub-commands: what a launcher does in place of serving when a word stands first on its command line.
+
+``python server.py check`` runs ``COMMANDS["check"]`` with the words after it. A folder of such a name can still be
+given as the older positional ConfigDirectory when it is written as a path: ``./check``.
+"""
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+Command = Callable[[Sequence[str]], int]
+"""Takes the words after its own and returns the exit status."""
+
+
+def _check(words: Sequence[str]) -> int:
+    from Middleware.cli.check import main  # what serves has no use for it
+    return main(words)
+
+
+def _test(words: Sequence[str]) -> int:
+    from Middleware.cli.workflow_tests.command import main
+    return main(words)
+
+
+COMMANDS: dict[str, Command] = {"check": _check, "test": _test}
+
+
+def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
+    """The sub-command that a command line asks for, ready to run; None if it asks for a server.
+
+    ``argv`` is without the program's name; None: that of this process.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    command = COMMANDS.get(words[0]) if words else None
+    return None if command is None else lambda: command(words[1:])

@@ -1,0 +1,74 @@
+"""The short form of ``check`` at start: what is wrong for the served users, told in the log once the server listens."""
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from Middleware.cli import users
+from Middleware.workflows.validation.findings import Finding, shortened
+
+logger = logging.getLogger(__name__)
+
+MAX_LINES = 10
+MAX_WIDTH = 400
+PAUSE_SECONDS = 0.002  # between files, for requests that come meanwhile
+
+
+def begin() -> None:
+    """Check in the background. Nothing waits for it, and nothing that goes wrong in it reaches the server."""
+    threading.Thread(target=run, name="start-check", daemon=True).start()
+
+
+def run() -> None:
+    """Check what the served users reach, and log what is wrong; nothing if all is well."""
+    try:
+        _check()
+    except Exception:  # the server runs, whatever the check comes across
+        logger.warning("The configuration could not be checked", exc_info=True)
+
+
+def _check() -> None:
+    from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry, load_check
+    from Middleware.workflows.validation.tree_check import TreeCheck
+
+    result = TreeCheck(build_registry(), BUILT_IN_VARIABLES, users.served_users(),
+                       lambda: time.sleep(PAUSE_SECONDS)).run()
+    text, told = short_form(result.findings)
+    if text:
+        logger.warning("%s", text)
+    for user in result.users:
+        load_check().remember(user, told, result.workflows.get(user, {}))
+
+
+def short_form(findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
+    """A line for each error up to MAX_LINES, the number of the rest, and the findings that have a line of their own.
+
+    Empty if there is nothing worse than a note.
+    """
+    errors = [finding for finding in findings if finding.severity == "error"]
+    warnings = sum(finding.severity == "warning" for finding in findings)
+    if not errors and not warnings:
+        return "", []
+    told = errors[:MAX_LINES]
+    counts = [_number(len(errors), "error")] if errors else []
+    counts += [_number(warnings, "warning")] if warnings else []
+    rest = [f"  ... and {_number(len(errors) - len(told), 'error')} more"] if len(errors) > len(told) else []
+    lines = [f"In the configuration there {'is' if counts[0].startswith('1 ') else 'are'} {' and '.join(counts)} "
+             f'(run "python server.py check" for all):' if told else
+             f"In the configuration there {'is' if counts[0].startswith('1 ') else 'are'} {' and '.join(counts)}; "
+             f'run "python server.py check" for all']
+    return "\n".join([*lines, *map(_line, told), *rest]), told
+
+
+def _line(finding: Finding) -> str:
+    place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
+    where = f"{finding.json_path}: " if finding.json_path else ""
+    return shortened(f"  {finding.file}{place}: {where}{finding.text}", MAX_WIDTH)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+

@@ -1,0 +1,103 @@
+"""The kinds of configuration files, each with its place below the config root and the keys that it can hold."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+
+from Middleware.models.config_key import ConfigKey, by_name
+from Middleware.services.compactor_settings import CompactorSettings
+from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.settings_file import declared_keys
+from Middleware.utilities.config_keys.api_type import API_TYPE_KEYS
+from Middleware.utilities.config_keys.current_user import CURRENT_USER_KEYS
+from Middleware.utilities.config_keys.endpoint import ENDPOINT_KEYS
+from Middleware.utilities.config_keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
+from Middleware.utilities.config_keys.mcp_server import MCP_SERVER_KEYS
+from Middleware.utilities.config_keys.prompt_template import PROMPT_TEMPLATE_KEYS
+from Middleware.utilities.config_keys.routing import ROUTING_KEYS
+from Middleware.utilities.config_keys.user import USER_KEYS
+from Middleware.utilities.config_keys.workflow_file import WORKFLOW_FILE_KEYS
+from Middleware.utilities.config_keys.workflow_test import WORKFLOW_TEST_KEYS
+
+_REMARKS = (SCHEMA_KEY, DESCRIPTION_KEY)
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """One kind of configuration file.
+
+    Attributes:
+        title: what people call such a file.
+        pattern: glob below the config root, where ``**`` stands for any number of folders, none included.
+        meaning: one sentence about what such files are for.
+        keys: what can stand in the file, or, with ``entries``, in each of its entries.
+        is_open: other keys are expected there.
+        top: what else can stand at the top of a file with ``entries``.
+        entries: every key but those of ``top`` is a name of the author's, and its value an object with ``keys``.
+    """
+
+    name: str
+    title: str
+    pattern: str
+    meaning: str
+    keys: tuple[ConfigKey, ...]
+    is_open: bool = False
+    top: tuple[ConfigKey, ...] = ()
+    entries: bool = False
+    key: Mapping[str, ConfigKey] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", MappingProxyType(dict(by_name(self.keys))))
+
+
+_ALL = (
+    FileKind("current-user", "current user", "Users/_current-user.json",
+             "Names the user who counts when the command line names none.", (*_REMARKS, *CURRENT_USER_KEYS)),
+    FileKind("user", "user", "Users/**/*.json", "The settings of one user, who is one model or several to clients.",
+             (SCHEMA_KEY, *USER_KEYS)),
+    FileKind("endpoint", "endpoint", "Endpoints/**/*.json", "One model on one LLM server.",
+             (*_REMARKS, *ENDPOINT_KEYS)),
+    FileKind("api-type", "API type", "ApiTypes/**/*.json", "How to talk to one kind of LLM server.",
+             (*_REMARKS, *API_TYPE_KEYS)),
+    FileKind("preset", "preset", "Presets/**/*.json", "Samplers in the back-end's own names, sent as they are.",
+             (SCHEMA_KEY,), is_open=True),
+    FileKind("prompt-template", "prompt template", "PromptTemplates/**/*.json",
+             "The texts around messages that a completion back-end's model was trained with.",
+             (*_REMARKS, *PROMPT_TEMPLATE_KEYS)),
+    FileKind("routing", "routing", "Routing/**/*.json",
+             "The categories that requests are sorted into, each with its workflow.", ROUTING_KEYS,
+             top=(SCHEMA_KEY,), entries=True),
+    FileKind("mcp-server", "MCP server", "MCPServers/**/*.json", "A server with tools for MCPToolCall nodes.",
+             (*_REMARKS, *MCP_SERVER_KEYS)),
+    FileKind("structured-output", "structured output", "StructuredOutputs/**/*.json",
+             "A JSON schema that answers must follow.", (), is_open=True),
+    FileKind("memory-settings", "memory settings", "Workflows/**/*MemoryFile-Workflow-Settings.json",
+             "How memories are written; the user file names this file.", (*_REMARKS, *declared_keys(MemorySettings)),
+             is_open=True),
+    FileKind("compactor-settings", "compactor settings", "Workflows/**/*Compactor-Settings.json",
+             "How long conversations are compacted; the user file names this file.",
+             (*_REMARKS, *declared_keys(CompactorSettings)), is_open=True),
+    FileKind("workflow-test", "workflow test", "Workflows/**/*.test.json",
+             "Tests of the workflow beside it, which need no LLM.", (*_REMARKS, *WORKFLOW_TEST_KEYS)),
+    FileKind("workflow", "workflow", "Workflows/**/*.json",
+             "The steps that answer a request, together with variables that they use.",
+             (SCHEMA_KEY, *WORKFLOW_FILE_KEYS), is_open=True),
+)
+
+KINDS: Mapping[str, FileKind] = MappingProxyType({kind.name: kind for kind in _ALL})
+"""By name. A file is of the first kind whose pattern fits, unless a user file names it as settings."""
+
+
+def kind_of(path: str) -> FileKind | None:
+    """The kind of a file. ``path`` is relative to the config root, with forward slashes."""
+    return next((kind for kind in _ALL if _expression(kind.pattern).fullmatch(path)), None)
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    parts = {"**/": "(?:[^/]+/)*", "*": "[^/]*"}
+    pieces = re.split(r"(\*\*/|\*)", pattern)
+    return re.compile("".join(parts.get(piece) or re.escape(piece) for piece in pieces))

@@ -1,0 +1,261 @@
+"""``check`` as people run it: options, exit status, what is printed where, and servers that answer or do not."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from Middleware.cli import check
+from Middleware.common import instance_global_variables as instance
+from Middleware.utilities import config_utils
+from Middleware.workflows.validation import data_checks
+from Tests.integration.launcher import LAUNCHERS, run_launcher
+from Tests.workflows.validation.config_tree import ENDPOINT, SPARE, USER, changed, put, write_tree
+
+WRONG = changed(USER, routingConfig="rutes")
+ODD = changed(USER, port="abc")
+
+
+@pytest.fixture(autouse=True)
+def process_wide_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("CONFIG_DIRECTORY", "PUBLIC_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS",
+                 "FILE_LOGGING", "PORT"):
+        monkeypatch.setattr(instance, name, None)
+    for name in ("LISTEN_ADDRESS", "CONCURRENCY_LIMIT", "CONCURRENCY_TIMEOUT", "CONCURRENCY_LEVEL", "MAX_REQUEST_MB",
+                 "ALLOWED_ORIGINS"):
+        monkeypatch.setattr(instance, name, getattr(instance, name))
+    config_utils.reset_config_store()
+    yield
+    config_utils.reset_config_store()
+
+
+# -- as a process ------------------------------------------------------------------------------------------------------
+
+def launched(public: Path, *words: str, script: str = "server.py") -> subprocess.CompletedProcess[str]:
+    return run_launcher(script, "check", "--PublicDirectory", public, *words)
+
+
+@pytest.mark.parametrize("script", LAUNCHERS)
+def test_every_launcher_checks(script: str, tmp_path: Path) -> None:
+    write_tree(tmp_path, WRONG)
+    ended = launched(tmp_path, script=script)
+    assert ended.returncode == 1
+    path, _, message = ended.stdout.split("\n")[0].partition(":2:3: error: ")
+    assert os.path.join(tempfile.gettempdir(), path) == str(tmp_path / "Configs" / "Users" / "alice.json")
+    assert message.startswith("routingConfig: routing configuration 'rutes' does not exist")
+    assert "Did you mean 'routes'?" in ended.stdout
+    assert ended.stderr == ""
+    assert "\033" not in ended.stdout  # a pipe is no terminal
+
+
+def test_exit_status(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    assert launched(tmp_path).returncode == 0
+    write_tree(tmp_path, ODD)
+    assert launched(tmp_path).returncode == 0
+    assert launched(tmp_path, "--strict").returncode == 1
+    assert launched(tmp_path, "--nonsense").returncode == 2
+
+
+def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
+    write_tree(tmp_path, WRONG, put("Users/bob.json", b'{"port": "\xe4"}'))
+    ended = launched(tmp_path, "--json")
+    told = json.loads(ended.stdout)
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert told["users"] == ["alice", "bob"] and told["errors"] >= 1
+    assert {one["file"] for one in told["findings"]} == {"Users/alice.json", "Users/bob.json"}
+
+
+def test_a_folder_of_that_name(tmp_path: Path) -> None:
+    """The word wins over the older positional ConfigDirectory; written as a path it is the folder."""
+    configs = write_tree(tmp_path, WRONG)
+    for words in ((str(configs),), ("--ConfigDirectory", str(configs)), (str(configs), "alice")):
+        ended = run_launcher("server.py", "check", *words)
+        assert ended.returncode == 1 and "rutes" in ended.stdout
+    ended = run_launcher("server.py", f".{os.sep}check", "alice")
+    assert (ended.returncode, "Config file not found for user 'alice'" in ended.stderr) == (1, True)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+def test_one_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(tmp_path, put("Users/bob.json", "{"), put("Workflows/bob/x.json", "{"))
+    assert check.main(["--PublicDirectory", str(tmp_path), "--User", "alice"]) == 0
+    assert "1 user" in capsys.readouterr().out
+    config_utils.reset_config_store()
+    assert check.main(["--PublicDirectory", str(tmp_path), "--User", "bob"]) == 1
+    assert "bob.json:1:2: error: not valid JSON" in capsys.readouterr().out
+
+
+def test_a_user_who_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(tmp_path)
+    assert check.main(["--PublicDirectory", str(tmp_path), "--User", "alicia"]) == 1
+    told = capsys.readouterr()
+    assert "Config file not found for user 'alicia'" in told.err and "Did you mean 'alice'?" in told.err
+    assert told.out == ""
+
+
+def test_the_flags_of_a_launch_change_nothing(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    assert check.main(["--PublicDirectory", str(tmp_path), "--port", "5001", "--listen", "--concurrency", "4",
+                       "--log-level", "DEBUG", "--file-logging"]) == 0
+    assert instance.PORT is None
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    check.main(["--PublicDirectory", str(tmp_path)])
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_no_network_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    write_tree(tmp_path, changed(ENDPOINT, endpoint="http://llm.example.com:1", backupEndpointName="Spare"),
+               changed(SPARE, endpoint="https://other.example.com"))
+    assert check.main(["--PublicDirectory", str(tmp_path)]) == 0
+
+
+# -- data directories --------------------------------------------------------------------------------------------------
+
+def told_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    config_utils.reset_config_store()
+    check.main([*words])
+    return re.sub(r"\s+", " ", capsys.readouterr().out)
+
+
+def test_directories_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    write_tree(tmp_path, changed(USER, discussionDirectory=str(tmp_path / "file" / "inner"),
+                                 sqlLiteDirectory=str(tmp_path / "Configs" / "locks")))
+    told = told_of(capsys, "--PublicDirectory", str(tmp_path))
+    assert "error: discussionDirectory: the directory of conversations" in told and "is no directory" in told
+    assert "warning: sqlLiteDirectory: the directory of lock databases" in told
+    assert "it lies among the configuration files" in told
+
+
+def test_a_directory_given_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    write_tree(tmp_path)
+    told = told_of(capsys, "--PublicDirectory", str(tmp_path), "--DiscussionDirectory", str(tmp_path / "file"),
+                   "--LoggingDirectory", str(tmp_path / "file" / "<user>"))
+    assert told.count("it is no directory") == 1  # one path, one finding
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such paths are right there")
+def test_a_windows_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(tmp_path, changed(USER, discussionDirectory="D:\\Wilmer"))
+    told = told_of(capsys, "--PublicDirectory", str(tmp_path))
+    assert "warning: discussionDirectory: 'D:\\Wilmer' is a Windows path" in told
+    assert str(tmp_path / "DiscussionIds") in told
+
+
+def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path)
+    usage = data_checks.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(data_checks.shutil, "disk_usage", lambda path: usage._replace(free=50 * 1024 * 1024))
+    assert "warning: the directory of conversations: only 50 MB are free" in told_of(
+        capsys, "--PublicDirectory", str(tmp_path))
+    monkeypatch.setattr(data_checks.shutil, "disk_usage", lambda path: usage._replace(free=1024))
+    assert "error: the directory of conversations: only 0 MB are free" in told_of(
+        capsys, "--PublicDirectory", str(tmp_path))
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    write_tree(tmp_path)
+    (tmp_path / "DiscussionIds").mkdir()
+    monkeypatch.setattr(data_checks.tempfile, "TemporaryFile", refuse)
+    assert "nothing can be written there: Permission denied" in told_of(capsys, "--PublicDirectory", str(tmp_path))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+def test_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configs = write_tree(tmp_path, changed(ENDPOINT, apiKey="hunter2"), changed(SPARE, apiKey="env:HOME"))
+    for path in configs.rglob("*.json"):
+        path.chmod(0o600)
+    told = told_of(capsys, "--PublicDirectory", str(tmp_path))
+    assert "can read" not in told and "can change" not in told
+    (configs / ENDPOINT).chmod(0o644)
+    (configs / SPARE).chmod(0o644)
+    (configs / USER).chmod(0o666)
+    (tmp_path / "DiscussionIds").mkdir()
+    (tmp_path / "DiscussionIds").chmod(0o777)
+    told = told_of(capsys, "--PublicDirectory", str(tmp_path))
+    assert "Main.json: note: apiKey: every user of this computer can read the API key" in told
+    assert "alice.json: warning: every user of this computer can change this file" in told
+    assert "can change what it holds" in told
+    assert "hunter2" not in told
+    assert stat.S_IMODE((configs / USER).stat().st_mode) == 0o666  # nothing is changed
+
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+class Page(BaseHTTPRequestHandler):
+    seen: list[tuple[str, str, dict[str, str]]] = []
+
+    def do_GET(self) -> None:
+        Page.seen.append((self.command, self.path, dict(self.headers)))
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def live() -> Iterator[int]:
+    Page.seen = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.fixture
+def dead() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def test_servers_are_asked(tmp_path: Path, live: int, dead: int) -> None:
+    write_tree(tmp_path, changed(ENDPOINT, endpoint=f"http://tom:hunter2@127.0.0.1:{live}/v1", apiKey="hunter2"),
+               changed(SPARE, endpoint=f"http://127.0.0.1:{dead}"),
+               put("Endpoints/home/Third.json", {"endpoint": f"http://127.0.0.1:{dead}/v1",
+                                                 "apiTypeConfigFileName": "Chat"}),
+               put("Endpoints/_examples/E.json", {"endpoint": "http://192.0.2.1:9", "apiTypeConfigFileName": "Chat"}))
+    ended = launched(tmp_path, "--online", "--json")
+    found, = [one for one in json.loads(ended.stdout)["findings"] if one["severity"] != "note"]
+    assert (found["severity"], found["file"], found["jsonPath"], found["line"]) == ("warning", SPARE, "endpoint", 2)
+    assert found["message"] == (f"http://127.0.0.1:{dead} refuses connections: no server runs there "
+                                "(1 more endpoint files name it)")
+    assert (ended.returncode, launched(tmp_path, "--online", "--strict").returncode) == (0, 1)
+    assert f"http://127.0.0.1:{live}" in ended.stderr and "192.0.2.1" not in ended.stderr
+    assert {(command, path) for command, path, _ in Page.seen} == {("GET", "/")}
+    assert "hunter2" not in str(Page.seen) + ended.stdout + ended.stderr
+
+
+def test_servers_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        write_tree(tmp_path, changed(ENDPOINT, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}"),
+                   changed(SPARE, endpoint="http://no-such-host.invalid"))
+        told = told_of(capsys, "--PublicDirectory", str(tmp_path), "--online")
+    assert "accepts connections, but did not answer within 2 s" in told
+    assert "http://no-such-host.invalid" in told

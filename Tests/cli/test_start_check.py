@@ -1,0 +1,154 @@
+"""The short form of the check at start: what is logged, when, and that it holds nothing up."""
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from Middleware.cli import start_check
+from Middleware.cli.start_check import MAX_LINES, short_form
+from Middleware.common import instance_global_variables as instance
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.utilities import config_utils
+from Middleware.workflows.managers import workflow_manager
+from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
+from Middleware.workflows.validation.findings import Finding
+from Middleware.workflows.validation.load_check import LoadCheck
+from Tests.integration.launcher import LAUNCHERS, Backend, Launcher, llm_node, standard_tree
+from Tests.workflows.validation.checking import REGISTRY
+from Tests.workflows.validation.config_tree import ENDPOINT, USER, Mistake, changed, llm, nodes, put, write_tree
+
+ERROR = Finding("error", "Users/a.json", "x", 3, "it is bad", "good", "better", column=5)
+WARNING = Finding("warning", "Users/a.json", "y", 3, "it is odd")
+RUN = 'run "python server.py check" for all'
+
+
+@pytest.mark.parametrize(("findings", "lines"), [
+    ([], []), ([Finding("note", "x", "", None, "x")], []),
+    ([WARNING], [f"In the configuration there is 1 warning; {RUN}"]),
+    ([WARNING, WARNING], [f"In the configuration there are 2 warnings; {RUN}"]),
+    ([WARNING, ERROR], [f"In the configuration there is 1 error and 1 warning ({RUN}):",
+                        "  Users/a.json:3:5: x: it is bad. Expected: good. Did you mean 'better'?"])])
+def test_short_form(findings: list[Finding], lines: list[str]) -> None:
+    text, told = short_form(findings)
+    assert text.splitlines() == lines
+    assert told == [finding for finding in findings if finding.severity == "error"]
+
+
+def test_many_errors() -> None:
+    text, told = short_form([ERROR] * (MAX_LINES + 3))
+    assert len(told) == MAX_LINES
+    assert text.splitlines()[0] == f"In the configuration there are 13 errors ({RUN}):"
+    assert text.splitlines()[-1] == "  ... and 3 errors more"
+    assert len(text.splitlines()) == MAX_LINES + 2
+
+
+# -- in a server -------------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[
+        pytest.LogCaptureFixture]:
+    monkeypatch.setattr(workflow_manager, "_load_check", LoadCheck(BUILT_IN_VARIABLES))
+    for name in ("CONFIG_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS"):
+        monkeypatch.setattr(instance, name, None)
+    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path))
+    caplog.set_level(logging.INFO)
+    yield caplog
+    config_utils.reset_config_store()
+
+
+def started(tmp_path: Path, *mistakes: Mistake) -> None:
+    write_tree(tmp_path, *mistakes)
+    config_utils.reset_config_store()
+    start_check.run()
+
+
+def first_request(name: str = "General") -> None:
+    with request_scope(RequestContext(request_id="r")):
+        workflow_manager.load_check().check(config_utils.load_workflow(name), REGISTRY)
+
+
+def told(log: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in log.records if "heck" in record.name]
+
+
+def test_silence_if_all_is_well(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    started(tmp_path)
+    first_request()
+    assert told(log) == []
+
+
+def test_only_served_users_count(tmp_path: Path, log: pytest.LogCaptureFixture,
+                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    bob = (put("Users/bob.json", {"routingConfig": "none"}), put("Workflows/bob/x.json", {"nodes": [llm()]}))
+    started(tmp_path, *bob)
+    assert told(log) == []
+    monkeypatch.setattr(instance, "USERS", ["bob", "alice"])
+    started(tmp_path, *bob)
+    assert "Users/bob.json:2:3: routingConfig" in told(log)[0]
+
+
+def test_the_first_request_repeats_nothing(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    started(tmp_path, nodes(llm(endpointName="Mian")), changed(USER, categorizationWorkflow="Categorise"),
+            put("Endpoints/home/Spare.json", "{"), changed(ENDPOINT, endpoint="nowhere"))
+    text, = told(log)
+    assert text.splitlines()[0] == f"In the configuration there are 4 errors ({RUN}):"
+    assert "Workflows/alice/General.json:6:7: nodes[0].endpointName" in text
+    first_request()
+    first_request("Coding")
+    assert told(log) == [text]
+
+
+def test_warnings_are_told_when_the_workflow_runs(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    started(tmp_path, nodes(llm(endpointName="Mian", systmPrompt="x")))
+    first_request()
+    _, text = told(log)
+    assert "systmPrompt" in text and "Mian" not in text
+
+
+def test_a_new_version_is_told(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
+    started(tmp_path, nodes(llm(endpointName="Mian")))
+    write_tree(tmp_path, nodes(llm(endpointName="Mian", prompt="other")))
+    config_utils.reset_config_store()
+    first_request()
+    assert len(told(log)) == 2 and "Mian" in told(log)[1]
+
+
+def test_nothing_that_goes_wrong_gets_out(tmp_path: Path, log: pytest.LogCaptureFixture,
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(start_check, "_check", fail)
+    started(tmp_path)
+    assert told(log) == ["The configuration could not be checked"]
+
+
+@pytest.mark.parametrize("script", LAUNCHERS)
+def test_in_a_launcher(script: str, tmp_path: Path) -> None:
+    with Backend() as backend:
+        tree = standard_tree(tmp_path / "Public", backend.url)
+        tree.shared("Wrong", llm_node("wrong", endpointName="Stbu", returnToUser=True))
+        with Launcher(script, "--PublicDirectory", tree.public, "--User", "ann", backend=backend) as server:
+            printed = server.wait_output(RUN)
+            assert printed.index("Listening on") < printed.index(RUN)
+            assert "Workflows/_shared/Wrong.json:6:7: nodes[0].endpointName" in printed
+            assert "Did you mean 'Stub'?" in printed
+            assert server.ask("Single").status == 200
+            assert server.ask("Wrong").status == 500
+            time.sleep(0.2)
+            assert "to look at" not in server.output()
+
+
+def test_a_launcher_says_nothing_about_what_is_right(tmp_path: Path) -> None:
+    with Backend() as backend:
+        tree = standard_tree(tmp_path / "Public", backend.url)
+        with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", "ann", backend=backend) as server:
+            assert server.ask("Single").status == 200
+            time.sleep(0.5)
+            assert "In the configuration" not in server.output() and "to look at" not in server.output()
+
+

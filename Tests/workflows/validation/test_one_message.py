@@ -1,0 +1,51 @@
+"""One mistake, one message: what follows from another finding is left out, and each has a place and a nearest name."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from Middleware.workflows.validation.findings import Finding, Severity, distinct
+from Middleware.workflows.validation.lines import LineFinder
+from Middleware.workflows.validation.lookups import Lookups
+
+
+def finding(message: str, severity: Severity = "error", path: str = "a") -> Finding:
+    return Finding(severity, "F.json", path, 1, message)
+
+
+@pytest.mark.parametrize(("findings", "kept"), [
+    ([finding("x", "warning"), finding("x")], [finding("x")]),
+    ([finding("x"), finding("x", "note"), finding("x", "warning")], [finding("x")]),
+    ([finding("x"), finding("x")], [finding("x")]),
+    ([finding("x"), finding("x, so that y", "warning")], [finding("x, so that y", "warning")]),
+    ([finding("x"), finding("x", path="b")], [finding("x"), finding("x", path="b")]),
+    ([finding("x"), finding("y")], [finding("x"), finding("y")])])
+def test_the_same_said_twice(findings: list[Finding], kept: list[Finding]) -> None:
+    assert distinct(findings, ()) == kept
+
+
+@pytest.mark.parametrize(("text", "place"), [
+    ("[1]", (1, 1)), ("\n  [\n]", (2, 3)), ('"text"', (1, 1)), ("\ufeff5", (1, 1)), ("\ufeff\n 5", (2, 2)),
+    ("  {}", (1, 3))])
+def test_where_a_file_begins(text: str, place: tuple[int, int]) -> None:
+    assert LineFinder(text).spot("") == LineFinder(text).spot("nowhere") == place
+
+
+def test_an_empty_file_has_no_place() -> None:
+    assert LineFinder(" \n").spot("") is None
+
+
+@pytest.mark.parametrize(("name", "near"), [
+    ("cuont.py", "count.py"), ("count.txt", "count.py"), ("quite_other.py", "")])
+def test_the_nearest_script(tmp_path: Path, name: str, near: str) -> None:
+    (tmp_path / "count.py").touch()
+    (tmp_path / "counts.md").touch()
+    problem = Lookups(()).script(f"{tmp_path.as_posix()}/{name}")
+    assert problem is not None and problem.message == f"the Python script '{name}' does not exist"
+    assert problem.suggestion == (f"{tmp_path.as_posix()}/{near}" if near else "")
+
+
+def test_a_script_in_no_folder() -> None:
+    problem = Lookups(()).script("no/such/folder/x.py")
+    assert problem is not None and problem.suggestion == ""
