@@ -17,6 +17,10 @@ def end_on_signals() -> None:
             signal.signal(number, _end)
 
 
+INTERRUPTED = 130
+"""Exit status of an interrupted command, as shells report Ctrl-C."""
+
+
 def interrupt_on_signals() -> None:
     """From here on a signal that would end the process with status 0 raises KeyboardInterrupt.
 

@@ -17,6 +17,7 @@ from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arg
 from Middleware.cli.commands import find_command
 from Middleware.cli.console import prepare_process, say
 from Middleware.cli.errors import StartError
+from Middleware.cli.first_signals import INTERRUPTED, interrupt_on_signals
 from Middleware.cli.listening import bind_socket, url_of
 from Middleware.cli.stop_signals import say_stopped
 from Middleware.common import instance_global_variables as instance
@@ -69,7 +70,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, prog
     prepare_process()
     command = find_command(argv)
     if command is not None:
-        return command()
+        return _run_command(command)
     try:
         serve(prepare(argv, program, threads))
         say_stopped()
@@ -82,6 +83,15 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, prog
         traceback.print_exc()
         return 1
     return 0
+
+
+def _run_command(command: Callable[[], int]) -> int:
+    """Its exit status. One that is interrupted is no success."""
+    interrupt_on_signals()
+    try:
+        return command()
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def prepare(argv: Sequence[str] | None = None, program: str | None = None, threads: int | None = None) -> Launch:

@@ -5,6 +5,7 @@ import pytest
 
 from Middleware.cli import commands
 from Middleware.cli.commands import find_command
+from Middleware.cli.startup import run
 
 
 @pytest.mark.parametrize(("words", "given"), [
@@ -26,3 +27,11 @@ def test_the_words_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_command() is not None
     monkeypatch.setattr("sys.argv", ["server.py"])
     assert find_command() is None
+
+
+def test_an_interrupted_command_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(words: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(commands.COMMANDS, "stub", interrupted)
+    assert run(lambda launch: None, ["stub"]) == 130

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from Middleware.cli.console import make_output_safe, program_name, say
-from Middleware.cli.first_signals import interrupt_on_signals
+from Middleware.cli.first_signals import INTERRUPTED
 from Middleware.cli.workflow_tests.collecting import NoSuchTestsError, test_files
 from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.cli.workflow_tests.report import Report, as_json
@@ -20,7 +20,6 @@ from Middleware.utilities import config_utils
 from Middleware.workflows.validation.findings import Finding
 
 PASSED, FAILED, WRONG = 0, 1, 2
-INTERRUPTED = 130  # as shells report Ctrl-C
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,7 +27,6 @@ def main(argv: Sequence[str]) -> int:
 
     Returns 0 if all passed, 1 if one failed, 2 for wrong use or a test file that cannot be used, 130 if interrupted.
     """
-    interrupt_on_signals()
     make_output_safe()
     try:
         return _main(build_parser().parse_args(argv))
