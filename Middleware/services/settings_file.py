@@ -95,7 +95,7 @@ def _value(value: Any, field: dataclasses.Field[Any], display: str) -> Any:
         if isinstance(value, str):
             return value.strip() if kind == NAME else value
     else:
-        number = _number(value, whole=kind == INT)
+        number = number_from(value, whole=kind == INT)
         if number is not None:
             return _within(number, field, display)
     if kind in (INT, NUMBER) and value == "":
@@ -116,7 +116,8 @@ def _within(number: float, field: dataclasses.Field[Any], display: str) -> float
     return nearest
 
 
-def _number(value: Any, whole: bool) -> int | float | None:
+def number_from(value: Any, whole: bool) -> int | float | None:
+    """A finite number, which may be in a text; None for anything else, and for a fraction if it must be whole."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

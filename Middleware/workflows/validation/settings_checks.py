@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from Middleware.services.settings_file import FLAG, INT, LEVEL, NAME, NUMBER, TEXT, read_settings
+from Middleware.services.settings_file import FLAG, INT, LEVEL, NAME, NUMBER, TEXT, number_from, read_settings
+from Middleware.utilities.config_keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.config_workflows import LoadedWorkflow
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
@@ -20,7 +20,6 @@ from Middleware.workflows.validation.node_view import COMMON
 NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS}
 """In LLM calls of its own a settings file plays the part of a node, so that these mean something in it, too."""
 
-LEVELS = ("conservative", "balanced", "aggressive", "xaggressive")
 EMBEDDINGS_EXPECTED = "an endpoint whose API type has the 'type' openAIEmbeddings or ollamaEmbeddings"
 
 T = TypeVar("T")
@@ -91,9 +90,10 @@ class SettingsKeys:
                                f"{_instead(field, value)}")
 
     def _level(self, key: str, value: Any) -> Iterator[Finding]:
-        if not isinstance(value, str) or value.strip().lower() not in LEVELS:
+        if not isinstance(value, str) or value.strip().lower() not in CONTEXT_LEVELS:
             yield self.finding("warning", key, f"'{key}' is {quoted(value, key)}, which is unknown; 'conservative' is "
-                               "used", expected=", ".join(LEVELS), suggestion=nearest(str(value), LEVELS, 0.6))
+                               "used", expected=", ".join(CONTEXT_LEVELS),
+                               suggestion=nearest(str(value), CONTEXT_LEVELS, 0.6))
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _wrong(field: dataclasses.Field[Any], value: Any) -> str:
     if kind in (INT, NUMBER):
         if value == "":
             return ""
-        return _out_of_range(field, float(value)) if _is_number(value, kind == INT) else _NUMBERS[kind]
+        return _out_of_range(field, float(value)) if number_from(value, kind == INT) is not None else _NUMBERS[kind]
     return ""
 
 
@@ -182,21 +182,11 @@ def _out_of_range(field: dataclasses.Field[Any], number: float) -> str:
 _NUMBERS = {INT: "a whole number", NUMBER: "a number"}
 
 
-def _is_number(value: Any, whole: bool) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return False
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return False
-    return math.isfinite(number) and (not whole or number.is_integer())
-
-
 def _instead(field: dataclasses.Field[Any], value: Any) -> str:
     kind, default = field.metadata["kind"], field.metadata["otherwise"]
     if kind == FLAG:
         return f"it counts as {'true' if as_flag(value) else 'false'}"
-    if kind in (INT, NUMBER) and _is_number(value, kind == INT):
+    if kind in (INT, NUMBER) and number_from(value, kind == INT) is not None:
         most = field.metadata["most"]
         return f"{most if float(value) > most else field.metadata['least']} is used"
     return "it counts as not given" if kind in (NAME, TEXT) or default is None else f"{default:g} is used"

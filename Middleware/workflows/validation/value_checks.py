@@ -1,12 +1,12 @@
 """Checks of the keys and values of one JSON object against declarations: spelling, presence, kinds, choices, limits."""
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from Middleware.models.config_key import ConfigKey, by_name
+from Middleware.services.settings_file import number_from
 from Middleware.workflows.validation.findings import Finding, Severity, child, quoted
 from Middleware.workflows.validation.key_checks import is_remark, limits, meant_key
 from Middleware.workflows.validation.names import nearest
@@ -135,15 +135,7 @@ class ObjectCheck:
 
 def _is_number(value: Any, whole: bool) -> bool:
     """Numbers may stand in texts; a blank one counts as not given."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return False
-    if value == "":
-        return True
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return False
-    return math.isfinite(number) and (not whole or number.is_integer())
+    return value == "" or number_from(value, whole) is not None
 
 
 def _is_plain(value: Any) -> bool:

@@ -12,11 +12,11 @@ import pytest
 from Middleware.services.compactor_settings import CompactorSettings
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.text_utils import estimation_level_multiplier
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 from Middleware.workflows.validation.findings import Finding, report
 from Middleware.workflows.validation.lookups import Lookups
-from Middleware.workflows.validation.settings_checks import LEVELS
 from Middleware.workflows.validation.workflow_checks import check_workflow
 from Tests.llmapis.lab import Lab
 from Tests.workflows.validation.checking import REGISTRY, FakeLookups, brief, check, only, static
@@ -197,7 +197,7 @@ def test_a_near_level_is_suggested(lab: MemoryChecks) -> None:
 
 
 def test_the_levels_are_those_that_are_known(caplog: pytest.LogCaptureFixture) -> None:
-    assert len({estimation_level_multiplier(level) for level in LEVELS}) == 4
+    assert len({estimation_level_multiplier(level) for level in CONTEXT_LEVELS}) == 4
     assert caplog.messages == []
 
 
