@@ -7,4 +7,4 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." || exit 1
 . Scripts/environment.sh
 prepare_environment venv-tests requirements-test.lock
 [ "${1-}" = "--prepare-only" ] && exit 0
-exec venv-tests/bin/python -m pytest -n auto --dist loadfile "$@"
+exec venv-tests/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"

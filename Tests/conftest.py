@@ -1,6 +1,7 @@
 """What holds for every test."""
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -16,3 +17,15 @@ def pytest_configure(config: pytest.Config) -> None:
     hangup = getattr(signal, "SIGHUP", None)  # not on Windows
     if hangup is not None and signal.getsignal(hangup) == signal.SIG_IGN:
         signal.signal(hangup, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: at the end, one worker would have them while the others have nothing to do."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody asks
+def pytest_xdist_auto_num_workers() -> int:
+    """Twice as many as there are processors: half of the time the tests wait for servers."""
+    return 2 * (os.cpu_count() or 1)

@@ -126,6 +126,7 @@ def check_content(kind: str, body: bytes) -> None:
         assert kind.startswith("application/json") and "error" not in json.loads(text)
 
 
+@pytest.mark.slow
 @seeded
 @fuzz(620)
 @given(wire=api_requests())

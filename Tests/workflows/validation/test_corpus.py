@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 CORPUS = ("Tests/workflows/managers", "Tests/workflows/processors", "Tests/workflows/handlers/impl/specialized",
           "Tests/workflows/handlers/impl/test_standard_node_handler.py",
@@ -18,6 +20,7 @@ MISTAKES = re.compile(r"the key '\w+' is missing|does not exist|is the output of
 """Mistakes with which a run may end well: nodes that answer with a complaint, routes not taken, texts left alone."""
 
 
+@pytest.mark.slow
 def test_what_runs_is_no_error_unless_it_is_a_mistake(tmp_path: Path) -> None:
     file = tmp_path / "runs"
     subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "Tests.workflows.validation.corpus_plugin",
