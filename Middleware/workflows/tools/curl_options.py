@@ -107,6 +107,16 @@ def harm_of_value(argument: Argument, own_option: bool) -> str:
     return ""
 
 
+def may_name_file(option: str, before: str, after: str) -> bool:
+    """Whether a text between the two parts of an option's value can make it the name of a file with data.
+
+    False if the parts alone name one, as their author then meant that.
+    """
+    brought = "x=@x" if option == "form" and "=" not in before else "@x"
+    return option in _DATA_OR_FILE and not _names_file(option, before + after) and _names_file(
+        option, f"{before}{brought}{after}")
+
+
 def _names_file(option: str, value: str) -> bool:
     if option == "form":
         return "=@" in value or "=<" in value

@@ -78,7 +78,8 @@ def _missing_keys(view: NodeView) -> Iterator[Finding]:
         if not key.required:
             continue
         value, meaning = view.node.get(key.name), key.meaning.rstrip(".")
-        if isinstance(value, str) and not value.strip() and key.kind == "str":
+        blank = value == "" if key.name == "delimiter" else isinstance(value, str) and not value.strip()
+        if blank and key.kind == "str":  # a line feed between pieces is no blank text
             yield view.finding("warning", key.name, f"'{key.name}' is empty", expected=meaning)
         elif value is None and not _is_given_otherwise(view, key):
             yield view.finding("error", "", f"the key '{key.name}' is missing", expected=meaning)

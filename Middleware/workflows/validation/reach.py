@@ -43,9 +43,10 @@ def reached_workflows(user: UserCheck, lookups: Lookups, registry: Registry,
                       workflows: Collection[str]) -> Iterator[LoadedWorkflow]:
     """Every workflow that a request of the user, or a node of another workflow, can lead to, each file once.
 
+    Shared workflows that a client could only guess the names of are not among them (``UserCheck.chooses_shared``).
     ``workflows``: all workflow files, relative to the config root. Those in the user's own folders belong to the user.
     """
-    waiting = [*_of_user(user, workflows), *_shared()]
+    waiting = [*_of_user(user, workflows), *(_shared() if user.chooses_shared() else ())]
     known: set[str] = set()
     asked: set[Wanted] = set()
     while waiting:

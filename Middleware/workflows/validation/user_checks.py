@@ -28,6 +28,7 @@ from Middleware.workflows.validation.names import nearest
 FOLDER_CUTOFF = 0.6
 MEMORY_KEYS = (*HELPERS, "fileMemoryToolWorkflow")
 STARTING_KEYS = ("routingConfig", "customWorkflow", "workflowConfigsSubDirectoryOverride")
+SHARED_FOLDER = "sharedWorkflowsSubDirectoryOverride"
 NOT_NOW = " (not in use at present)"
 
 
@@ -76,6 +77,19 @@ class UserCheck:
             names += [entry["workflow"] for entry in routing.values()]
         return [name for name in dict.fromkeys(names) if name]
 
+    def chooses_shared(self) -> bool:
+        """Whether clients of the user are meant to choose shared workflows: they see them, or have nothing else.
+
+        All can be chosen by name at any time. But the usual folder belongs to other users, whose endpoints these
+        workflows name, where the file neither lists nor names it.
+        """
+        if is_switched_on(self._settings.get("allowSharedWorkflows")) or not self._has_workflows():
+            return True
+        if self._name(SHARED_FOLDER) not in ("", USER[SHARED_FOLDER].default):
+            return True
+        always = self._name("routingConfig") or is_switched_on(self._settings.get("customWorkflowOverride"))
+        return not always and self._lookups.user_workflow(DEFAULT_WORKFLOW) is not None
+
     # -- folders -----------------------------------------------------------------------------------------------------
     def _folders(self) -> Iterator[Finding]:
         yield from self._folder("endpointConfigsSubDirectory", "error", "Endpoints")
@@ -84,9 +98,8 @@ class UserCheck:
                                 *(f"Presets/{preset_type}" for preset_type in types))
         yield from self._folder("workflowConfigsSubDirectoryOverride", "error", "Workflows/_overrides", "Workflows")
         shared: Severity = "warning" if is_switched_on(self._settings.get("allowSharedWorkflows")) else "note"
-        key = "sharedWorkflowsSubDirectoryOverride"
-        if self._name(key) != USER[key].default:
-            yield from self._folder(key, shared, "Workflows")
+        if self._name(SHARED_FOLDER) != USER[SHARED_FOLDER].default:
+            yield from self._folder(SHARED_FOLDER, shared, "Workflows")
         yield from self._folder("structuredOutputConfigsSubDirectory", "note", "StructuredOutputs")
 
     def _folder(self, key: str, severity: Severity, *parents: str) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from Middleware.utilities.substitution import has_braces
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.numeric_fields import FLOAT_FIELDS, NUMERIC_FIELDS
+from Middleware.workflows.validation.curl_node_checks import check_curl_node
 from Middleware.workflows.validation.findings import Finding, Severity, child, quoted, shortened
 from Middleware.workflows.validation.folders import path_of
 from Middleware.workflows.validation.key_checks import check_keys
@@ -122,6 +123,7 @@ class _Check:
             yield from self._texts(view)
             yield from check_targets(view, self.lookups)
             yield from check_memory_node(view, self.lookups)
+            yield from check_curl_node(view, self.lookups)
             yield from _awaited(view, self.loaded.nodes)
             yield from self._tools(view)
 

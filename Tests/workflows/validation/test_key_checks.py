@@ -94,6 +94,12 @@ def test_required_key_is_empty() -> None:
     assert brief(check({"type": "GetCustomFile", "filepath": " "})) == [("warning", "nodes[0].filepath")]
 
 
+@pytest.mark.parametrize(("delimiter", "paths"), [("\n", []), (" ", []), ("", ["nodes[0].delimiter"])])
+def test_blank_text_is_a_delimiter(delimiter: str, paths: list[str]) -> None:
+    found = check({"type": "DelimitedChunker", "content": "a b", "delimiter": delimiter, "mode": "head", "count": 1})
+    assert [finding.json_path for finding in found] == paths
+
+
 # -- kinds -------------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("value", [True, False, None, "true", "False", " TRUE ", ""])

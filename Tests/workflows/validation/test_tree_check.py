@@ -37,6 +37,7 @@ from Tests.workflows.validation.config_tree import (
 )
 
 CONFIGS = Path(__file__).parents[3] / "Public" / "Configs"
+OLD_CONFIGS = Path(__file__).parents[2] / "integration" / "old_configuration" / "Configs"
 
 
 def only(findings: list[Finding]) -> Finding:
@@ -59,6 +60,14 @@ def test_the_shipped_configuration_is_clean(monkeypatch: pytest.MonkeyPatch) -> 
     result = TreeCheck(REGISTRY, BUILT_IN_VARIABLES).run()
     assert [f"{finding.file}: {finding}" for finding in result.findings] == []
     assert result.files > 80
+
+
+def test_an_older_configuration_that_runs_has_no_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(OLD_CONFIGS))
+    config_utils.reset_config_store()
+    result = TreeCheck(REGISTRY, BUILT_IN_VARIABLES).run()
+    assert [f"{finding.file}: {finding}" for finding in result.findings if finding.severity == "error"] == []
+    assert len(result.users) == 7
 
 
 # -- files that are no JSON, whatever needs them -----------------------------------------------------------------------
@@ -329,12 +338,44 @@ def test_an_endpoint_that_nobody_uses(tree: TreeLab) -> None:
     assert (found.json_path, found.suggestion) == ("appendPresetName", "Warm")
 
 
-def test_shared_workflows_belong_to_who_can_choose_them(tree: TreeLab) -> None:
-    result = tree.result(put("Workflows/_shared/fast/_DefaultWorkflow.json", {"nodes": [llm()]}),
-                         put("Workflows/_shared/Single.json", {"nodes": [llm()]}))
+SHARED = {"Workflows/_shared/fast/_DefaultWorkflow.json", "Workflows/_shared/_hidden/_DefaultWorkflow.json",
+          "Workflows/_shared/Single.json"}
+
+
+def share(**keys: Any) -> list[Mistake]:
+    return [put(file, {"nodes": [llm(**keys)]}) for file in sorted(SHARED)]
+
+
+def test_shared_workflows_belong_to_who_lists_them(tree: TreeLab) -> None:
+    result = tree.result(*share(), changed(USER, allowSharedWorkflows=True))
     assert result.findings == []
-    assert {"Workflows/_shared/fast/_DefaultWorkflow.json", "Workflows/_shared/Single.json"} <= set(
-        result.workflows["alice"])
+    assert set(result.workflows["alice"]) >= SHARED
+
+
+def test_shared_workflows_with_the_endpoints_of_others(tree: TreeLab) -> None:
+    """All can be chosen by name, but nobody does who has workflows of their own and is shown no list of them."""
+    others = [*share(endpointName="Fast", preset=""), put("Endpoints/fast/Fast.json", good_endpoint()),
+              put("Users/bob.json", {"allowSharedWorkflows": True, "endpointConfigsSubDirectory": "fast"})]
+    result = tree.result(*others)
+    assert result.findings == []
+    assert set(result.workflows["bob"]) >= SHARED
+    assert not SHARED & set(result.workflows["alice"])
+    assert {one.file for one in tree.check(*others, changed(USER, allowSharedWorkflows=True))} == SHARED
+
+
+@pytest.mark.parametrize("keys", [
+    {"allowSharedWorkflows": "true"},
+    {"customWorkflowOverride": True, "customWorkflow": "Start", "sharedWorkflowsSubDirectoryOverride": "_mine"},
+    {},
+    {"sharedWorkflowsSubDirectoryOverride": "_shared"},
+    {"customWorkflow": "Start"}], ids=["lists them", "names a folder", "has nothing else", "nor then", "nor then, too"])
+def test_who_is_meant_to_choose_shared_workflows(tree: TreeLab, keys: dict[str, Any]) -> None:
+    folder = "_mine" if "_mine" in keys.values() else "_shared"
+    found = tree.check(put(f"Workflows/{folder}/One.json", {"nodes": [llm(endpointName="Mian", preset="")]}),
+                       put("Workflows/bob/Start.json", {"nodes": [llm(preset="")]}),
+                       put("Users/bob.json", {**keys, "endpointConfigsSubDirectory": "home"}))
+    assert [(one.file, one.json_path, one.suggestion) for one in found if one.severity == "error"] == [
+        (f"Workflows/{folder}/One.json", "nodes[0].endpointName", "Main")]
 
 
 def test_overrides_come_first(tree: TreeLab) -> None:
