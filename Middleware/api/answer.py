@@ -87,6 +87,7 @@ class WholeAnswer:
             logger.info("Request %s ended early: %s", self._request.request_id, error)
             value = ""
         except BaseException:
+            self._request.failed = True
             finish_run(self._request, self._context, self._items)
             raise
         return "" if value is None else value
@@ -131,6 +132,7 @@ class StreamingAnswer:
         threading.Thread(target=self._run_to_first_chunk, name="first-chunk", daemon=True).start()
         self._ready.wait(patience)
         if self._ready.is_set() and self._error is not None and not self._ended_early(self._error):
+            self._request.failed = True
             self.close()
             raise self._error
         return self
@@ -254,6 +256,7 @@ class StreamingAnswer:
     def _last_words(self, error: BaseException) -> list[bytes]:
         if self._ended_early(error):
             return self._ending()
+        self._request.failed = True
         self._context.run(log_error, error, self._request, "in mid-stream")
         public = describe_error(error, self._request)
         self._request.background_pending = False

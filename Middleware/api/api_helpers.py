@@ -82,8 +82,13 @@ def parse_model_field(value: Any) -> tuple[str | None, str | None]:
 
 
 def set_request_context_from_model(value: Any) -> None:
-    """Set user and workflow of the current request from its ``model`` field, clearing what was there."""
+    """Set user and workflow of the current request from its ``model`` field, clearing what was there.
+
+    Of a request without a model the user is the one that the client's key is for, if there is only one.
+    """
     user, workflow = parse_model_field(value)
+    if value is None or value == "":
+        user = _user_of_key()
     globals_.set_request_user(user)
     globals_.set_workflow_override(workflow)
 
@@ -100,6 +105,13 @@ def require_identified_user(peer: str = "") -> None:
         raise ClientError(f"Multi-user mode is active. The 'model' field must name a configured user{known}")
     if permitted is not None and config_utils.get_current_username() not in permitted:
         raise ClientError("The key of this request is not for the user that the 'model' field names.", 403)
+
+
+def _user_of_key() -> str | None:
+    """The user that nobody has to name: one of several, and the only one that the client's key is for."""
+    users, permitted = configured_users(), permitted_users()
+    possible = [user for user in users if user in permitted] if permitted is not None and len(users) > 1 else []
+    return possible[0] if len(possible) == 1 else None
 
 
 def permitted_users() -> frozenset[str] | None:

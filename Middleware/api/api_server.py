@@ -13,9 +13,13 @@ from werkzeug.exceptions import HTTPException
 from Middleware.api import handlers
 from Middleware.api.errors import log_error, one_line
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
+from Middleware.api.running_requests import REQUEST_ID_KEY
 from Middleware.services.response_builder_service import ResponseBuilderService
 
 logger = logging.getLogger(__name__)
+
+BASE_URLS = ("The base URL is this server's address, for OpenAI clients with /v1 behind it, for Ollama clients with "
+             "nothing.")
 
 
 class ApiServer:
@@ -51,7 +55,9 @@ def discover_handlers() -> list[BaseApiHandler]:
 
 def _http_error(error: HTTPException) -> Response:
     status = error.code or 500
-    response = _error(one_line(f"{status} {error.name}: {http.method} {http.path[:200]}"), status)
+    text = one_line(f"{status} {error.name}: {http.method} {http.path[:200]}")
+    logger.warning("Request %s refused: %s", http.environ.get(REQUEST_ID_KEY, "-"), ascii(text)[1:-1])
+    response = _error(text if status != 404 else f"{text}. {BASE_URLS}", status)
     if allowed := getattr(error, "valid_methods", None):
         response.headers["Allow"] = ", ".join(sorted(allowed))
     return response

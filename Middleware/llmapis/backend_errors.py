@@ -40,6 +40,8 @@ _MESSAGE_KEYS = ("error", "message", "detail", "msg", "error_description", "erro
 _DOCKER_HOST = "host.docker.internal"
 
 _TITLE = re.compile(r"<title\b[^<>]*>(.*?)</title\b", re.IGNORECASE | re.DOTALL)
+_TOO_LONG = re.compile(r"context (?:size|length|window)|maximum context|(?:prompt|input) is too long|too many tokens",
+                       re.IGNORECASE)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<!--.*?(?:-->|\Z)", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^<>]*>?")
 
@@ -203,15 +205,23 @@ def status_error(endpoint: str, target: Target, status: int, reason: str, body: 
         -> BackendStatusError:
     """An answer with a status that is no success."""
     said = f": {body}" if body else ""
-    hint = _hint(status, location)
+    hint = _hint(status, location, body)
     reason = _one_line(reason, MAX_REASON_CHARACTERS)
     text = f"{_where(endpoint, target)}: status {status}{f' {reason}' if reason else ''}{said}"
     if hint:
-        text = f"{text}{'' if text.endswith(('.', '!', '?')) else '.'} {hint}"
+        text = f"{sentence(text)} {hint}"
     return BackendStatusError(text, endpoint=endpoint, status=status, body=body)
 
 
-def _hint(status: int, location: str) -> str:
+def sentence(text: str) -> str:
+    """``text`` with a full stop at its end, unless it has one or something like it."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _hint(status: int, location: str, body: str) -> str:
+    if status in (400, 413, 500) and _TOO_LONG.search(body):
+        return ("The prompt is longer than the model's context window. Let 'maxContextTokenSize' of the endpoint be "
+                "that of the server, and set 'clampPromptToContextWindow' to true in the user file.")
     if 300 <= status < 400:
         where = f" (to {location.partition('?')[0][:200]})" if location and "@" not in location else ""
         return f"The server redirects{where}; put the final URL into the endpoint."

@@ -117,7 +117,7 @@ class Transport:
                 if wait is None:
                     raise
                 wait = _retry_after(exchange, wait)
-                logger.warning("%s Trying again in %g s.", errors.log_text(error), wait)
+                logger.warning("%s Trying again in %g s.", errors.sentence(errors.log_text(error)), wait)
                 scope.wait(wait)
             else:
                 _raise_if_cancelled(scope)

@@ -41,6 +41,7 @@ class RequestContext:
         started, first_token_at, answered_at, cancelled_at, background_at: monotonic seconds; the last: when the nodes
             after the answer began.
         tokens: chunks with text sent to the client.
+        failed: an error was the answer, or ended it.
     """
 
     request_id: str = field(default_factory=new_request_id)
@@ -72,6 +73,7 @@ class RequestContext:
     background_at: float | None = None
     cancelled_at: float | None = None
     tokens: int = 0
+    failed: bool = False
 
 
 def first_time_told(text: str) -> bool:

@@ -125,12 +125,16 @@ def user_config_exists(user: str) -> bool:
 
 
 def existing_users() -> list[str]:
-    """The names of all user files, readable or not."""
-    try:
-        names = sorted(os.listdir(os.path.join(get_root_config_directory(), "Users")))
-    except OSError:
-        return []
-    return [name[:-len(".json")] for name in names if name.lower().endswith(".json") and not name.startswith("_")]
+    """The names of all user files, readable or not: plain ones, those that start with ``_``, those in folders."""
+    root = os.path.join(get_root_config_directory(), "Users")
+    names = []
+    for folder, _, files in os.walk(root):
+        inside = os.path.relpath(folder, root).replace(os.sep, "/")
+        prefix = "" if inside == "." else f"{inside}/"
+        names += [f"{prefix}{name[:-len('.json')]}" for name in files
+                  if name.lower().endswith(".json") and not name.startswith(".")]
+    return sorted((name for name in names if name != CURRENT_USER_FILE),
+                  key=lambda name: ("/" in name, name.startswith("_"), name))
 
 
 def user_display_path(user: str) -> str:

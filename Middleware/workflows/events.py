@@ -99,8 +99,12 @@ class RequestLine(EngineListener):
             background = f", nodes after the answer {now - request.background_at:.2f} s"
         logger.info("Request %s: route %s, endpoint %s%s, %s after %.2f s%s, done after %.2f s%s",
                     request.request_id, request.route or "-", request.endpoint or "-", speed,
-                    "cancelled" if cut_short else "answered", answered - request.started, background,
+                    _outcome(request, cut_short), answered - request.started, background,
                     now - request.started, ", cancelled" if cancelled and not cut_short else "")
+
+
+def _outcome(request: RequestContext, cut_short: bool) -> str:
+    return "cancelled" if cut_short else "failed" if request.failed else "answered"
 
 
 def _was_cut_short(request: RequestContext) -> bool:

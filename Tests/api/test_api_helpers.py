@@ -135,6 +135,26 @@ def test_a_key_for_one_user_opens_that_one_alone() -> None:
 
 
 @pytest.mark.usefixtures("two_users")
+@pytest.mark.parametrize("model", [None, ""])
+def test_a_key_for_one_user_says_who_is_meant(model: str | None) -> None:
+    with asked_by(**{PERMITTED_USERS_KEY: frozenset({"bob", "gone"})}):
+        api_helpers.set_request_context_from_model(model)
+        api_helpers.require_identified_user("127.0.0.1")
+        assert (instance.get_request_user(), api_helpers.get_active_workflow_override()) == ("bob", None)
+
+
+@pytest.mark.usefixtures("two_users")
+@pytest.mark.parametrize(("permitted", "model"), [
+    (frozenset({"ann", "bob"}), None), (None, None), (frozenset({"gone"}), None), (frozenset({"bob"}), "greet")])
+def test_nobody_is_guessed(permitted: frozenset[str] | None, model: str | None) -> None:
+    with asked_by(**{PERMITTED_USERS_KEY: permitted}):
+        api_helpers.set_request_context_from_model(model)
+        assert instance.get_request_user() is None
+        with pytest.raises(ClientError, match="Multi-user mode is active"):
+            api_helpers.require_identified_user("127.0.0.1")
+
+
+@pytest.mark.usefixtures("two_users")
 def test_a_key_shows_the_models_of_its_users(lab: Lab) -> None:
     lab.write("Users/ann", {"sharedWorkflowsSubDirectoryOverride": "_ann", "allowSharedWorkflows": True})
     everything = ["ann:greet", "bob"]

@@ -30,8 +30,11 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
 
 
 @pytest.mark.parametrize("path", ["/nope", "/%0Anope", "/static/x.js", "/v1", "/v1/chat", "/v2/models"])
-def test_unknown_path(lab: ApiLab, path: str) -> None:
+def test_unknown_path(lab: ApiLab, path: str, caplog: pytest.LogCaptureFixture) -> None:
     answer = lab.get(path)
+    record, = (record for record in caplog.records if " refused: " in record.getMessage())
+    assert "404 Not Found: GET /" in record.getMessage() and "\n" not in record.getMessage()
+    assert "with /v1 behind it" in answer.json["error"]["message"]
     assert answer.status == 404
     assert answer.headers["Content-Type"] == "application/json"
     assert (answer.json["error"]["type"], answer.json["error"]["code"]) == ("server_error", 404)

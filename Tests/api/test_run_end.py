@@ -89,6 +89,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     ({"answered_at": 1.5, "background_at": 1.75}, True,
      "Request r-1: route -, endpoint -, answered after 1.50 s, nodes after the answer 0.25 s, done after 2.00 s, "
      "cancelled"),
+    ({"failed": True, "endpoint": "Desk"}, False,
+     "Request r-1: route -, endpoint Desk, failed after 2.00 s, done after 2.00 s"),
+    ({"failed": True}, True, "Request r-1: route -, endpoint -, cancelled after 2.00 s, done after 2.00 s"),
 ])
 def test_the_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],
                   cancelled: bool, line: str) -> None:

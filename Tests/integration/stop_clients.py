@@ -23,7 +23,7 @@ ENDINGS = {
     "OpenAI chat": re.compile(rb'"finish_reason": ?"stop".*data: \[DONE\]\s*(\r\n0)?\s*$', re.DOTALL),
     "Ollama chat": re.compile(rb'"done": ?true[^\n]*\}\s*(\r\n0)?\s*$')}
 """What a stream ends with: a final chunk and the terminator."""
-_AS_MODEL = re.compile(r"Request ([0-9a-f-]{36}): POST \S+ as \S+:(\S+)")
+_AS_MODEL = re.compile(r"Request ([0-9a-f-]{36}) runs as \S+:(\S+)")
 _WAITS = re.compile(r"request ([0-9a-f-]{36}) waits")
 _ID_IN_HEAD = re.compile(rb"(?i)x-request-id: ([0-9a-f-]{36})")
 _ID_IN_CHUNK = re.compile(rb'"request_id": ?"([0-9a-f-]{36})"')

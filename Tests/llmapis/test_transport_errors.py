@@ -100,6 +100,26 @@ def test_the_message_in_the_error(backend: StubBackend, transport: Transport) ->
     assert (caught.value.status, caught.value.body) == (404, "model 'x' not found")
 
 
+@pytest.mark.parametrize(("status", "said", "hinted"), [
+    (400, "the request exceeds the available context size (4096 tokens)", True),
+    (400, "This model's maximum context length is 8192 tokens", True),
+    (400, "prompt is too long: 250000 tokens > 200000 maximum", True),
+    (400, "temperature must be a number", False), (401, "the context window is closed", False)])
+def test_a_prompt_that_is_too_long(backend: StubBackend, transport: Transport, status: int, said: str,
+                                   hinted: bool) -> None:
+    backend.script(Reply(status=status, body={"error": {"message": said}}))
+    with pytest.raises(BackendStatusError) as caught:
+        transport.post_json(ask(backend))
+    assert ("'maxContextTokenSize'" in str(caught.value)) == hinted
+
+
+def test_the_log_speaks_in_sentences(backend: StubBackend, transport: Transport,
+                                     caplog: pytest.LogCaptureFixture) -> None:
+    backend.script(Reply(status=502, body={"error": "nginx"}), Reply(body={"ok": 1}))
+    assert transport.post_json(ask(backend)) == {"ok": 1}
+    assert "status 502 Bad Gateway: nginx. Trying again in " in caplog.text
+
+
 def test_long_reasons_are_cut(backend: StubBackend, transport: Transport) -> None:
     backend.script(Reply(raw=b"HTTP/1.1 400 " + b"r" * 5000 + b"\r\nContent-Length: 0\r\n\r\n"))
     with pytest.raises(BackendStatusError, match=r"status 400 r{57}\.\.\.$"):

@@ -178,8 +178,13 @@ class WorkflowProcessor:
                          where, index + 1, name, public_text(error), exc_info=not isinstance(error, WilmerError))
             raise _RunEnds from error
         if not early and not hasattr(error, "location"):  # the innermost workflow names the place
-            error.location = f"workflow '{self.run.workflow_name}', node {index + 1} '{name}'"  # type: ignore[attr-defined]
+            error.location = f"workflow '{self._shown_name()}', node {index + 1} '{name}'"  # type: ignore[attr-defined]
         raise error
+
+    def _shown_name(self) -> str:
+        """The workflow's name, with its folder if every folder may have one of that name."""
+        name = self.run.workflow_name
+        return f"{self.run.folder}/{name}" if name == config_utils.DEFAULT_WORKFLOW and self.run.folder else name
 
     def _raise_if_cancelled(self) -> None:
         if self.run.request.cancel_scope.cancelled:
@@ -200,7 +205,7 @@ class WorkflowProcessor:
             return node_type
         if node_type in VALID_NODE_TYPES:
             return node_type
-        logger.warning("Workflow %s, node %d: unknown type %r, running it as Standard%s", self.run.workflow_name,
+        logger.warning("Workflow %s, node %d: unknown type %r, running it as Standard%s", self._shown_name(),
                        index + 1, node_type, _nearest_type(node_type))
         return "Standard"
 

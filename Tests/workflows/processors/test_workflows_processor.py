@@ -313,6 +313,15 @@ def test_failure_before_the_answer_names_the_place(lab: EngineLab) -> None:
     assert caught.value.location == "workflow 'Main', node 2 'Ask'"  # type: ignore[attr-defined]
 
 
+def test_the_place_in_a_workflow_whose_name_every_folder_has(lab: EngineLab) -> None:
+    lab.backend.responder = failing
+    lab.workflow("_DefaultWorkflow", [llm("boom", title="Ask")])
+    with pytest.raises(BackendStatusError) as caught:
+        lab.run_named("_DefaultWorkflow")
+    place = caught.value.location  # type: ignore[attr-defined]
+    assert place.startswith("workflow '") and place.endswith("/_DefaultWorkflow', node 1 'Ask'")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_failure_after_the_answer_ends_that_run_only(lab: EngineLab, stream: bool,
                                                      caplog: pytest.LogCaptureFixture) -> None:

@@ -101,8 +101,7 @@ class BaseApiHandler(ABC):
         context.redact = bool(config_utils.user_flag("redactLogOutput") or (
             context.api_key and config_utils.user_flag("encryptUsingApiKey")))
         missing_keys_of(current_app).look(http.environ, context.api_key)
-        logger.info("Request %s: %s %s as %s", context.request_id, http.method, http.path,
-                    api_helpers.get_model_name())
+        logger.info("Request %s runs as %s", context.request_id, api_helpers.get_model_name())
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 
     def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],
