@@ -2,7 +2,10 @@
 
 Eventlet is in maintenance mode. Without its package a server with a thread per connection takes over.
 """
-from __future__ import annotations
+from Middleware.cli import prerequisites
+
+if __name__ == "__main__":
+    prerequisites.require()  # before a line that an old Python does not understand
 
 from Middleware.cli.first_signals import end_on_signals
 

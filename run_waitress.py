@@ -1,5 +1,8 @@
 """Starts WilmerAI on Waitress, the recommended server on every operating system."""
-from __future__ import annotations
+from Middleware.cli import prerequisites
+
+if __name__ == "__main__":
+    prerequisites.require("waitress")  # before a line that an old Python does not understand
 
 from Middleware.cli.first_signals import end_on_signals
 

@@ -3,7 +3,10 @@
 Importing it builds the app: ``server:application`` works under any WSGI server. No command line is read then; the
 user is the one in ``Public/Configs/Users/_current-user.json``.
 """
-from __future__ import annotations
+from Middleware.cli import prerequisites
+
+if __name__ == "__main__":
+    prerequisites.require()  # before a line that an old Python does not understand
 
 from Middleware.cli.first_signals import end_on_signals
 

@@ -29,6 +29,11 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from Middleware.cli import prerequisites  # noqa: E402
+
+if __name__ == "__main__":
+    prerequisites.require()
+
 from Middleware.cli.arguments import LaunchArguments, apply_arguments  # noqa: E402
 from Middleware.exceptions import DataKeyError, WilmerError  # noqa: E402
 from Middleware.services.discussion_catalog import catalog, export, removal  # noqa: E402

@@ -8,7 +8,7 @@ import sys
 from Middleware.cli.listening import is_loopback
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
-from Middleware.utilities.command_lines import command, script_command
+from Middleware.utilities.command_lines import command, in_project_container, script_command
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,6 @@ def write_log(host: str) -> None:
 def _warning() -> list[str]:
     path = os.path.join(config_utils.get_root_public_directory(), KEY_FILE)
     path = os.path.abspath(path)
-    program, *words = sys.argv
-    start = [sys.executable, os.path.abspath(program), *words, "--accepted-keys-file", path]
     return ["",
             RULE,
             "!!  WARNING: there is no password. Whoever reaches this address can use every configured user,",
@@ -52,7 +50,16 @@ def _warning() -> list[str]:
             "!!",
             "!!  To end this, make a key. It is shown once; give it to your clients as their API key:",
             f"!!    {script_command('access_key.py', '--add', path)}",
-            "!!  Then stop this server and start it with the list of keys:",
-            f"!!    {command(start)}",
+            *_start_with_keys(path),
             "!!  More: Docs/User/network-access.md",
             RULE]
+
+
+def _start_with_keys(path: str) -> list[str]:
+    if in_project_container():
+        return ["!!  Then write the list of keys into compose.yaml, and type docker compose up -d again:",
+                f'!!    command: ["--accepted-keys-file", "{path}"]']
+    program, *words = sys.argv
+    start = [sys.executable, os.path.abspath(program), *words, "--accepted-keys-file", path]
+    return ["!!  Then stop this server and start it with the list of keys:",
+            f"!!    {command(start)}"]

@@ -56,7 +56,8 @@ def build_parser(program: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program, allow_abbrev=False,
         description="WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows. "
-                    "Instead of the flags a command can stand first: check or test (see check --help, test --help).")
+                    "In front of the flags a command can stand: init connects an LLM server, check looks at the "
+                    "configuration, test runs the tests of workflows (see init --help and so on).")
     _add_places(parser)
     _add_launch_flags(parser)
     parser.add_argument("--version", action="version", version=f"WilmerAI {VERSION}")

@@ -3,31 +3,21 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from Middleware.cli import users
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.check_output import Summary, human_text, json_text, wants_colour
 from Middleware.cli.console import program_name, say
+from Middleware.cli.data_folders import check_data_folders
 from Middleware.cli.errors import StartError
 from Middleware.cli.workflow_tests.reading import check_test_files
-from Middleware.exceptions import ConfigurationError
-from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config_workflows import TEST_SUFFIX
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
-from Middleware.workflows.validation.data_checks import (
-    DataDirectory,
-    check_directories,
-    check_modes,
-    user_directories,
-)
-from Middleware.workflows.validation.findings import Finding
-from Middleware.workflows.validation.lookups import Lookups
+from Middleware.workflows.validation.data_checks import check_modes
 from Middleware.workflows.validation.probes import origins, probe
 from Middleware.workflows.validation.tree_check import CheckResult, TreeCheck
 
@@ -63,7 +53,7 @@ def main(words: Sequence[str] = ()) -> int:
 def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str | None) -> tuple[CheckResult, Summary]:
     started = time.monotonic()
     result = TreeCheck(build_registry(), BUILT_IN_VARIABLES, names).run()
-    found = [*check_directories(_directories(result, logs)), *_unusable(result)]
+    found = list(check_data_folders(result.users, logs or config_utils.get_default_logging_directory()))
     found += check_modes(result.paths, result.endpoints)
     found += check_test_files(path for file, path in result.paths.items() if file.endswith(TEST_SUFFIX))
     if options.online:
@@ -73,25 +63,3 @@ def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str |
     result.add(found)
     root = config_utils.get_root_config_directory()
     return result, Summary(root, result.files, result.users, time.monotonic() - started, options.online)
-
-
-def _directories(result: CheckResult, logs: str | None) -> Iterator[DataDirectory]:
-    yield from (found for found in _of_users(result) if isinstance(found, DataDirectory))
-    folder = (logs or config_utils.get_default_logging_directory()).partition("<user>")[0]
-    yield DataDirectory("log files", os.path.expanduser(folder) or os.curdir)
-
-
-def _unusable(result: CheckResult) -> Iterator[Finding]:
-    yield from (found for found in _of_users(result) if isinstance(found, Finding))
-
-
-def _of_users(result: CheckResult) -> Iterator[Any]:
-    """The data directories of the users that were checked, and what is wrong with how they are named."""
-    for user in result.users:
-        with request_scope(RequestContext(request_id=f"check {user}", user=user)):
-            try:
-                file = Lookups(()).user_file()
-                yield from list(user_directories(file.display, file.content))
-            except ConfigurationError:  # reported at the file
-                continue
-

@@ -5,6 +5,8 @@ given as the older positional ConfigDirectory when it is written as a path: ``./
 """
 from __future__ import annotations
 
+import difflib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -22,7 +24,12 @@ def _test(words: Sequence[str]) -> int:
     return main(words)
 
 
-COMMANDS: dict[str, Command] = {"check": _check, "test": _test}
+def _init(words: Sequence[str]) -> int:
+    from Middleware.cli.init.command import main
+    return main(words)
+
+
+COMMANDS: dict[str, Command] = {"init": _init, "check": _check, "test": _test}
 
 
 def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
@@ -33,3 +40,12 @@ def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
     words = sys.argv[1:] if argv is None else list(argv)
     command = COMMANDS.get(words[0]) if words else None
     return None if command is None else lambda: command(words[1:])
+
+
+def no_such_command(word: str | None) -> str:
+    """Why ``word``, taken for the older positional ConfigDirectory, is probably a misspelt command; "" if it is not."""
+    if not word or not word.isidentifier() or os.path.isdir(word):
+        return ""
+    near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)
+    hint = f"Did you mean '{near[0]}'?" if near else f"The commands: {', '.join(COMMANDS)}."
+    return f"There is no command '{word}', and no configuration folder of that name. {hint}"

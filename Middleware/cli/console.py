@@ -5,6 +5,8 @@ import io
 import os
 import sys
 
+from Middleware.utilities.command_lines import COMPOSE_RUN, command, in_project_container
+
 WANTED_DESCRIPTORS = 8192  # a stream takes two sockets, and Waitress accepts 1000 connections
 
 
@@ -36,9 +38,21 @@ def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
         say(f"WARNING: the limit of open files stays at {soft}: {error}", error_stream=True)
 
 
-def program_name(command: str) -> str:
-    """How the usage of a sub-command names it: ``server.py check``."""
-    return f"{os.path.basename(sys.argv[0]) or 'server.py'} {command}"
+def launcher() -> list[str]:
+    """The words that start the program: as it was started, or the script that has made its environment."""
+    if in_project_container():
+        return list(COMPOSE_RUN)
+    script = sys.argv[0]
+    if os.path.basename(script) in ("server.py", "run_eventlet.py"):
+        return [next(iter(sys.orig_argv), "python"), script]
+    if sys.platform == "win32":
+        return ["run_windows.bat"]
+    return ["bash", "run_macos.sh" if sys.platform == "darwin" else "run_linux.sh"]
+
+
+def program_name(word: str) -> str:
+    """How the usage of a sub-command names it: ``bash run_linux.sh check``."""
+    return command([*launcher(), word])
 
 
 def say(text: str, error_stream: bool = False) -> None:

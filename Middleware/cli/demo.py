@@ -2,28 +2,39 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.errors import StartError
+from Middleware.cli.init.servers import printable
+from Middleware.cli.listening import is_loopback
 from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities import config_utils
 
 logger = logging.getLogger(__name__)
 
 DEMO_USER = "demo"
 DEMO_PORT = 5055  # the shipped demo endpoint names it
+ENDPOINT = "Endpoints/demo/Demo-LLM.json"
+PAUSE_SECONDS = 0.2  # between two looks at the stand-in of another server; less than a refused call waits for
 
 
 def is_wanted(arguments: LaunchArguments) -> bool:
-    """True if nothing was chosen on the command line and the shipped choice of user stands."""
+    """True if nothing was chosen on the command line, the shipped choice of user stands, and so does its endpoint."""
     chosen = arguments.users or arguments.config_directory or arguments.public_directory
-    return not chosen and not instance.USERS and users.current_user() == DEMO_USER
+    return not chosen and not instance.USERS and users.current_user() == DEMO_USER and not _leads_elsewhere(_address())
 
 
 def start_backend(port: int = DEMO_PORT) -> None:
     """Have a demo back-end on loopback: this process starts one unless another already answers there.
 
-    Raises StartError if something else has the port.
+    If another does, this process takes its place when it goes. Raises StartError if something else has the port.
     """
     from Scripts import demo_backend  # not needed by anyone else
     try:
@@ -34,10 +45,25 @@ def start_backend(port: int = DEMO_PORT) -> None:
                 f"The demo back-end needs port {port}, which another program uses. Stop that program, or choose a user "
                 "of your own with --User.") from error
         logger.info("A demo back-end already runs on port %d; using it", port)
+        threading.Thread(target=_take_over, args=(port,), name="demo-backend-waits", daemon=True).start()
+
+
+def _take_over(port: int) -> None:
+    """Start a back-end as soon as the port is free: the server that has it may end at any time."""
+    from Scripts import demo_backend
+    while True:
+        time.sleep(PAUSE_SECONDS)
+        try:
+            demo_backend.start(port)
+        except OSError:
+            continue
+        logger.info("The demo back-end on port %d has gone; this server has started its own", port)
+        return
 
 
 def instructions(base: str, key_needed: bool = False) -> list[str]:
     """The three lines a person needs to see the demo, after a line that says what it is."""
+    from Middleware.cli.init.output import init_command
     which, header = "any API key", ""
     if key_needed:
         which, header = "one of the accepted keys", '-H "Authorization: Bearer KEY" '
@@ -46,5 +72,45 @@ def instructions(base: str, key_needed: bool = False) -> list[str]:
             "Demo mode: the answers come from a small built-in stand-in, not from a real LLM.",
             f"  For your front-end, base URL:  {base}/v1  ({which})",
             f'  Or try:  curl -N {base}/v1/chat/completions {header}-H "Content-Type: application/json" -d "{body}"',
-            "  To connect a real LLM:  see README.md, \"Connect your own LLM\" (three steps)"]
+            f"  To connect a real LLM:  {init_command()}"]
 
+
+def elsewhere() -> list[str]:
+    """A line for the demo user whose endpoint leads to another server than the stand-in; for others nothing."""
+    if users.current_user() != DEMO_USER:
+        return []
+    address = _address()
+    if not _leads_elsewhere(address):
+        return []
+    return [f"  Demo user:      no stand-in is started; {ENDPOINT} leads to {_shown(address)}"]
+
+
+def _address() -> str:
+    """Where the demo user's endpoint leads; empty if its file does not say."""
+    try:
+        content: Any = config_utils.load_config(config_utils.get_config_path("Endpoints/demo", "Demo-LLM"))
+    except (ConfigurationError, OSError, ValueError):  # reported by the check, and by the first request
+        return ""
+    address = content.get("endpoint") if isinstance(content, Mapping) else None
+    return address.strip() if isinstance(address, str) else ""
+
+
+def _leads_elsewhere(address: str) -> bool:
+    """Whether an address is that of another server than the stand-in."""
+    try:
+        parts = urlsplit(address)
+        return bool(address) and not (parts.scheme == "http" and is_loopback(parts.hostname or "")
+                                      and parts.port == DEMO_PORT)
+    except ValueError:
+        return True
+
+
+def _shown(address: str) -> str:
+    """Scheme, host and port, and no password."""
+    try:
+        parts = urlsplit(address)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        where = f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "") if host else ""
+    except ValueError:
+        where = ""
+    return printable(where) or "no server"

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
 import sys
@@ -12,6 +13,11 @@ from Middleware.cli.errors import StartError
 BACKLOG = 1024
 GOODBYE_SECONDS = 10.0
 _WITH_PORT = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)")
+ALL_ADDRESSES = ("0.0.0.0", "::")
+_FAR_IPV4 = ("192.0.2.1", "10.254.254.254", "172.31.254.254", "192.168.254.254")
+_FAR_IPV6 = ("2001:db8::1", "fd00:db8::1")
+"""Addresses whose ways lead out of this machine by the default route, or by that of a private network."""
+_CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _WINDOWS_IN_USE = 10048
 _WINDOWS_NO_ACCESS = 10013  # also what an address that another program holds exclusively answers
 
@@ -70,6 +76,40 @@ def url_of(host: str, port: int) -> str:
     elif host == "::":
         host = "::1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def urls_elsewhere(address: str, port: int) -> list[str]:
+    """What other devices type to reach a server that listens on all addresses of this machine.
+
+    Empty if ``address`` is a single one, and in a container, which does not know its host's address.
+    """
+    if address not in ALL_ADDRESSES or in_container():
+        return []
+    return [url_of(host, port) for host in outward_addresses(ipv6=address == "::") or [socket.gethostname()]]
+
+
+def outward_addresses(ipv6: bool) -> list[str]:
+    """This machine's own addresses in the networks around it, IPv4 first. Nothing is sent to find them."""
+    ways = [(socket.AF_INET, host) for host in _FAR_IPV4]
+    if ipv6 and socket.has_ipv6:
+        ways += [(socket.AF_INET6, host) for host in _FAR_IPV6]
+    found = dict.fromkeys(_own_address(family, host) for family, host in ways)
+    return [host for host in found if host and host not in ALL_ADDRESSES and not is_loopback(host)]
+
+
+def in_container() -> bool:
+    """Whether Docker or Podman says that this is a container."""
+    return any(os.path.exists(mark) for mark in _CONTAINER_MARKS)
+
+
+def _own_address(family: socket.AddressFamily, far: str) -> str:
+    """The address that datagrams to ``far`` would come from; "" if there is no way. Connecting sends none."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((far, 9))
+            return str(sock.getsockname()[0])
+    except OSError:
+        return ""
 
 
 def is_loopback(host: str) -> bool:

@@ -48,7 +48,7 @@ def waitress_settings() -> dict[str, Any]:
         "outbuf_overflow": NEVER,
         "recv_bytes": 65536,
         "expose_tracebacks": False,
-        "clear_untrusted_proxy_headers": True,
+        "clear_untrusted_proxy_headers": False,  # they give no rights, but show that a client is not on this computer
         "log_socket_errors": False,  # a client that leaves is no error
         "ident": None,
     }

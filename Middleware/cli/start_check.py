@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from Middleware.cli import users
+from Middleware.cli.data_folders import check_data_folders
 from Middleware.workflows.validation.findings import Finding, shortened
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ def begin() -> None:
 
 
 def run() -> None:
-    """Check what the served users reach, and log what is wrong; nothing if all is well."""
+    """Check what the served users reach and where their data goes, and log what is wrong; nothing if all is well."""
     try:
         _check()
     except Exception:  # the server runs, whatever the check comes across
@@ -35,7 +36,8 @@ def _check() -> None:
 
     result = TreeCheck(build_registry(), BUILT_IN_VARIABLES, users.served_users(),
                        lambda: time.sleep(PAUSE_SECONDS)).run()
-    text, told = short_form(result.findings)
+    folders = [finding for finding in check_data_folders(result.users) if finding.severity == "error"]
+    text, told = short_form([*folders, *result.findings])
     if text:
         logger.warning("%s", text)
     for user in result.users:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.api.logging_setup import set_up_logging
-from Middleware.cli import access_notes, demo, start_check, users
+from Middleware.cli import access_notes, demo, first_start, start_check, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
-from Middleware.cli.commands import find_command
+from Middleware.cli.commands import find_command, no_such_command
 from Middleware.cli.console import prepare_process, say
 from Middleware.cli.errors import StartError
 from Middleware.cli.first_signals import INTERRUPTED, interrupt_on_signals
-from Middleware.cli.listening import bind_socket, url_of
+from Middleware.cli.listening import bind_socket, url_of, urls_elsewhere
 from Middleware.cli.stop_signals import say_stopped
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
@@ -98,7 +98,11 @@ def prepare(argv: Sequence[str] | None = None, program: str | None = None, threa
     """Every step up to a bound socket and a built application. Raises StartError, or SystemExit for bad arguments."""
     arguments = parse_arguments(argv, program)
     apply_arguments(arguments)
+    if not arguments.users and (problem := no_such_command(arguments.config_directory)):
+        raise StartError(problem)
     users.check_users()
+    if demo.is_wanted(arguments):
+        first_start.offer()
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
     configure(arguments)
     host = instance.LISTEN_ADDRESS
@@ -163,8 +167,10 @@ def describe(launch: Launch) -> list[str]:
              f"  Log files:      {log_folder}",
              f"  Users:          {', '.join(names)}",
              f"  Listening on:   {launch.host}, port {launch.port}: {base}"]
+    if others := urls_elsewhere(launch.address, launch.port):
+        lines.append(f"  Other devices:  {', '.join(others)}")
     lines += access_notes.describe(launch.address)
-    return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if launch.demo else [])
+    return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if launch.demo else demo.elsewhere())
 
 
 def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:

@@ -18,6 +18,7 @@ from Middleware.utilities.path_utils import split_name
 
 DEFAULT_PORT: int = USER["port"].default
 SEVERAL_USERS_PORT = 5050
+MAX_NAMED = 12
 _USER_TOKEN = re.compile(r"<user>[/\\]*")
 
 
@@ -38,7 +39,24 @@ def check_users() -> None:
         except ConfigurationError as error:
             say(f"WARNING: {error}", error_stream=True)
     if not configured_users():
+        problem = _folder_problem()
+        if problem:
+            raise StartError(problem)
         _check_current_user()
+
+
+def _folder_problem() -> str:
+    """Why there is no configuration where it should be; "" if there is one."""
+    root = config_utils.get_root_config_directory()
+    if os.path.isdir(os.path.join(root, "Users")):
+        return ""
+    path = os.path.abspath(root)
+    below = os.path.join(path, "Configs")
+    hint = f"Did you mean {below}?" if os.path.isdir(os.path.join(below, "Users")) else (
+        "Name the folder that holds 'Users', 'Endpoints' and the others with --ConfigDirectory.")
+    if os.path.isdir(root):
+        return f"The configuration folder {path} holds no folder 'Users'. {hint}"
+    return f"There is no configuration folder {path}. {hint}"
 
 
 def require_user_file(user: str) -> None:
@@ -53,12 +71,18 @@ def require_user_file(user: str) -> None:
 
 
 def _hint(user: str) -> str:
-    """A line with the users that could be meant; nothing if there are none."""
-    known = config_utils.existing_users()
+    """A line with the users that could be meant, the nearest first, or one that says why there are none."""
+    problem, known = _folder_problem(), config_utils.existing_users()
+    if problem:
+        return f"\n{problem}"
+    if not known:
+        return ""
     spelled = {name.casefold(): name for name in known}
-    near = difflib.get_close_matches(user.casefold(), list(spelled), n=1)
-    return (f"\nThe users that exist: {', '.join(known)}." if known else "") + (
-        f" Did you mean '{spelled[near[0]]}'?" if near else "")
+    near = [spelled[name] for name in difflib.get_close_matches(user.casefold(), list(spelled))]
+    names = [*near, *(name for name in known if name not in near)]
+    rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    guess = f" Did you mean '{near[0]}'?" if near else ""
+    return f"\nThe users that exist: {', '.join(names[:MAX_NAMED])}{rest}.{guess}"
 
 
 def served_users() -> list[str]:

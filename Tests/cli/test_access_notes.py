@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from Middleware.api.access_keys import AccessKeys
-from Middleware.cli import access_notes, startup
+from Middleware.cli import access_notes, listening, startup
 from Middleware.cli.listening import bind_socket
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
@@ -58,6 +58,17 @@ def test_the_address_counts_and_not_its_name(address, name, warned, monkeypatch)
         lines = startup.describe(startup.Launch(lambda *_: [], sock, name, 5000, address))
     assert (access_notes.RULE in lines) == warned
     assert any("Only programs on this machine" in line for line in lines) != warned
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_other_devices_are_told_what_to_type(address, monkeypatch):
+    monkeypatch.setattr(instance, "LOGGING_DIRECTORY", "")
+    monkeypatch.setattr(listening, "in_container", lambda: False)
+    monkeypatch.setattr(listening, "outward_addresses", lambda ipv6: ["192.168.1.5"])
+    with bind_socket(address, 0) as sock:
+        lines = startup.describe(startup.Launch(lambda *_: [], sock, address, 5000, address))
+    assert any(line.endswith(": http://127.0.0.1:5000") for line in lines)
+    assert ("  Other devices:  http://192.168.1.5:5000" in lines) == (address == "0.0.0.0")
 
 
 def test_its_commands_work_as_they_are_printed(tmp_path, monkeypatch):

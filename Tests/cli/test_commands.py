@@ -1,11 +1,14 @@
 """Words that stand first on the command line of a launcher."""
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from Middleware.cli import commands
 from Middleware.cli.commands import find_command
 from Middleware.cli.startup import run
+from Tests.integration.launcher import run_launcher
 
 
 @pytest.mark.parametrize(("words", "given"), [
@@ -35,3 +38,25 @@ def test_an_interrupted_command_is_no_success(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setitem(commands.COMMANDS, "stub", interrupted)
     assert run(lambda launch: None, ["stub"]) == 130
+
+
+@pytest.mark.parametrize(("word", "hint"), [("chek", "Did you mean 'check'?"), ("serve", "The commands: ")])
+def test_a_command_that_does_not_exist(word: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first word that is no command names the folder of the configuration."""
+    monkeypatch.chdir(tmp_path)
+    told = commands.no_such_command(word)
+    assert told.startswith(f"There is no command '{word}', and no configuration folder of that name. {hint}")
+    (tmp_path / word).mkdir()
+    assert commands.no_such_command(word) == ""
+
+
+@pytest.mark.parametrize("folder", [None, "", "./chek", "C:\\configs", "my configs"])
+def test_what_cannot_be_a_command(folder: str | None) -> None:
+    assert commands.no_such_command(folder) == ""
+
+
+def test_a_launcher_says_so() -> None:
+    ended = run_launcher("server.py", "chek")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == ("ERROR: There is no command 'chek', and no configuration folder of that name. "
+                            "Did you mean 'check'?\n")

@@ -5,8 +5,16 @@ import socket
 
 import pytest
 
+from Middleware.cli import listening
 from Middleware.cli.errors import StartError
-from Middleware.cli.listening import bind_socket, is_loopback, start_listening, url_of
+from Middleware.cli.listening import (
+    bind_socket,
+    is_loopback,
+    outward_addresses,
+    start_listening,
+    url_of,
+    urls_elsewhere,
+)
 
 
 def test_a_taken_port_is_one_clear_sentence():
@@ -51,3 +59,43 @@ def test_an_address_with_a_port(host, address):
     with pytest.raises(StartError) as error:
         bind_socket(host, 0)
     assert str(error.value).endswith(f"The port goes into --port: --listen {address} --port 5000")
+
+
+def test_the_addresses_that_other_devices_can_type():
+    for address in outward_addresses(ipv6=True):
+        assert not is_loopback(address) and address not in ("0.0.0.0", "::")
+        with bind_socket(address, 0) as sock:  # no other machine's
+            assert sock.getsockname()[0] == address
+
+
+def test_addresses_are_found_without_sending(monkeypatch):
+    """A datagram socket that is connected has sent nothing yet; one that would send fails here."""
+    for name in ("send", "sendto", "sendall", "sendmsg"):
+        if hasattr(socket.socket, name):
+            monkeypatch.setattr(socket.socket, name, None)
+    monkeypatch.setattr(socket, "getaddrinfo", None)
+    assert len(outward_addresses(ipv6=True)) == len(set(outward_addresses(ipv6=True)))
+
+
+def test_every_address_has_its_url(monkeypatch):
+    monkeypatch.setattr(listening, "in_container", lambda: False)
+    monkeypatch.setattr(listening, "outward_addresses",
+                        lambda ipv6: ["192.168.1.5", *(["fd00::5"] if ipv6 else [])])
+    assert urls_elsewhere("0.0.0.0", 5000) == ["http://192.168.1.5:5000"]
+    assert urls_elsewhere("::", 5000) == ["http://192.168.1.5:5000", "http://[fd00::5]:5000"]
+
+
+def test_without_a_network_there_is_the_name(monkeypatch):
+    monkeypatch.setattr(listening, "in_container", lambda: False)
+    monkeypatch.setattr(listening, "outward_addresses", lambda ipv6: [])
+    assert urls_elsewhere("0.0.0.0", 5000) == [f"http://{socket.gethostname()}:5000"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "192.168.1.5"])
+def test_one_address_needs_no_others(address):
+    assert urls_elsewhere(address, 5000) == []
+
+
+def test_a_container_does_not_know_its_address_outside(monkeypatch):
+    monkeypatch.setattr(listening, "in_container", lambda: True)
+    assert urls_elsewhere("0.0.0.0", 5000) == []

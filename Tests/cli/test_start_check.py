@@ -81,6 +81,16 @@ def test_silence_if_all_is_well(tmp_path: Path, log: pytest.LogCaptureFixture) -
     assert told(log) == []
 
 
+def test_a_folder_of_conversations_that_cannot_be_written(tmp_path: Path, log: pytest.LogCaptureFixture,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a-file").write_text("", "utf-8")
+    monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "a-file" / "talks"))
+    started(tmp_path)
+    text, = told(log)
+    assert text.startswith(f"In the configuration there is 1 error ({RUN}):\n")
+    assert "the directory of conversations: it cannot be made, as" in text
+
+
 def test_only_served_users_count(tmp_path: Path, log: pytest.LogCaptureFixture,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     bob = (put("Users/bob.json", {"routingConfig": "none"}), put("Workflows/bob/x.json", {"nodes": [llm()]}))

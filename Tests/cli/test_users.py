@@ -30,6 +30,56 @@ def test_the_users_that_exist_are_named(config, wrong, hint):
     assert str(error.value).splitlines()[1:] == [f"The users that exist: Ann, bob.{hint}"]
 
 
+@pytest.mark.parametrize(("wrong", "near"), [
+    ("wiki", "_wiki"), ("_wikki", "_wiki"), ("team/joan", "team/john"), ("john", "team/john")])
+def test_near_names_come_first(config, wrong, near):
+    (config.path / "Users" / "team").mkdir()
+    for name in ("bob", "ann", "_wiki", "team/john"):
+        config.user(name)
+    config.current("bob")
+    instance.USERS = [wrong]
+    with pytest.raises(StartError) as error:
+        users.check_users()
+    names = error.value.args[0].partition("The users that exist: ")[2].partition(".")[0].split(", ")
+    assert names[0] == near and sorted(names) == ["_wiki", "ann", "bob", "team/john"]
+    assert str(error.value).endswith(f" Did you mean '{near}'?")
+    instance.USERS = [near]
+    users.check_users()
+
+
+def test_many_users_are_counted(config):
+    for number in range(30):
+        config.user(f"u{number:02}")
+    instance.USERS = ["zzz"]
+    with pytest.raises(StartError, match=r": u00, u01, .*u11 and 18 more\.$"):
+        users.check_users()
+
+
+@pytest.mark.parametrize("configured", [None, ["ann"]])
+def test_a_folder_that_does_not_exist(config, tmp_path, configured):
+    instance.CONFIG_DIRECTORY, instance.USERS = str(tmp_path / "nowhere"), configured
+    with pytest.raises(StartError) as error:
+        users.check_users()
+    assert str(error.value).endswith(
+        f"There is no configuration folder {tmp_path / 'nowhere'}. Name the folder that holds 'Users', 'Endpoints' and "
+        "the others with --ConfigDirectory.")
+    assert str(error.value).startswith("Config file not found for user 'ann': " if configured else "There is no")
+
+
+def test_the_folder_above_the_configuration(config, tmp_path):
+    instance.CONFIG_DIRECTORY = str(tmp_path)
+    with pytest.raises(StartError) as error:
+        users.check_users()
+    assert str(error.value) == (f"The configuration folder {tmp_path} holds no folder 'Users'. "
+                                f"Did you mean {tmp_path / 'Configs'}?")
+
+
+def test_another_folder(config, tmp_path):
+    instance.CONFIG_DIRECTORY = str(config.path / "Users")
+    with pytest.raises(StartError, match="holds no folder 'Users'. Name the folder that holds"):
+        users.check_users()
+
+
 def test_case_of_a_user_file_does_not_matter(config):
     config.user("alice")
     instance.USERS = ["ALICE"]

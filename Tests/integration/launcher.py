@@ -149,12 +149,14 @@ class Response:
 class Launcher:
     """A launcher as a process of its own, on a free loopback port. Ended by its own process id.
 
-    ``backend``: whose ``hello`` the chat completions send.
+    ``backend``: whose ``hello`` the chat completions send. ``folders``: working and home directory, if not as usual.
     """
 
-    def __init__(self, script: str, *arguments: str | os.PathLike[str], backend: Backend | None = None) -> None:
+    def __init__(self, script: str, *arguments: str | os.PathLike[str], backend: Backend | None = None,
+                 folders: tuple[Path, Path] | None = None) -> None:
         self.script = script
         self._backend = backend
+        self._folders = folders
         self._arguments = [os.fspath(argument) for argument in arguments]
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._log = Path(self._folder.name) / "output.txt"
@@ -165,8 +167,9 @@ class Launcher:
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(PROJECT / self.script), "--port", "0", *self._arguments],
-                cwd=tempfile.gettempdir(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                env=clean_environment())
+                cwd=self._folders[0] if self._folders else tempfile.gettempdir(),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env={**clean_environment(), **(home_environment(self._folders[1]) if self._folders else {})})
         try:
             self._wait_until_it_answers()
         except BaseException:
@@ -273,6 +276,11 @@ def clean_environment() -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items()
                    if not name.upper().startswith("WILMER") and "PROXY" not in name.upper()}
     return {**environment, "PYTHONUTF8": "1"}
+
+
+def home_environment(home: Path) -> dict[str, str]:
+    """What makes a folder the home directory of a process, on every system."""
+    return {"HOME": str(home), "USERPROFILE": str(home)}
 
 
 def read_until(sock: socket.socket, wanted: bytes, timeout: float = 10.0) -> bytes:

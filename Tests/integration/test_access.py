@@ -21,6 +21,7 @@ from Tests.integration.launcher import (
     ConfigTree,
     Launcher,
     Response,
+    llm_node,
     read_until,
     run_launcher,
     sse_payloads,
@@ -71,7 +72,9 @@ def door(request: pytest.FixtureRequest, shared_backend: Backend,
          tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     folder = tmp_path_factory.mktemp("door")
     tree = standard_tree(folder / "Public", shared_backend.url)
-    tree.write("Users/bob.json", json.loads((tree.configs / f"Users/{USER}.json").read_text("utf-8")))
+    tree.write("Users/bob.json", {**json.loads((tree.configs / f"Users/{USER}.json").read_text("utf-8")),
+                                  "customWorkflowOverride": True, "customWorkflow": "Own"})
+    tree.write("Workflows/bob/Own.json", {"nodes": [llm_node("own", returnToUser=True)]})
     keys = folder / "keys.txt"
     keys.write_text(f"# everyone\n{KEY}\n{BOB_KEY} user=bob\n", "utf-8")
     keys.chmod(0o600)
@@ -153,6 +156,9 @@ def test_the_official_clients(door: Door, backend: Backend) -> None:
 
 def test_a_key_of_one_user(door: Door, backend: Backend) -> None:
     assert door.ask("POST", CHAT, chat(backend, "bob:Single"), BOB_KEY).text == "single says hello."
+    unnamed = {key: value for key, value in chat(backend).items() if key != "model"}
+    assert door.ask("POST", CHAT, unnamed, BOB_KEY).json["model"] == "bob"
+    assert door.ask("POST", CHAT, unnamed, KEY).status == 400
     for path, dialect in ((CHAT, dict), ("/api/chat", str)):
         refused = door.ask("POST", path, chat(backend), BOB_KEY)
         assert refused.status == 403 and isinstance(refused.json["error"], dialect)
@@ -239,7 +245,8 @@ def test_what_the_server_itself_cannot_read(door: Door) -> None:
 
 def test_users_are_not_told_to_what_a_proxy_passes_on(door: Door, backend: Backend) -> None:
     assert f"{USER}, bob" in door.ask("POST", CHAT, chat(backend, "nobody"), KEY).error
-    for proxied in ({"X_Real_IP": "127.0.0.1"}, {"Host": "llm.example.com"}, {"Via": "1.1 proxy"}):
+    for proxied in ({"X_Real_IP": "127.0.0.1"}, {"Host": "llm.example.com"}, {"Via": "1.1 proxy"},
+                    {"X_Forwarded_For": "192.0.2.7"}, {"Forwarded": "for=192.0.2.7"}):
         error = door.ask("POST", CHAT, chat(backend, "nobody"), KEY, **proxied).error
         assert "Multi-user" in error and "bob" not in error
 

@@ -1,0 +1,182 @@
+"""``python server.py init``: connects an LLM server that runs already, and writes a user with three models for it."""
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
+from Middleware.cli.console import program_name, say
+from Middleware.cli.errors import StartError
+from Middleware.cli.first_signals import INTERRUPTED
+from Middleware.cli.init import output
+from Middleware.cli.init.asking import Reply, Unreachable, ask
+from Middleware.cli.init.plan import Choice, make_plan, port_for
+from Middleware.cli.init.probing import NAMED_SECONDS, Found, key_of, probe_all
+from Middleware.cli.init.questions import DEFAULT_USER, Person, Stopped, is_terminal, named_model
+from Middleware.cli.init.recognising import look_closer
+from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, printable, usual_addresses
+from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
+from Middleware.utilities import config_utils
+
+DESCRIPTION = """Looks for an LLM server on this computer, or at the address that --backend names, and writes a user for
+it: plain chat, an assistant that chooses a route for each message, and a conversation that is remembered. Asks at most
+four questions; with --yes none. Files that exist are never replaced without a yes, and stay beside the new ones."""
+
+
+SHOWN_FLAGS = ("help", "ConfigDirectory", "PublicDirectory")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line says; None: not said."""
+
+    takes_defaults: bool = False
+    backend: str | None = None
+    model: str | None = None
+    user: str | None = None
+    port: int | None = None
+
+
+def main(words: Sequence[str] = ()) -> int:
+    """Run with the words of the command line; returns the exit status."""
+    parser = build_command_parser(program_name("init"), DESCRIPTION)
+    _add_flags(parser)
+    arguments, options = parse_command_arguments(parser, words)
+    _check(parser, options)
+    apply_arguments(replace(arguments, users=[]))
+    named = options.user if options.user is not None else next(iter(arguments.users), None)
+    return run(Wishes(options.yes, options.backend, options.model, named, options.port))
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with status 2 for a word without its flag, which would become a folder, and for what is no port."""
+    word = next(iter(options.positionals), "")
+    if word and not os.path.isdir(word):
+        parser.error(f"'{printable(word)}' is no configuration folder. A server's address goes with --backend, a model "
+                     "with --model, a new user's name with --user.")
+    if options.port is not None and not 1 <= options.port <= 65535:
+        parser.error("--port must be between 1 and 65535")
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:
+        if action.dest == "port":
+            action.help = "the port that the new user is served at (default: 5000)"
+        elif action.dest not in SHOWN_FLAGS:
+            action.help = argparse.SUPPRESS  # understood, so that a launcher's command line can be taken as it is
+    add = parser.add_argument
+    add("--yes", action="store_true", help="ask nothing: the first server, its first model, the user 'me'")
+    add("--backend", metavar="URL", help="ask only this server, for example http://192.168.1.20:11434; the key for it, "
+                                         "if it wants one, is taken from the environment variable WILMER_BACKEND_KEY")
+    add("--model", metavar="NAME", help="the model, as the server lists it")
+    add("--user", metavar="NAME", help="the name of the new user (default: me)")
+
+
+def run(wishes: Wishes, then_starts: bool = False) -> int:
+    """Find, ask and write. ``then_starts``: the server starts right after, so nothing is said of how to start it."""
+    try:
+        choice, written = _set_up(wishes, Person(wishes.takes_defaults, is_terminal()))
+    except StartError as error:
+        say(f"ERROR: {error}", error_stream=True)
+        return 1
+    except Stopped as stopped:
+        _say(["Nothing was written.", *map(str, stopped.args)])
+        return 1
+    except KeyboardInterrupt:
+        say("\nInterrupted; nothing was written.")
+        return INTERRUPTED
+    try:
+        _say(["", *output.summary(choice, written)])
+        _say(["", *output.client_lines(choice)] if then_starts else output.next_steps(choice))
+    except KeyboardInterrupt:  # all is written
+        return INTERRUPTED
+    return 0
+
+
+def _set_up(wishes: Wishes, person: Person) -> tuple[Choice, Written]:
+    """Raises StartError, Stopped or KeyboardInterrupt with nothing written."""
+    config_utils.reset_config_store()  # what was read before may be older than the files
+    if wishes.user is not None and (problem := user_name_problem(wishes.user)):
+        raise StartError(f"{problem}. Nothing was written.")
+    if not person.is_asked:
+        _settle_existing(wishes.user or DEFAULT_USER, person)  # before anything is looked for
+    found = _search(wishes, person)
+    server, model = _choose(_usable(found), wishes, person)
+    user = as_spelled(wishes.user or person.user())
+    _settle_existing(user, person)
+    closer = look_closer(server.kind, model, lambda name: _show(server, name))
+    choice = Choice(server, closer, user, wishes.port or port_for(found))
+    written = write(make_plan(choice), user)
+    config_utils.reset_config_store()
+    return choice, written
+
+
+def _search(wishes: Wishes, person: Person) -> list[Found]:
+    """What is at the named address, or at the usual ones, or else at the one that the person then names."""
+    found = _look([_address(wishes.backend)] if wishes.backend else usual_addresses(), bool(wishes.backend))
+    if not _usable(found) and wishes.backend is None and person.is_asked:
+        found += _look([_address(person.address())], named=True)
+    return found
+
+
+def _usable(found: Sequence[Found]) -> list[Server]:
+    return [one for one in found if isinstance(one, Server) and one.models]
+
+
+def _choose(servers: Sequence[Server], wishes: Wishes, person: Person) -> tuple[Server, Model]:
+    if not servers:
+        raise StartError("No LLM server was found that can be used. Nothing was written.")
+    if wishes.model:
+        return named_model(servers, wishes.model)
+    server = person.server(servers)
+    return server, person.model(server)
+
+
+def _look(addresses: Sequence[str], named: bool) -> list[Found]:
+    """What is at these addresses, after it was printed."""
+    _say(output.asking(addresses, named))
+    results = probe_all(addresses, named)
+    servers = [result for result in results if isinstance(result, Server)]
+    others = [result for result in results if isinstance(result, NoServer)]
+    usable = _usable(results)
+    _say(output.found(usable or servers, [] if named and not servers else others))
+    if not usable:
+        _say([output.without_models(server) for server in servers] or output.nothing_found(others, named))
+    return results
+
+
+def _address(text: str) -> str:
+    try:
+        return normal_address(text)
+    except ValueError as error:
+        raise StartError(f"'{printable(text)}' is no address of a server, as {error}. It looks like "
+                         "http://192.168.1.20:11434. Nothing was written.") from error
+
+
+def _settle_existing(user: str, person: Person) -> None:
+    """Nothing is replaced without a yes. Raises StartError or Stopped if it is not to be."""
+    existing = existing_files(user)
+    if not existing:
+        return
+    what = f"There is a user '{user}' already ({existing[0]}" + (
+        f" and {len(existing) - 1} more)" if len(existing) > 1 else ")")
+    if not person.is_asked:
+        raise StartError(f"{what}. Nothing was written. Choose another name: "
+                         f"{output.init_command('--user', other_name(user))}")
+    if not person.agrees(f"{what}. Replace it, and keep these files under names that end in .bak?"):
+        raise Stopped(f"To keep it and make another: {output.init_command('--user', other_name(user))}")
+
+
+def _show(server: Server, name: str) -> Reply:
+    """What Ollama says of one model."""
+    try:
+        return ask(server.address, "/api/show", key_of(server), {"model": name}, NAMED_SECONDS)
+    except Unreachable:
+        return Reply(0)
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        say(line)

@@ -1,0 +1,170 @@
+"""What ``init`` prints."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from Middleware.cli.console import launcher
+from Middleware.cli.init.plan import Choice
+from Middleware.cli.init.servers import (
+    LOOPBACK,
+    OTHER_KIND,
+    USUAL_PORTS,
+    Model,
+    NoServer,
+    Server,
+    printable,
+    usual_host,
+)
+from Middleware.cli.init.sizes import window_of
+from Middleware.cli.init.writing import Written
+from Middleware.common import instance_global_variables as instance
+from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import command, in_project_container
+
+SHOWN_MODELS = 30
+LISTED_MODELS = 4  # in the line of a server
+PURPOSES = ((".test.json", "its tests: {test}"),
+            ("Users/_current", "says who is served: '{user}'"),
+            ("Users/", "the user: port, and the names of the parts below"),
+            ("Main.json", "the model that answers"),
+            ("Worker.json", "the model for small jobs; at first the same"),
+            ("chat/_Default", "model {user}:chat, straight to the model"),
+            ("assistant/_Default", "model {user}:assistant, chooses a route for each message"),
+            ("memory/_Default", "model {user}:memory, remembers; also the route CONVERSATION"),
+            ("_Coding", "the route CODING"),
+            ("_Writing", "the route WRITING"),
+            ("_BackgroundTask", "titles and the like, for Open WebUI"),
+            ("_Memory-Settings", "what is written down, and how often"),
+            ("_DefaultWorkflow", "answers any other model name, like {user}:assistant"))
+
+
+def asking(addresses: Sequence[str], named: bool) -> list[str]:
+    """What will be asked, said before it is."""
+    if named:
+        return [f"Asking {', '.join(map(printable, addresses))}, and nothing else."]
+    own = f"{LOOPBACK}, else ::1" if usual_host() == LOOPBACK else usual_host()
+    lines = [f"Asking this computer ({own}) at the usual ports of LLM servers, and nothing else:"]
+    return lines + [f"  {port:>5}  {names}" for port, names in USUAL_PORTS.items()]
+
+
+def found(servers: Sequence[Server], others: Sequence[NoServer]) -> list[str]:
+    """The servers with their models, and addresses where something is that cannot be used."""
+    width = max((len(server.address) for server in servers), default=0)
+    kinds = max((len(server.kind) for server in servers), default=0)
+    lines = [f"  {number}  {server.address:<{width}}  {server.kind:<{kinds}}  {_models(server)}"
+             for number, server in enumerate(servers, 1)]
+    notes = [f"  {printable(other.address)} {printable(other.reason)}" for other in others if not other.silent]
+    return [*(["Found:", *lines] if lines else []), *notes]
+
+
+def _models(server: Server) -> str:
+    if not server.models:
+        return "no model to chat with"
+    names = [name_shown(model) + (" (in memory)" if model.loaded and len(server.models) > 1 else "")
+             for model in server.models[:LISTED_MODELS]]
+    more = f" and {len(server.models) - LISTED_MODELS} more" if len(server.models) > LISTED_MODELS else ""
+    return ", ".join(names) + more
+
+
+def name_shown(model: Model) -> str:
+    """A model's name, without the folders of a file."""
+    name = model.name
+    return name.replace("\\", "/").rpartition("/")[2] if name.casefold().endswith(".gguf") else name
+
+
+def describe_model(model: Model) -> str:
+    remarks = [printable(model.detail), "in memory" if model.loaded else ""]
+    text = ", ".join(filter(None, remarks))
+    return name_shown(model) + (f"  ({text})" if text else "")
+
+
+def nothing_found(others: Sequence[NoServer], named: bool) -> list[str]:
+    """How to go on without a server."""
+    if named:
+        return [f"{printable(other.address)}: {printable(other.reason)}." for other in others] + [
+            "Check the address: a server's list of models opens in a browser under <address>/v1/models."]
+    hint = ["One that runs on this computer must let containers in: Docs/User/container.md."]
+    return ["No LLM server answers at any of them.",
+            "  Ollama:     ollama serve            then: ollama pull qwen3:8b",
+            "  llama.cpp:  llama-server -m model.gguf --jinja --port 8080",
+            f"  elsewhere:  {init_command('--backend', 'http://192.168.1.20:11434')}",
+            *(hint if in_project_container() else [])]
+
+
+def without_models(server: Server) -> str:
+    """Why a server cannot be used yet, and what to do."""
+    how = {"Ollama": "fetch one, for example: ollama pull qwen3:8b",
+           "KoboldCpp": "load one in KoboldCpp", "LM Studio": "download one in LM Studio",
+           "text-generation-webui": "load one on its page Model"}.get(server.kind, "load one there")
+    only = " (besides those for embeddings and the like)" if server.others else ""
+    return f"{server.kind} at {server.address} has no model to chat with{only}: {how}. Then run init again."
+
+
+def summary(choice: Choice, written: Written) -> list[str]:
+    """What was chosen and written."""
+    window, _ = window_of(choice.server, choice.model)
+    source = "a guess, as the server does not say" if choice.model.window is None else "set in both endpoint files"
+    lines = [f"Using {name_shown(choice.model)} of {_kind(choice.server)} at {choice.server.address}; "
+             f"context window {window} tokens ({source}).", "",
+             f"Written, in {_config_folder()}:"]
+    width = max(map(len, written.files))
+    lines += [f"  {path:<{width}}  {_purpose(path, choice.user)}" for path in written.files]
+    lines += [f"  {path} (as shipped; it was missing)" for path in written.shipped]
+    lines += [f"  {path} (what was there before)" for path in written.kept]
+    if choice.server.key_variable:
+        lines.append(f"  The key itself is not written: the environment variable {choice.server.key_variable} must "
+                     "hold it whenever WilmerAI starts.")
+    if written.previous_user not in (None, "demo"):
+        lines.append(f"  Before, '{written.previous_user}' was the current user; start it with --User "
+                     f"{written.previous_user}. A server that runs without --User serves '{choice.user}' from now on.")
+    return lines
+
+
+def _kind(server: Server) -> str:
+    return "the server" if server.kind == OTHER_KIND else server.kind
+
+
+def next_steps(choice: Choice) -> list[str]:
+    """The next command, and what to put into the client."""
+    return ["", "Next:", f"  {_start_command()}", "", *client_lines(choice)]
+
+
+def client_lines(choice: Choice) -> list[str]:
+    base, user = f"http://{LOOPBACK}:{instance.PORT or choice.port}", choice.user
+    hint = ["  If you have set WILMER_PUBLISH, its port takes the place of this one."] if in_project_container() else []
+    return ["Then, in your client:",
+            f"  Open WebUI:   Settings, Connections, OpenAI API: URL {base}/v1, any text as the key",
+            f"  SillyTavern:  Chat Completion, Custom (OpenAI-compatible): base URL {base}/v1",
+            "  If it runs in a container or on another computer: Docs/User/connecting-clients.md", *hint,
+            f"  Models:       {user}:chat, {user}:assistant, {user}:memory",
+            "  To have a chat remembered, put [DiscussionId]a-name[/DiscussionId] into its system prompt."]
+
+
+def _purpose(path: str, user: str) -> str:
+    return next((text for part, text in PURPOSES if part in path), "").format(
+        user=user, test=command([*launcher(), "test", user, *_places()]))
+
+
+def _config_folder() -> str:
+    folder = os.path.abspath(config_utils.get_root_config_directory())
+    project = config_utils.get_project_root_directory_path()
+    return os.path.relpath(folder, project) if folder.startswith(project + os.sep) else folder
+
+
+def _start_command() -> str:
+    if in_project_container():
+        return "docker compose up -d --force-recreate wilmerai"  # also if one runs that serves another user
+    return command([*launcher(), *_places()])
+
+
+def init_command(*words: str) -> str:
+    return command([*launcher(), "init", *words])
+
+
+def _places() -> Iterator[str]:
+    for flag, value in (("--ConfigDirectory", instance.CONFIG_DIRECTORY),
+                        ("--PublicDirectory", instance.PUBLIC_DIRECTORY)):
+        if value:
+            yield from (flag, value)
+

@@ -1,0 +1,130 @@
+"""What is known of LLM servers: where they usually listen, and what was found out about one."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from Middleware.cli.listening import is_loopback
+from Middleware.utilities.command_lines import in_project_container
+
+LOOPBACK = "127.0.0.1"
+LOOPBACK_IPV6 = "[::1]"
+CONTAINER_HOST = "host.docker.internal"
+USUAL_PORTS: Mapping[int, str] = {
+    11434: "Ollama", 8080: "llama.cpp, mlx-lm", 5001: "KoboldCpp", 1234: "LM Studio", 8000: "vLLM",
+    5000: "text-generation-webui, TabbyAPI", 4000: "LiteLLM", 8081: "llama.cpp"}
+
+API_TYPES: Mapping[str, str] = {
+    "Ollama": "OllamaApiChat", "llama.cpp": "LlamaCppServer", "text-generation-webui": "Text-Generation-WebUI"}
+"""The file in ApiTypes for a kind of server. All others speak OpenAI's API; KoboldCpp, too, which then applies the chat
+template of its model by itself."""
+OPENAI_API = "Open-AI-API"
+OTHER_KIND = "OpenAI-compatible"
+
+_NOT_FOR_CHAT = re.compile(r"embed|rerank|whisper|dall-e|moderation|transcribe|(^|[/:_-])(bge|gte|e5|all-minilm)[-_]|"
+                           r"(^|[/:_-])tts([-_]|$)", re.IGNORECASE)
+_PATHS = re.compile(r"/+(v1(/models|/chat/completions|/completions)?|api/(tags|chat|generate))/*$")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that a server lists. None means that the server does not say.
+
+    Attributes:
+        window: tokens of conversation and answer together, as they can be used now.
+        loaded: it is in memory already, and answers without a wait.
+        sees, calls_tools, thinks: whether it takes pictures, uses tools, reasons before it answers.
+        detail: a few words for people, such as its size.
+    """
+
+    name: str
+    window: int | None = None
+    loaded: bool = False
+    sees: bool | None = None
+    calls_tools: bool | None = None
+    thinks: bool | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answered.
+
+    Attributes:
+        address: scheme, host, port and perhaps a path; what an endpoint file names.
+        kind: what it is, such as ``Ollama``.
+        models: those that can chat; the ones in memory first.
+        others: how many it has that are not for chat, such as those for embeddings.
+        key_variable: the environment variable whose content opened it; empty if it asks for no key.
+    """
+
+    address: str
+    kind: str
+    models: tuple[Model, ...] = ()
+    others: int = 0
+    key_variable: str = ""
+
+    @property
+    def api_type(self) -> str:
+        return API_TYPES.get(self.kind, OPENAI_API)
+
+
+@dataclass(frozen=True)
+class NoServer:
+    """An address without a server that can be used, and why, in words that follow the address.
+
+    Attributes:
+        silent: nothing listens there.
+        known_as: what runs there, if it is known to be no LLM server.
+        wants_key: it may be a server, for whoever has the key.
+    """
+
+    address: str
+    reason: str
+    silent: bool = False
+    known_as: str = ""
+    wants_key: bool = False
+
+
+def usual_host() -> str:
+    """Under what name this computer's servers are reached: a container's own loopback leads nowhere."""
+    return CONTAINER_HOST if in_project_container() else LOOPBACK
+
+
+def usual_addresses() -> list[str]:
+    return [f"http://{usual_host()}:{port}" for port in USUAL_PORTS]
+
+
+def normal_address(text: str) -> str:
+    """An address as people type it, the way an endpoint file has it. Raises ValueError that says what is wrong."""
+    typed = text.strip()
+    if not typed.isprintable() or " " in typed or not typed:
+        raise ValueError("that is no address")
+    try:
+        parts = urlsplit(typed if "://" in typed else f"http://{typed}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError("its host or port is none") from error
+    if parts.scheme.lower() not in ("http", "https") or not host:
+        raise ValueError("it does not begin with http:// or https://")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("names and passwords have no place in it")
+    path = _PATHS.sub("", parts.path.rstrip("/") or "")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme.lower()}://{shown}" + (f":{port}" if port else "") + path
+
+
+def is_on_loopback(address: str) -> bool:
+    return is_loopback(urlsplit(address).hostname or "")
+
+
+def is_not_for_chat(name: str) -> bool:
+    """Whether a model's name says that it makes embeddings, or sound, or pictures, or nothing but a judgement."""
+    return bool(_NOT_FOR_CHAT.search(name))
+
+
+def printable(text: object) -> str:
+    """A text from elsewhere, safe on a terminal."""
+    return "".join(mark if mark.isprintable() else "?" for mark in str(text))

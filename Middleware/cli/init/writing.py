@@ -1,0 +1,157 @@
+"""Writes the files of a plan, so that a failure leaves the configuration as it was."""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from Middleware.cli.errors import StartError
+from Middleware.cli.init.plan import Plan, planned_paths, to_bytes
+from Middleware.cli.init.servers import printable
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities import config_utils
+from Middleware.utilities.file_utils import atomic_write
+from Middleware.utilities.path_utils import is_storable_name
+
+CURRENT_USER = "Users/_current-user.json"
+_NAME = re.compile(r"[^\W_][\w-]*")
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
+
+
+@dataclass
+class Written:
+    """What was written: paths below the config folder.
+
+    Attributes:
+        kept: previous versions, under the names that they have now.
+        previous_user: who was the current user before, if somebody else.
+    """
+
+    files: list[str]
+    shipped: list[str]
+    kept: list[str]
+    previous_user: str | None = None
+
+
+def user_name_problem(name: str) -> str | None:
+    """What is wrong with a new user's name; None if nothing is."""
+    if _NAME.fullmatch(name) and is_storable_name(name) and not _DEVICES.fullmatch(name) and len(name) <= 60:
+        return None
+    return (f"'{printable(name[:60])}' cannot be the name of a user: use up to 60 letters, digits, '-' and '_', "
+            "with a letter or digit first, such as 'me' (a few names such as 'con' belong to Windows)")
+
+
+def existing_files(user: str) -> list[str]:
+    """What there is already of such a user, as paths below the config folder."""
+    return [path for path in planned_paths(user) if os.path.lexists(_path(path))]
+
+
+def as_spelled(user: str) -> str:
+    """The name as it is spelled where there is such a user: users that differ in case alone are one."""
+    return next((name for name in config_utils.existing_users() if name.casefold() == user.casefold()), user)
+
+
+def other_name(user: str) -> str:
+    """A name like ``user`` of which there is nothing yet."""
+    return next(name for name in (f"{user}{number}" for number in range(2, 10_000)) if not existing_files(name))
+
+
+def current_user() -> str | None:
+    """Who ``_current-user.json`` names; None if it cannot be read."""
+    try:
+        return config_utils.get_current_username()
+    except (ConfigurationError, OSError, ValueError):
+        return None
+
+
+def write(plan: Plan, user: str) -> Written:
+    """Write all files, and make ``user`` the current one at last. Files that are replaced stay under another name.
+
+    Raises StartError with everything as it was.
+    """
+    previous = current_user()
+    current = to_bytes({"$schema": "../../Schemas/current-user.schema.json", "currentUser": user})
+    done = Written([], [], [], None if previous == user else previous)
+    undo: list[tuple[str, bytes | None]] = []
+    everything = {**plan.shipped, **plan.files, CURRENT_USER: current}
+    folders = {folder for path in everything for folder in _missing_folders(_path(path))}
+    try:
+        for path, data in everything.items():
+            _write_one(path, data, done, undo)
+    except BaseException as error:
+        _take_back(undo, done.kept, folders)
+        if isinstance(error, OSError):
+            raise StartError(f"Cannot write {error.filename}: {error.strerror}. Nothing was changed. Another folder "
+                             "can be named with --PublicDirectory.") from error
+        raise
+    done.shipped, done.files = list(plan.shipped), [*plan.files, CURRENT_USER]
+    return done
+
+
+def _write_one(path: str, data: bytes, done: Written, undo: list[tuple[str, bytes | None]]) -> None:
+    target = _path(path)
+    old = _content(target)
+    if old == data:
+        return
+    if old is not None and not _is_no_loss(path, old):
+        kept = next(name for name in _backup_names(path) if not os.path.lexists(_path(name)))
+        done.kept.append(kept)
+        atomic_write(_path(kept), old)
+    undo.append((target, old))
+    atomic_write(target, data)
+
+
+def _is_no_loss(path: str, old: bytes) -> bool:
+    """The shipped choice of user holds nothing worth keeping."""
+    try:
+        return path == CURRENT_USER and json.loads(old).get("currentUser") == "demo"
+    except (ValueError, AttributeError):
+        return False
+
+
+def _backup_names(path: str) -> Iterator[str]:
+    yield f"{path}.bak"
+    number = 2
+    while True:
+        yield f"{path}.bak{number}"
+        number += 1
+
+
+def _take_back(undo: list[tuple[str, bytes | None]], kept: list[str], folders: set[str]) -> None:
+    """Restore what was there, newest first. If that fails somewhere, the backups stay."""
+    try:
+        for target, old in reversed(undo):
+            if old is not None:
+                atomic_write(target, old)
+            elif os.path.exists(target):
+                os.unlink(target)
+        for name in kept:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(_path(name))
+    except OSError:
+        return
+    for folder in sorted(folders, key=len, reverse=True):
+        with contextlib.suppress(OSError):  # somebody else has put something there
+            os.rmdir(folder)
+
+
+def _missing_folders(path: str) -> Iterator[str]:
+    folder = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(folder):
+        yield folder
+        folder = os.path.dirname(folder)
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _path(path: str) -> str:
+    return os.path.join(config_utils.get_root_config_directory(), *path.split("/"))

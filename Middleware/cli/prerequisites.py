@@ -1,0 +1,52 @@
+"""What a launcher looks at before anything else: this Python, and the packages in it.
+
+Old Pythons must understand this file and the launchers, or they would end with a SyntaxError in place of the sentence:
+no ``from __future__ import annotations``, which Python 3.6 does not know, and nothing newer in the others.
+"""
+import importlib.util
+import os
+import sys
+
+OLDEST = (3, 11)
+NEEDED = ("flask", "jinja2", "urllib3", "h11", "certifi")
+"""The modules without which no server starts; what is loaded on first use has messages of its own."""
+
+
+def require(*modules: str) -> None:
+    """End the process with a sentence and status 1 if this Python, ``NEEDED`` or ``modules`` will not do."""
+    if sys.version_info < OLDEST:
+        found = ".".join(str(number) for number in sys.version_info[:3])
+        _end(f"WilmerAI needs Python {OLDEST[0]}.{OLDEST[1]} or later; this is Python {found} ({sys.executable}).\n"
+             f"Start it with: {_start_command()}")
+    missing = [name for name in NEEDED + modules if importlib.util.find_spec(name) is None]
+    if missing:
+        listed = _quoted(_in_project("requirements.lock"))
+        _end(f"Python packages are missing: {', '.join(missing)}. This Python does not have them: {sys.executable}\n"
+             f"Start WilmerAI with: {_start_command()}\n"
+             f"Or install them: {_quoted(sys.executable)} -m pip install -r {listed}{_environment_hint()}")
+
+
+def _start_command() -> str:
+    """What starts the program in an environment of its own."""
+    if sys.platform == "win32":
+        return _quoted(_in_project("run_windows.bat"))
+    return "bash " + _quoted(_in_project("run_macos.sh" if sys.platform == "darwin" else "run_linux.sh"))
+
+
+def _environment_hint() -> str:
+    """A line with the Python that the start scripts have set up, if they have."""
+    python = os.path.join(_in_project("venv"), "Scripts\\python.exe" if sys.platform == "win32" else "bin/python")
+    return f"\nOr use the Python that has them: {_quoted(python)}" if os.path.exists(python) else ""
+
+
+def _in_project(name: str) -> str:
+    return os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), name)
+
+
+def _quoted(path: str) -> str:
+    return f'"{path}"' if " " in path else path
+
+
+def _end(text: str) -> None:
+    sys.stderr.write("ERROR: " + text + "\n")
+    sys.exit(1)

@@ -1,0 +1,96 @@
+"""LLM servers as ``init`` meets them: what each answers to the questions it is asked, on real sockets."""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from Tests.backend_dialects import DIALECTS, Answer, Dialect
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply, status_reply
+
+Routes = Mapping[str, Any]
+"""Path -> the JSON of the answer, or a Reply. Every other path is answered with 404."""
+
+
+def openai_list(*names: str, owner: str | None = None, **more: Any) -> dict[str, Any]:
+    owned = {} if owner is None else {"owned_by": owner}
+    return {"object": "list", "data": [{"id": name, "object": "model", "created": 1, **owned, **more}
+                                       for name in names]}
+
+
+def ollama(*names: str, running: tuple[str, ...] = (), show: Any = None) -> Routes:
+    """``show``: the answer about a model; it has to be asked with POST."""
+    tags = [{"name": name, "model": name, "size": 1, "details": {"family": _family(name), "parameter_size": "8.0B"}}
+            for name in names]
+    return {"/api/version": {"version": "0.12.3"}, "/api/tags": {"models": tags},
+            "/api/ps": {"models": [{"name": name} for name in running]},
+            "/v1/models": openai_list(*names, owner="library"),
+            "/api/show": show or {"model_info": {"general.architecture": "llama", "llama.context_length": 131072},
+                                  "capabilities": ["completion", "tools"]}}
+
+
+def llama_cpp(name: str = "/models/qwen3-8b.gguf", window: int = 4096, **props: Any) -> Routes:
+    return {"/v1/models": openai_list(name, owner="llamacpp", meta={"n_ctx_train": 40960}),
+            "/props": {"default_generation_settings": {"n_ctx": window}, "total_slots": 1,
+                       "modalities": {"vision": False, "audio": False}, **props}}
+
+
+def koboldcpp(name: str = "koboldcpp/Mistral-Nemo", window: int = 8192) -> Routes:
+    """It plays an Ollama and an OpenAI server, too."""
+    return {"/api/extra/version": {"result": "KoboldCpp", "version": "1.98", "vision": True},
+            "/api/v1/model": {"result": name}, "/api/extra/true_max_context_length": {"value": window},
+            "/v1/models": openai_list(name, owner="koboldcpp"), "/api/version": {"version": "0.7.0"},
+            "/api/tags": {"models": [{"name": "koboldcpp", "details": {"family": "koboldcpp"}}]}}
+
+
+def lm_studio() -> Routes:
+    return {"/v1/models": openai_list("gemma-3-4b", "qwen3-14b", "text-embedding-nomic", owner="organization_owner"),
+            "/api/v0/models": {"object": "list", "data": [
+                {"id": "gemma-3-4b", "type": "vlm", "state": "not-loaded", "max_context_length": 131072},
+                {"id": "qwen3-14b", "type": "llm", "state": "loaded", "loaded_context_length": 32768,
+                 "capabilities": ["tool_use"]},
+                {"id": "text-embedding-nomic", "type": "embeddings", "state": "not-loaded"}]}}
+
+
+def vllm(name: str = "mistralai/Mistral-7B", window: int = 32768) -> Routes:
+    return {"/v1/models": openai_list(name, owner="vllm", max_model_len=window)}
+
+
+def text_generation_webui(name: str = "Nemo-12B") -> Routes:
+    return {"/v1/models": openai_list(name, "gpt-3.5-turbo", owner="user"),
+            "/v1/internal/model/info": {"model_name": name, "lora_names": []}}
+
+
+def wilmer() -> Routes:
+    return {"/v1/models": openai_list("demo", owner="Wilmer"), "/api/version": {"version": "0.9"},
+            "/api/tags": {"models": [{"name": "demo", "details": {"family": "wilmer"}}]}}
+
+
+def serving(routes: Routes, key: str = "", say: Callable[[dict[str, Any]], str] | None = None,
+            dialect: str = "Open-AI-API") -> StubBackend:
+    """A server with these answers. ``key``: whoever does not send it gets 401. ``say``: what the model says to a
+    request for text, in the given dialect."""
+    spoken = next(one for one in DIALECTS.values() if one.name == dialect)
+
+    def respond(request: RecordedRequest) -> Reply:
+        if key and request.headers.get("authorization") != f"Bearer {key}":
+            return status_reply(401)
+        if say is not None and request.method == "POST" and request.path != "/api/show":
+            return _speech(spoken, request, say)
+        found = routes.get(request.path)
+        if found is None or (request.path == "/api/show") != (request.method == "POST"):
+            return status_reply(404)
+        return found if isinstance(found, Reply) else json_reply(found)
+
+    backend = StubBackend()
+    backend.responder = respond
+    return backend
+
+
+def _speech(dialect: Dialect, request: RecordedRequest, say: Callable[[dict[str, Any]], str]) -> Reply:
+    body = json.loads(request.body)
+    return dialect.reply(Answer(tokens=(say(body),)), bool(body.get("stream", dialect.name.startswith("Ollama"))))
+
+
+def _family(name: str) -> str:
+    return "nomic-bert" if name.startswith("nomic") else "llama"

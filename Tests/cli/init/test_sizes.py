@@ -1,0 +1,44 @@
+"""How a context window is shared out."""
+from __future__ import annotations
+
+import pytest
+
+from Middleware.cli.init.servers import Model, Server
+from Middleware.cli.init.sizes import INSTRUCTIONS, OLLAMA_WINDOW, SMALLEST_WINDOW, shares, window_of
+from Middleware.utilities.prompt_extraction_utils import RESERVED_TOKENS
+
+WINDOWS = (2048, 4096, 8192, 16384, 32768, 131072, 1_000_000)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_every_prompt_and_its_answer_fit(window: int) -> None:
+    share = shares(window)
+    assert all(number > 0 for number in share.values())
+    assert share["answerTokens"] + share["roomTokens"] + RESERVED_TOKENS + INSTRUCTIONS <= window
+    remembered = share["summaryTokens"] + share["memoriesShown"] * share["memoryTokens"]
+    assert share["roomTokens"] - remembered >= 150  # messages beside all memories
+    thoughtful = shares(window, thinks=True)
+    for prompt, answer in (("routeTokens", "notesTokens"), ("glanceTokens", "routeNameTokens")):
+        assert share[prompt] + thoughtful[answer] + INSTRUCTIONS <= window
+    assert 3 * share["memoryTokens"] + share["chunkTokens"] + thoughtful["memoryTokens"] + INSTRUCTIONS <= window
+    assert share["summaryTokens"] + 3 * share["memoryTokens"] + thoughtful["summaryTokens"] + INSTRUCTIONS <= window
+
+
+@pytest.mark.parametrize("window, room", [(2048, 256), (8192, 1024), (131072, 2000)])
+def test_a_model_that_thinks_first_has_room_for_that_beside_a_short_answer(window: int, room: int) -> None:
+    plain, thoughtful = shares(window), shares(window, thinks=True)
+    grown = {name for name in plain if plain[name] != thoughtful[name]}
+    assert grown == {"notesTokens", "routeNameTokens", "taskTokens", "memoryTokens", "summaryTokens"}
+    assert all(thoughtful[name] - plain[name] == room for name in grown)
+
+
+@pytest.mark.parametrize("kind, known, window, words", [
+    ("vLLM", 32768, 32768, "what the server said"), ("vLLM", None, 8192, "a guess"),
+    ("LM Studio", None, 4096, "a guess"),
+    ("llama.cpp", 512, SMALLEST_WINDOW, "said that its context window has 512 tokens"),
+    ("Ollama", 8192, 8192, "what the server said"),
+    ("Ollama", 131072, OLLAMA_WINDOW, "Ollama reserves memory")])
+def test_the_window_that_is_written(kind: str, known: int | None, window: int, words: str) -> None:
+    found, remark = window_of(Server("http://h", kind), Model("m", known))
+    assert found == window
+    assert words in remark

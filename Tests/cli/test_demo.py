@@ -1,0 +1,81 @@
+"""When the demo's stand-in is started, what is said of it, and that one server does not depend on another's."""
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import pytest
+
+from Middleware.cli import demo
+from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.errors import StartError
+from Scripts import demo_backend
+
+
+@pytest.fixture
+def endpoint(config):
+    """Writes the demo user's endpoint file."""
+    config.user("demo")
+    config.current("demo")
+    folder = config.path / "Endpoints" / "demo"
+    folder.mkdir(parents=True)
+
+    def write(content):
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / "Demo-LLM.json").write_text(text, "utf-8")
+    return write
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:5055", "http://localhost:5055/v1", " http://127.0.0.1:5055/ "])
+def test_the_shipped_endpoint_leads_to_the_stand_in(endpoint, address):
+    endpoint({"endpoint": address})
+    assert demo.is_wanted(LaunchArguments())
+    assert demo.elsewhere() == []
+
+
+@pytest.mark.parametrize("address, shown", [
+    ("http://127.0.0.1:11434", "http://127.0.0.1:11434"), ("http://192.168.1.20:5055", "http://192.168.1.20:5055"),
+    ("https://127.0.0.1:5055", "https://127.0.0.1:5055"), ("http://me:secret@host:1/v1", "http://host:1"),
+    ("http://[::1", "no server"), ("http://h:x", "no server"), ("\x1b[2J", "no server")])
+def test_an_endpoint_that_leads_elsewhere_starts_no_stand_in(endpoint, address, shown):
+    endpoint({"endpoint": address})
+    assert not demo.is_wanted(LaunchArguments())
+    [line] = demo.elsewhere()
+    assert line.endswith(f"Endpoints/demo/Demo-LLM.json leads to {shown}")
+
+
+@pytest.mark.parametrize("content", ["{", [], {}, {"endpoint": 3}, {"endpoint": ""}])
+def test_an_endpoint_that_cannot_be_read_is_told_elsewhere(endpoint, content):
+    endpoint(content)
+    assert demo.is_wanted(LaunchArguments())
+    assert demo.elsewhere() == []
+
+
+def test_of_other_users_nothing_is_said(endpoint, config):
+    endpoint({"endpoint": "http://127.0.0.1:11434"})
+    config.user("me")
+    config.current("me")
+    assert demo.elsewhere() == []
+
+
+def test_a_second_server_takes_over_when_the_first_goes():
+    first = demo_backend.start()
+    port = first.server_port
+    demo.start_backend(port)
+    assert demo_backend.is_running(port)
+    first.shutdown()
+    first.server_close()
+    deadline = time.monotonic() + 5
+    while not demo_backend.is_running(port):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_another_program_at_the_port_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(StartError, match="another program uses"):
+        demo.start_backend(listener.getsockname()[1])
+
+
+def test_the_instructions_name_the_command_that_connects_a_model():
+    assert demo.instructions("http://127.0.0.1:5000")[-1].endswith(" init")

@@ -1,0 +1,233 @@
+"""From ``init`` to an answer: the real command, a real launcher with what it wrote, and a server that plays the LLM."""
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from Tests.cli.init import llm_servers
+from Tests.integration.launcher import Launcher, run_launcher
+from Tests.stub_backend import StubBackend
+
+WINDOW = 4096
+TITLE = ('### Task:\nGenerate a concise title.\n### Output:\nJSON format: { "title": "your title" }\n'
+         "### Chat History:\n<chat_history>\nUSER: Hello\n</chat_history>")
+
+
+class Model:
+    """What the LLM says, by what it is asked for; and what it was asked."""
+
+    def __init__(self) -> None:
+        self.category = "CONVERSATION"
+        self.prompts: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+
+    def say(self, body: dict[str, Any]) -> str:
+        system = "\n".join(text_of(message) for message in body["messages"] if message["role"] == "system")
+        rest = "\n".join(text_of(message) for message in body["messages"] if message["role"] != "system")
+        with self._lock:
+            self.prompts.append((system, rest))
+        for known, answer in (("sort messages for a dispatcher", self.category), ("keep notes", "Odo owns a mill."),
+                              ("keep the summary", "Odo, a miller, lost his cat."), ("small tasks", "a title"),
+                              ("You make notes on a request", "use a loop"), ("You plan texts", "begin with rain")):
+            if known in system:
+                return answer
+        return "The answer."
+
+    def asked(self, wanted: str, since: int = 0) -> list[tuple[str, str]]:
+        with self._lock:
+            return [prompt for prompt in self.prompts[since:] if wanted in prompt[0]]
+
+
+def text_of(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def streamed_texts(body: str) -> Iterator[str]:
+    for line in body.splitlines():
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))["choices"][0]["delta"].get("content") or ""
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture(scope="module")
+def backend(model: Model) -> Iterator[StubBackend]:
+    with llm_servers.serving(llm_servers.llama_cpp(window=WINDOW), say=model.say) as backend:
+        yield backend
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory, backend: StubBackend) -> Path:
+    folder = tmp_path_factory.mktemp("init") / "Public"
+    done = run_launcher("server.py", "init", "--yes", "--backend", backend.url, "--PublicDirectory", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"server.py --PublicDirectory {folder}" in done.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(public: Path) -> Iterator[Launcher]:
+    with Launcher("run_waitress.py", "--PublicDirectory", public) as server:
+        yield server
+
+
+def ask(server: Launcher, text: str, model_id: str | None, system: str = "", history: int = 0,
+        stream: bool = False) -> str:
+    """The answer to ``text`` after ``history`` rounds of an earlier conversation."""
+    messages = [{"role": "system", "content": system}] if system else []
+    for number in range(history):
+        messages += [{"role": "user", "content": f"Question {number}."},
+                     {"role": "assistant", "content": f"Answer {number}."}]
+    body = {"messages": [*messages, {"role": "user", "content": text}], "stream": stream}
+    response = server.request("POST", "/v1/chat/completions", {**body, "model": model_id} if model_id else body)
+    assert response.status == 200, response.body
+    return response.body.decode("utf-8") if stream else response.text
+
+
+def test_the_check_has_nothing_to_say(public: Path) -> None:
+    done = run_launcher("server.py", "check", "--PublicDirectory", public, "--strict", "--online")
+    assert done.returncode == 0
+    assert "nothing to look at" in done.stdout, done.stdout
+
+
+def test_the_models_of_the_client(server: Launcher) -> None:
+    listed = server.request("GET", "/v1/models").json["data"]
+    assert [entry["id"] for entry in listed] == ["me:assistant", "me:chat", "me:memory"]
+
+
+def test_the_server_starts_without_a_word_about_mistakes_or_the_demo(server: Launcher) -> None:
+    server.wait_output("Listening on")
+    ask(server, "Hello", "me:chat")
+    output = server.output()
+    assert "demo" not in output.lower() and "WARNING" not in output and "ERROR" not in output, output
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_plain_chat_asks_once(server: Launcher, model: Model, stream: bool) -> None:
+    since = len(model.prompts)
+    assert "The answer." in ask(server, "Why is the sky blue?", "me:chat", "You are a pirate.", stream=stream)
+    assert model.prompts[since:] == [("You are a pirate.", "Why is the sky blue?")]
+
+
+@pytest.mark.parametrize("model_id", ["me:chat", "me:memory"])
+def test_a_greeting_of_the_client_reaches_the_model(server: Launcher, model: Model, model_id: str) -> None:
+    """In the system prompt: many models accept no conversation that begins with their own words."""
+    since = len(model.prompts)
+    body = {"model": model_id, "messages": [
+        {"role": "system", "content": "You are Odo."}, {"role": "assistant", "content": "Welcome to {my} mill!"},
+        {"role": "user", "content": "Who are you?"}]}
+    assert server.request("POST", "/v1/chat/completions", body).text == "The answer."
+    assert model.prompts[since:] == [("You are Odo.\n\nThe conversation began with these words of yours:\n<opening>\n"
+                                      "Welcome to {my} mill!\n</opening>", "Who are you?")]
+
+
+@pytest.mark.parametrize("model_id", ["me:assistant", "me", "gpt-4", None])
+@pytest.mark.parametrize("category, step", [("CODING", "You make notes on a request"), ("Writing.", "You plan texts"),
+                                            ("CONVERSATION", ""), ("I cannot say", ""),
+                                            ("<think>Is it CODING? Or", ""),
+                                            ("<think>CODING?</think>WRITING", "You plan texts")])
+def test_the_assistant_takes_the_route_that_the_model_chooses(
+        server: Launcher, model: Model, model_id: str | None, category: str, step: str) -> None:
+    since, model.category = len(model.prompts), category
+    assert ask(server, "Please help me.", model_id) == "The answer."
+    systems = [system for system, _ in model.prompts[since:]]
+    assert "CODING: programming" in model.prompts[since][1]
+    assert len(systems) == (3 if step else 2)
+    assert not step or step in systems[1]
+
+
+def test_the_assistant_streams(server: Launcher, model: Model) -> None:
+    model.category = "CODING"
+    assert "The answer." in "".join(streamed_texts(ask(server, "Please help me.", "me:assistant", stream=True)))
+
+
+def test_what_open_webui_asks_on_its_own_is_not_routed(server: Launcher, model: Model) -> None:
+    since = len(model.prompts)
+    assert ask(server, TITLE, "me:assistant") == "a title"
+    assert len(model.prompts) == since + 1
+
+
+@pytest.mark.parametrize("model_id", ["me:memory", "me:assistant"])
+def test_a_conversation_with_an_id_is_remembered(server: Launcher, model: Model, public: Path, model_id: str) -> None:
+    model.category = "CONVERSATION"
+    name = model_id.replace(":", "-")
+    system = f"[DiscussionId]{name}[/DiscussionId]Be brief."
+    for rounds in (3, 12, 18):
+        since = len(model.prompts)
+        ask(server, "And now?", model_id, system, history=rounds)
+        wait_until_idle(model)
+    folder = next(path for path in (public / "DiscussionIds").iterdir() if path.name == name)
+    assert "Odo owns a mill." in (folder / "memories.json").read_text("utf-8")
+    assert "Odo, a miller, lost his cat." in (folder / "chat_summary.json").read_text("utf-8")
+    since = len(model.prompts)
+    ask(server, "Who owns the mill?", model_id, system, history=19)
+    [(prompt, sent)] = model.asked("<summary>", since)
+    assert prompt.startswith("Be brief.") and "DiscussionId" not in prompt + sent
+    assert "Odo owns a mill." in prompt and "Odo, a miller, lost his cat." in prompt
+    assert "Speak of these things" in prompt
+
+
+def test_without_an_id_nothing_is_kept(server: Launcher, model: Model, public: Path) -> None:
+    kept = sorted((public / "DiscussionIds").rglob("*"))
+    since = len(model.prompts)
+    assert ask(server, "And now?", "me:memory", history=20) == "The answer."
+    wait_until_idle(model)
+    assert sorted((public / "DiscussionIds").rglob("*")) == kept
+    assert len(model.prompts) == since + 1 and "<summary>" not in model.prompts[-1][0]
+
+
+def test_a_long_chat_is_cut_to_the_window_and_begins_with_the_user(server: Launcher, backend: StubBackend) -> None:
+    """Some models refuse a conversation with another beginning."""
+    for model_id in ("me:chat", "me:memory", "me:assistant"):
+        ask(server, "The last words. " + "word " * 100, model_id, history=400)
+        sent = json.loads(backend.requests[-1].body)["messages"]
+        turns = [message for message in sent if message["role"] != "system"]
+        assert turns[0]["role"] == "user" and 3 <= len(turns) < 400
+        assert sum(len(text_of(message)) for message in sent) < WINDOW * 4
+
+
+def wait_until_idle(model: Model) -> None:
+    """Until the nodes after the answer have had their say."""
+    known, since = -1, time.monotonic()
+    while time.monotonic() - since < 0.4:
+        if len(model.prompts) != known:
+            known, since = len(model.prompts), time.monotonic()
+        time.sleep(0.02)
+
+
+# -- without an answer -------------------------------------------------------------------------------------------------
+
+def test_where_no_server_is(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    done = run_launcher("server.py", "init", "--yes", "--backend", address, "--PublicDirectory", tmp_path / "Public")
+    assert done.returncode == 1
+    assert re.search(r"nothing runs there", done.stdout) and "ERROR: No LLM server was found" in done.stderr
+    assert not (tmp_path / "Public").exists()
+
+
+def test_a_wilmer_that_runs_is_no_back_end(server: Launcher, tmp_path: Path) -> None:
+    done = run_launcher("server.py", "init", "--yes", "--backend", server.url, "--PublicDirectory", tmp_path / "Public")
+    assert done.returncode == 1
+    assert "is a WilmerAI itself" in done.stdout
+    assert not (tmp_path / "Public").exists()
+
+
+def test_a_second_run_changes_nothing(public: Path, backend: StubBackend) -> None:
+    before = {path: path.read_bytes() for path in (public / "Configs").rglob("*") if path.is_file()}
+    done = run_launcher("run_waitress.py", "init", "--yes", "--backend", backend.url, "--PublicDirectory", public)
+    assert done.returncode == 1
+    assert "There is a user 'me' already" in done.stderr
+    assert {path: path.read_bytes() for path in (public / "Configs").rglob("*") if path.is_file()} == before
