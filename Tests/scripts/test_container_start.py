@@ -1,0 +1,162 @@
+"""What a container runs first, and its health check."""
+from __future__ import annotations
+
+import http.server
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from Scripts import container_health, container_start
+from Scripts.container_start import fill, is_program, launcher_words
+
+
+@pytest.fixture
+def defaults(tmp_path: Path) -> Path:
+    for name in ("Configs/Users/demo.json", "Schemas/user.json", "WorkflowFiles/README.md"):
+        file = tmp_path / "Defaults" / name
+        file.parent.mkdir(parents=True)
+        file.write_text("shipped", encoding="utf-8")
+    return tmp_path / "Defaults"
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> Path:
+    folder = tmp_path / "Public"
+    folder.mkdir()
+    return folder
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_fills_an_empty_folder(public: Path, defaults: Path) -> None:
+    assert fill(public, defaults)
+    assert files(public) == files(defaults)
+
+
+def test_fills_only_once(public: Path, defaults: Path) -> None:
+    fill(public, defaults)
+    (public / "Schemas/user.json").unlink()
+    (public / "Configs/Users/demo.json").write_text("mine", encoding="utf-8")
+    assert not fill(public, defaults)
+    assert files(public) == {"Configs/Users/demo.json": "mine", "WorkflowFiles/README.md": "shipped"}
+
+
+def test_overwrites_nothing_in_a_folder_without_configuration(public: Path, defaults: Path) -> None:
+    (public / "Schemas").mkdir()
+    (public / "Schemas/user.json").write_text("mine", encoding="utf-8")
+    (public / "accepted-keys.txt").write_text("key", encoding="utf-8")
+    assert fill(public, defaults)
+    assert files(public) == {**files(defaults), "Schemas/user.json": "mine", "accepted-keys.txt": "key"}
+
+
+def test_an_interrupted_copy_is_made_again(public: Path, defaults: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = Path.rename
+
+    def fail_at_configs(self: Path, target: Path) -> Path:
+        if self.name == "Configs":
+            raise OSError("power failure")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_at_configs)
+    with pytest.raises(OSError, match="power failure"):
+        fill(public, defaults)
+    assert not (public / "Configs").exists() and (public / "Schemas").exists()
+    monkeypatch.undo()
+    assert fill(public, defaults)
+    assert files(public) == files(defaults)
+
+
+def test_a_folder_that_cannot_be_filled_is_explained(public: Path, defaults: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(container_start, "ROOT", public.parent)
+    public.rmdir()
+    public.write_text("a file", encoding="utf-8")
+    assert container_start.main([]) == 1
+    assert f"ERROR: {public} is empty and cannot be filled" in (message := capsys.readouterr().err)
+    assert "--user UID:GID" in message
+
+
+@pytest.mark.parametrize(("words", "line"), [
+    ([], ["--listen=0.0.0.0", "--port=5000"]),
+    (["--User", "ann"], ["--listen=0.0.0.0", "--port=5000", "--User", "ann"]),
+    (["--port", "80"], ["--listen=0.0.0.0", "--port", "80"]),
+    (["--port=80", "--listen"], ["--port=80", "--listen"]),
+    (["check", "--User", "ann"], ["check", "--User", "ann"])])
+def test_command_lines_of_the_launcher(words: list[str], line: list[str]) -> None:
+    assert launcher_words(words, "5000") == line
+
+
+def test_tells_programs_from_flags_and_commands() -> None:
+    assert is_program([sys.executable, "x.py"])
+    assert not any(map(is_program, ([], ["--listen"], ["check"], ["no-such-program"], [os.path.dirname(__file__)])))
+
+
+def test_a_program_takes_the_place_of_the_server(public: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "Scripts.container_start", sys.executable, "-c",
+                           "import sys; print('mine'); sys.exit(7)"], cwd=Path(container_start.ROOT),
+                          capture_output=True, text=True, timeout=30)
+    assert (done.stdout.strip(), done.returncode) == ("mine", 7)
+
+
+@pytest.fixture
+def server() -> Iterator[http.server.ThreadingHTTPServer]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        status = 200
+
+        def do_GET(self) -> None:
+            assert self.path == "/health"
+            self.send_response(type(self).status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("status", "problem"), [(200, None), (401, None), (500, "status 500"), (404, "status 404")])
+def test_health_counts_a_question_for_a_key_as_life(server: http.server.ThreadingHTTPServer, status: int,
+                                                    problem: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    server.RequestHandlerClass.status = status  # type: ignore[attr-defined]
+    assert container_health.problem_at(f"http://127.0.0.1:{server.server_port}/health", 5) == problem
+
+
+def test_health_of_a_closed_port_and_of_one_that_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert "timed out" in str(container_health.problem_at(f"http://127.0.0.1:{silent.getsockname()[1]}/", 0.1))
+        port = silent.getsockname()[1]
+    assert container_health.problem_at(f"http://127.0.0.1:{port}/", 5)
+
+
+def test_health_command_asks_the_port_of_the_environment(server: http.server.ThreadingHTTPServer,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container_health, "FIRST_PROCESS", Path("missing"))
+    monkeypatch.setenv("WILMER_PORT", str(server.server_port))
+    assert container_health.main() == 0
+    monkeypatch.setenv("WILMER_PORT", "no number")
+    assert container_health.main() == 1
+
+
+@pytest.mark.parametrize(("line", "port"), [
+    ("python -m Scripts.container_start --port 80 --User ann", "80"),
+    ("/sbin/docker-init -- python -m Scripts.container_start --port=80", "80"),
+    ("python -m Scripts.container_start --port 80 --port 81", "81"),
+    ("python -m Scripts.container_start", None), ("/sbin/init --port 80", None)])
+def test_port_on_the_command_line_of_the_container(line: str, port: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "cmdline"
+    file.write_bytes(line.replace(" ", "\0").encode() + b"\0")
+    assert container_health.port_of(container_health.first_command_line(file)) == port
+    assert container_health.first_command_line(tmp_path / "missing") == []
