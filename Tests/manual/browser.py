@@ -92,14 +92,22 @@ class Browser:
         return self._on(selector, timeout, lambda element: self._command("POST", f"/element/{element}/click", {}))
 
     def click_text(self, text: str, timeout: float = 20.0) -> None:
-        """Click on the button or menu entry that says exactly this."""
+        """Click on the last button or menu entry that says exactly this."""
         self.wait(lambda: self.run(
-            _VISIBLE + "const hit = found.find(e => e.innerText.trim() === arguments[1]); if (hit) hit.click();"
+            _VISIBLE + "const hit = found.findLast(e => e.innerText.trim() === arguments[1]); if (hit) hit.click();"
             "return Boolean(hit)", "button, [role=menuitem]", text), f"button '{text}'", timeout)
 
     def type(self, selector: str, text: str, timeout: float = 20.0) -> float:
         """Type into the last element that can be seen; ``time.monotonic()`` of the start."""
         return self._on(selector, timeout, lambda element: self._keys(element, text))
+
+    def choose(self, selector: str, text: str, timeout: float = 20.0) -> None:
+        """Choose the entry of a ``select`` that says exactly this."""
+        self.wait(lambda: self.run(
+            _VISIBLE + "const field = found.at(-1);"
+            "const entry = [...field?.options ?? []].find(e => e.textContent.trim() === arguments[1]);"
+            "if (entry) { field.value = entry.value; field.dispatchEvent(new Event('change', {bubbles: true})); }"
+            "return Boolean(entry)", selector, text), f"entry '{text}' in {selector}", timeout)
 
     def upload(self, selector: str, file: Path) -> None:
         """Choose a file for a file input, hidden or not."""
@@ -119,6 +127,13 @@ class Browser:
         """Save what the window shows as PNG."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(base64.b64decode(self._command("GET", "/screenshot")))
+
+    def picture(self, left: float, top: float, width: float, height: float) -> bytes:
+        """A part of what the window shows as PNG; pixels from its upper left corner."""
+        clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}
+        shown = self._command("POST", "/goog/cdp/execute", {"cmd": "Page.captureScreenshot",
+                                                            "params": {"format": "png", "clip": clip}})
+        return base64.b64decode(shown["data"])
 
     def _on(self, selector: str, timeout: float, action: Callable[[str], Any]) -> float:
         """Do something with an element, again while the page is still moving it about."""

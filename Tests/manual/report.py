@@ -41,12 +41,13 @@ class Report:
         sys.exit(1 if self.failures else 0)
 
 
-def argument_parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that all scripts take."""
+def argument_parser(description: str | None, screenshots: bool = True) -> argparse.ArgumentParser:
+    """The arguments that all scripts take. ``screenshots``: whether a folder for them is one."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--chromium", default=os.environ.get("CHROMIUM", "chromium"), type=program_path)
     parser.add_argument("--chromedriver", default=os.environ.get("CHROMEDRIVER", "chromedriver"), type=program_path)
-    parser.add_argument("--screenshots", type=Path, required=True, metavar="FOLDER")
+    if screenshots:
+        parser.add_argument("--screenshots", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--launcher", choices=LAUNCHERS, default=LAUNCHERS[0], help="which of WilmerAI's to run")
     return parser
 
