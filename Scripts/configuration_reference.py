@@ -49,7 +49,7 @@ def _section(kind: FileKind) -> str:
     example = config_schemas.pretty(text.example)
     parts = [f"## {heading(kind)}\n", f"{kind.meaning}\n",
              f"* Where: {text.place}\n* Schema: `Public/Schemas/{config_schemas.file_name(kind.name)}`\n",
-             f"```json\n{example}\n```\n"]
+             f"```json part={kind.name}\n{example}\n```\n"]
     keys = [key for key in kind.keys if key.name not in ELSEWHERE]
     if keys:
         parts += [*(["In each category:\n"] if kind.entries else []), _table(keys), *_inner(keys, "")]

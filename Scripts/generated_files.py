@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,11 +29,20 @@ def write_or_check(files: Files, check: bool) -> int:
     stale = stale_files(files)
     for path in stale:
         if check:
-            print(f"not current: {path}", file=sys.stderr)
+            print(f"{'not current' if path.exists() else 'missing'}: {path}", file=sys.stderr)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(files[path], encoding="utf-8", newline="\n")
     return int(check and bool(stale))
+
+
+def with_part(path: Path, text: str, marks: tuple[str, str], part: str) -> str:
+    """The text of a file with a new part between two marks; raises ValueError unless they stand in it once."""
+    begin, end = marks
+    around = re.split(f"{re.escape(begin)}.*?{re.escape(end)}", text, flags=re.DOTALL)
+    if len(around) != 2:
+        raise ValueError(f"{path.name} has no place for one part between '{begin.strip()}' and '{end}'")
+    return f"{begin}{part}{end}".join(around)
 
 
 def stale_files(files: Files) -> list[Path]:

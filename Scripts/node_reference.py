@@ -1,31 +1,46 @@
-"""Writes Docs/User/nodes.md, the table of all node types and their keys, from what the program itself declares.
+"""Writes Docs/User/nodes.md, the list of node types, and the table of keys in each page of Docs/User/nodes.
 
-    python -m Scripts.node_reference           write the file
-    python -m Scripts.node_reference --check   only say whether it is current (exit status 1 if not)
+    python -m Scripts.node_reference           write the list, the tables, and the beginning of a page that is missing
+    python -m Scripts.node_reference --check   only name pages that are missing, stale or of no type (exit status 1)
 """
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 
 from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.models.config_key import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler, FamilyHandler
 from Middleware.workflows.managers.workflow_manager import HANDLER_CLASSES
 from Scripts import generated_files, key_tables
+from Scripts.node_groups import GROUPS
 
-PATH = generated_files.ROOT / "Docs" / "User" / "nodes.md"
+PAGES = generated_files.ROOT / "Docs" / "User" / "nodes"
+BEGIN = "<!-- keys: written by python -m Scripts.node_reference -->\n"
+END = "<!-- end of keys -->"
 INTRODUCTION = """\
 # Node types
 
-A workflow is a list of nodes, and the `type` of a node says what it does. This page lists every type and its keys as
-the program declares them (`python -m Scripts.node_reference` writes it).
+A workflow is a list of nodes, and the `type` of a node says what it does. Each type has a page of its own, with an
+example that you can copy and run, all its keys, and what to watch out for.
 
-*Variables*: **all** means that every variable works in the value, such as `{agent1Output}` or
-`{chat_user_prompt_last_one}` ([variables](variables.md)); **early** means those that are known before the node's
-endpoint is: custom variables, inputs, and outputs of nodes that are done. Elsewhere braces are ordinary text. *Values*
-are the only ones that mean something, or what a name stands for.
+The examples use what `bash run_linux.sh init` writes ([getting started](getting-started.md)): the user `me` and the
+endpoints `Main` and `Worker`. Save each file under the path that stands above it. What lies in
+`Public/Configs/Workflows/me/mail/_DefaultWorkflow.json` is the model `me:mail` in your client's list a second later;
+most clients must be told to load their list again. `bash run_linux.sh check` says whether everything fits together.
+Larger examples, ten of them, are in the [cookbook](cookbook/README.md).
+
+In the tables of keys, *Variables* says which [variables](variables.md) work in the value: **all**, such as
+`{agent1Output}` or `{chat_user_prompt_last_one}`; or those that are known **early**, before the node's endpoint is:
+custom variables, inputs, and outputs of nodes that are done. Elsewhere braces are ordinary text. *Values* are the only
+ones that mean something, or what a name stands for.
+"""
+COMMON = """\
+Besides these, a node may have the [keys of every node](../nodes.md#keys-of-every-node), where the columns are
+explained, too.
 """
 PARALLEL = """\
 ## Nodes at the same time
@@ -45,22 +60,49 @@ def node_classes() -> Iterable[type[BaseHandler]]:
         yield from handler.NODES if issubclass(handler, FamilyHandler) else (handler,)
 
 
-def render() -> str:
-    """The page."""
-    parts = [INTRODUCTION, "## Keys of every node\n", key_tables.table(COMMON_KEYS, COLUMNS)]
-    for node in sorted(node_classes(), key=lambda node: min(map(_position, node.KEYS))):
-        for node_type in sorted(node.KEYS, key=_position):
-            parts += [f"## {node_type}\n", summary(node) + "\n", key_tables.table(node.KEYS[node_type], COLUMNS)]
-    return "\n".join([*parts, PARALLEL])
+def files(pages: Path) -> dict[Path, str]:
+    """The index beside the folder of pages, and the pages with current tables."""
+    each = {pages / f"{node_type}.md": _page(pages, node_type) for node_type in VALID_NODE_TYPES}
+    return {pages.with_suffix(".md"): index(), **each}
+
+
+def index() -> str:
+    """The list of all types."""
+    groups = [part for title, lines in GROUPS.items() for part in (f"### {title}\n", _list(lines.items()))]
+    return "\n".join([INTRODUCTION, "## Types by purpose\n", *groups, "## Keys of every node\n",
+                      key_tables.table(COMMON_KEYS, COLUMNS), PARALLEL])
+
+
+def _list(types: Iterable[tuple[str, str]]) -> str:
+    rows = [f"| [{node_type}](nodes/{node_type}.md) | {purpose} |" for node_type, purpose in types]
+    return "\n".join(["| Type | What for |", "|---|---|", *rows, ""])
+
+
+def _page(pages: Path, node_type: str) -> str:
+    path, node = pages / f"{node_type}.md", _classes()[node_type]
+    text = path.read_text(encoding="utf-8") if path.exists() else _beginning(node_type, node)
+    table = f"\n{key_tables.table(node.KEYS[node_type], COLUMNS)}\n{COMMON}\n"
+    return generated_files.with_part(path, text, (BEGIN, END), table)
+
+
+def _beginning(node_type: str, node: type[BaseHandler]) -> str:
+    """A page that is yet to be written."""
+    return (f"# {node_type}\n\n{summary(node)}\n\n## Example\n\n## Keys\n\n{BEGIN}{END}\n\n"
+            "## Good to know\n")
+
+
+def strangers(pages: Path) -> list[Path]:
+    """Pages that belong to no type."""
+    return sorted(path for path in pages.glob("*.md") if path.stem not in VALID_NODE_TYPES)
+
+
+def _classes() -> dict[str, type[BaseHandler]]:
+    return {node_type: node for node in node_classes() for node_type in node.KEYS}
 
 
 def summary(node: type[BaseHandler]) -> str:
     """The first paragraph of a handler's docstring."""
     return inspect.cleandoc(node.__doc__ or "").split("\n\n")[0].replace("``", "`")
-
-
-def _position(node_type: str) -> int:
-    return VALID_NODE_TYPES.index(node_type)
 
 
 def _variables(key: ConfigKey) -> str:
@@ -71,9 +113,15 @@ COLUMNS = {"Key": key_tables.name, "Type": lambda key: key.kind, "Default": key_
            "Variables": _variables, "Values": key_tables.values, "Meaning": key_tables.meaning}
 
 
-def main() -> int:
-    """Write the page or check it."""
-    return generated_files.run(__doc__, {PATH: render()})
+def main(argv: Sequence[str] | None = None, pages: Path = PAGES) -> int:
+    """Write the pages or check them."""
+    status = generated_files.run(__doc__, files(pages), argv)
+    for path in strangers(pages):
+        near = get_close_matches(path.stem, VALID_NODE_TYPES, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        print(f"no node type of this name: {path}{hint}", file=sys.stderr)
+        status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ TEXTS: Mapping[str, KindText] = {
         "`Workflows/<name of the user>/<name>.json`. What clients may choose as a model lies in the folder of "
         "`sharedWorkflowsSubDirectoryOverride`: a file, or a folder with `_DefaultWorkflow.json`.",
         {"description": "One step: answer directly.",
-         "nodes": [{"title": "Answer", "type": "Standard", "endpointName": "General-Endpoint",
+         "nodes": [{"title": "Answer", "type": "Standard", "endpointName": "Main",
                     "systemPrompt": "You are helpful. Today is {todays_date_pretty}.",
                     "lastMessagesToSendInsteadOfPrompt": 21, "maxResponseSizeInTokens": 1500, "returnToUser": True}]},
         "All other keys at the top are [variables](variables.md) of the workflow. The keys of nodes are in [node "

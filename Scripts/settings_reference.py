@@ -5,7 +5,6 @@
 """
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -21,11 +20,8 @@ SETTINGS: dict[str, type[Any]] = {"memory settings": MemorySettings, "compactor 
 def render(page: str) -> str:
     """The page with current tables, which stand between comments that name them."""
     for name, settings in SETTINGS.items():
-        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-        parts = re.split(f"{re.escape(begin)}.*?{re.escape(end)}", page, flags=re.DOTALL)
-        if len(parts) != 2:
-            raise ValueError(f"{PATH.name} has no place for one table '{name}'")
-        page = f"{begin}{table(settings)}{end}".join(parts)
+        marks = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        page = generated_files.with_part(PATH, page, marks, table(settings))
     return page
 
 

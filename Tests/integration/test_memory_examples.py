@@ -3,21 +3,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from Tests.integration.launcher import PROJECT, Launcher
+from Tests.docs.blocks import blocks, whole_files
+from Tests.docs.pages import all_pages
+from Tests.docs.sandbox import USER, USER_FILE, Sandbox
+from Tests.integration.launcher import Launcher
 from Tests.integration.memory_chat import until
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, json_reply
 
-PAGES = PROJECT / "Docs" / "User"
-BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
-TARGET = re.compile(r"`Configs/([\w/.-]+\.json)`")
-USER_FILE, SETTINGS = "Users/me.json", "Workflows/demo/_DiscussionId-MemoryFile-Workflow-Settings.json"
+SETTINGS = f"Workflows/{USER}/_Memory-Settings.json"
 MEMORY = [{"title": "The ledger", "summary": "Mara hid the ledger in the mill.", "entities": ["Mara"],
            "key_phrases": ["hidden ledger"]}]
 ANSWERS = {"You keep the notes": "NOTE", "You keep the summary": "SUMMARY", "You write search terms": "ledger; mill",
@@ -25,44 +24,32 @@ ANSWERS = {"You keep the notes": "NOTE", "You keep the summary": "SUMMARY", "You
            "You condense": "OLD", "You write an even-handed": "NEUTRAL", "You keep the running": "OLDEST"}
 
 
-def examples(page: str) -> Iterator[tuple[str, Any]]:
-    """Each JSON block of a page with the last file named before it; lines of a file become an object."""
-    text = (PAGES / page).read_text(encoding="utf-8")
-    for block in BLOCK.finditer(text):
-        named = TARGET.findall(text[:block.start()])
-        content = block[1].strip()
-        yield named[-1] if named else "", json.loads("{" + content.rstrip(",") + "}" if content[0] == '"' else content)
-
-
 def files(page: str) -> dict[str, Any]:
     """The whole files among a page's examples."""
-    found: dict[str, Any] = {}
-    for name, content in examples(page):
-        if name not in found and isinstance(content, dict):
-            found[name] = content
-    return found
+    return {block.value: block.json() for block in whole_files(all_pages()[f"Docs/User/{page}"])}
 
 
 def lines(page: str, key: str) -> dict[str, Any]:
     """The example that has ``key`` at its top."""
-    return next(content for _, content in examples(page) if key in content)
+    found = (block.json() for block in blocks(all_pages()[f"Docs/User/{page}"]))
+    return next(content for content in found if key in content)
 
 
 class Example:
-    """A fresh installation with the demo's files, a user ``me``, and an LLM that answers each kind of prompt."""
+    """What ``init`` writes for a user, and an LLM that answers each kind of prompt."""
 
-    def __init__(self, public: Path, backend: StubBackend) -> None:
-        self.configs, self.discussions = public / "Configs", public / "DiscussionIds"
+    def __init__(self, folder: Path, backend: StubBackend) -> None:
         self._backend = backend
         backend.responder = self._reply
-        shutil.copytree(PROJECT / "Public" / "Configs", self.configs)
-        self.write(USER_FILE, self.read("Users/demo.json"))
-        self.change("Endpoints/demo/Demo-LLM.json", endpoint=backend.url)
+        sandbox = Sandbox(folder, backend.url)
+        backend.requests.clear()
+        self.configs, self.discussions = sandbox.configs, sandbox.public / "DiscussionIds"
 
     def read(self, name: str) -> Any:
         return json.loads((self.configs / name).read_text(encoding="utf-8"))
 
     def write(self, name: str, content: Any) -> None:
+        (self.configs / name).parent.mkdir(parents=True, exist_ok=True)
         (self.configs / name).write_text(json.dumps(content), encoding="utf-8")
 
     def change(self, name: str, **keys: Any) -> None:
@@ -73,14 +60,14 @@ class Example:
         path = self.discussions / "old-mill" / name
         return path.read_text(encoding="utf-8") if path.exists() else None
 
-    def talk(self, server: Launcher, count: int, done: Callable[[], bool] = lambda: True) -> str:
+    def talk(self, server: Launcher, model: str, count: int, done: Callable[[], bool] = lambda: True) -> str:
         """Send ever longer requests, up to ``count`` messages; returns the last prompt of the answering node."""
         for number in range(1, count + 1, 2):
             messages = [{"role": ("user", "assistant")[index % 2], "content": f"Message {index} of the story."}
                         for index in range(number)]
             tag = {"role": "system", "content": "[DiscussionId]old-mill[/DiscussionId]Be kind."}
             finished = server.output().count("done after")
-            answer = server.request("POST", "/v1/chat/completions", {"messages": [tag, *messages]})
+            answer = server.request("POST", "/v1/chat/completions", {"model": model, "messages": [tag, *messages]})
             assert answer.status == 200, answer.body
             assert until(lambda finished=finished: server.output().count("done after") > finished)  # type: ignore[misc]
         assert until(done)
@@ -89,6 +76,8 @@ class Example:
 
     @staticmethod
     def _reply(request: RecordedRequest) -> Reply:
+        if not request.body:
+            return json_reply({"object": "list", "data": [{"id": "stub-model", "object": "model"}]})
         body = request.json
         if "input" in body:
             return json_reply({"embeddings": [[1.0, float(len(text))] for text in body["input"]]})
@@ -103,7 +92,7 @@ def example(tmp_path: Path) -> Iterator[Example]:
 
 
 def run(example: Example) -> Launcher:
-    return Launcher("run_waitress.py", "--PublicDirectory", example.configs.parent, "--User", "me")
+    return Launcher("run_waitress.py", "--PublicDirectory", example.configs.parent, "--User", USER)
 
 
 def assert_no_complaints(server: Launcher) -> None:
@@ -119,13 +108,12 @@ def copy_files(example: Example, page: str) -> None:
 
 def test_file_memories_come_back_in_later_prompts(example: Example) -> None:
     copy_files(example, "memory.md")
-    example.change(USER_FILE, **lines("memory.md", "customWorkflow"))
     with run(example) as server:
-        example.talk(server, 11)
+        example.talk(server, "remembering", 11)
         assert json.loads(example.file("memories.json")) == []
-        example.talk(server, 13)
+        example.talk(server, "remembering", 13)
         assert len(json.loads(example.file("memories.json"))) == 1
-        prompt = example.talk(server, 35)
+        prompt = example.talk(server, "remembering", 35)
         assert_no_complaints(server)
     assert "<notes>\\nNOTE\\n\\nNOTE\\n\\nNOTE\\n</notes>" in prompt
     assert "<summary>\\nSUMMARY\\n</summary>" in prompt
@@ -133,9 +121,8 @@ def test_file_memories_come_back_in_later_prompts(example: Example) -> None:
 
 def test_searchable_memories_come_back_by_words(example: Example) -> None:
     copy_files(example, "searchable-memories.md")
-    example.change(USER_FILE, **{**lines("memory.md", "customWorkflow"), "customWorkflow": "Searching"})
     with run(example) as server:
-        prompt = example.talk(server, 15)
+        prompt = example.talk(server, "searching", 15)
         assert_no_complaints(server)
         assert "1 of 1 chunks searched for memories, 1 stored" in server.output()
     assert "] Mara hid the ledger in the mill.\\n</notes>" in prompt
@@ -144,16 +131,16 @@ def test_searchable_memories_come_back_by_words(example: Example) -> None:
 def test_searchable_memories_come_back_by_meaning_and_keep_a_document(example: Example) -> None:
     page = "searchable-memories.md"
     copy_files(example, page)
-    example.change(USER_FILE, **{**lines("memory.md", "customWorkflow"), "customWorkflow": "Searching"})
-    embeddings = "Endpoints/demo/Embeddings.json"
-    address = example.read("Endpoints/demo/Demo-LLM.json")["endpoint"]
+    embeddings = f"Endpoints/{USER}/Embeddings.json"
+    address = example.read(f"Endpoints/{USER}/Main.json")["endpoint"]
     example.write(embeddings, {**files(page)[embeddings], "endpoint": address})
     example.change(SETTINGS, embeddingEndpointName="Embeddings", **lines(page, "useStateDocument"))
-    nodes = example.read("Workflows/demo/Searching.json")["nodes"]
+    searching = f"Workflows/{USER}/searching/_DefaultWorkflow.json"
+    nodes = example.read(searching)["nodes"]
     nodes[1] = {**nodes[1], **lines(page, "searchMode"), "input": "nothing with these words"}
-    example.change("Workflows/demo/Searching.json", nodes=nodes)
+    example.change(searching, nodes=nodes)
     with run(example) as server:
-        prompt = example.talk(server, 15)
+        prompt = example.talk(server, "searching", 15)
         assert_no_complaints(server)
     assert "] Mara hid the ledger in the mill.\\n</notes>" in prompt
     assert example.file("state_document.md") == "STATE"
@@ -162,14 +149,9 @@ def test_searchable_memories_come_back_by_meaning_and_keep_a_document(example: E
 def test_the_compactor_tells_of_what_is_no_longer_sent(example: Example) -> None:
     page = "context-compactor.md"
     copy_files(example, page)
-    example.change("Workflows/demo/_Compactor-Settings.json", recentContextTokens=40, oldContextTokens=40)
-    example.change(USER_FILE, **lines(page, "customWorkflow"))
+    example.change(f"Workflows/{USER}/_Compactor-Settings.json", recentContextTokens=40, oldContextTokens=40)
+    example.change(USER_FILE, **lines(page, "contextCompactorSettingsFile"))
     with run(example) as server:
-        prompt = example.talk(server, 25)
+        prompt = example.talk(server, "compacting", 25)
         assert_no_complaints(server)
     assert "<beginning>\\nOLDEST\\n</beginning>" in prompt and "<later>\\nOLD\\n</later>" in prompt
-
-
-@pytest.mark.parametrize("page", ["memory.md", "searchable-memories.md", "context-compactor.md", "memory-settings.md"])
-def test_every_example_of_a_page_is_json(page: str) -> None:
-    assert list(examples(page))

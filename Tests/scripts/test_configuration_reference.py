@@ -49,7 +49,7 @@ def test_a_section_has_every_key_with_its_meaning(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_an_example_is_true(name: str) -> None:
-    example = re.search(r"```json\n(.*?)\n```", section(name), re.DOTALL)
+    example = re.search(rf"```json part={name}\n(.*?)\n```", section(name), re.DOTALL)
     assert example is not None
     data = json.loads(example.group(1))
     assert data == TEXTS[name].example and mistakes(name, data) == []

@@ -1,20 +1,89 @@
-"""The page of node types says what the program declares."""
+"""The pages of node types say what the program declares."""
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 
+from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.workflows.managers.workflow_manager import build_registry
-from Scripts import node_reference
+from Scripts import generated_files, node_reference
+from Scripts.node_groups import GROUPS
+
+REGISTRY = build_registry()
+INDEX = node_reference.index()
+WRITTEN = node_reference.files(node_reference.PAGES)
 
 
-def test_the_page_is_current() -> None:
-    assert node_reference.PATH.read_text(encoding="utf-8") == node_reference.render(), \
-        "run: python -m Scripts.node_reference"
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """A folder with a new page for every type, and the index beside it."""
+    generated_files.write_or_check(node_reference.files(tmp_path / "nodes"), check=False)
+    return tmp_path / "nodes"
 
 
-@pytest.mark.parametrize("node_type", sorted(build_registry()))
-def test_every_type_has_its_section_with_all_keys(node_type: str) -> None:
-    section = node_reference.render().split(f"\n## {node_type}\n", 1)[1].split("\n## ", 1)[0]
-    handler = build_registry()[node_type]
-    assert all(f"| `{key.name}` | {key.kind} |" in section for key in handler.KEYS[node_type])
-    assert section.strip().splitlines()[0]
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
+def test_a_page_is_current(path: Path) -> None:
+    assert generated_files.stale_files({path: WRITTEN[path]}) == [], "run: python -m Scripts.node_reference"
+
+
+def test_there_is_no_page_for_an_unknown_type() -> None:
+    assert node_reference.strangers(node_reference.PAGES) == []
+
+
+def test_the_index_lists_each_type_once_with_a_link_to_its_page() -> None:
+    assert sorted(node for group in GROUPS.values() for node in group) == sorted(VALID_NODE_TYPES)
+    rows = re.findall(r"^\| \[(\w+)\]\(nodes/\1\.md\) \| .+ \|$", INDEX, re.MULTILINE)
+    assert sorted(rows) == sorted(VALID_NODE_TYPES)
+
+
+@pytest.mark.parametrize("title", ["Keys of every node", *GROUPS, "Nodes at the same time"])
+def test_the_index_has_its_sections(title: str) -> None:
+    assert re.search(rf"^##+ {re.escape(title)}$", INDEX, re.MULTILINE)
+
+
+@pytest.mark.parametrize("node_type", sorted(REGISTRY))
+def test_every_page_has_all_keys_of_its_type(node_type: str, pages: Path) -> None:
+    page = (pages / f"{node_type}.md").read_text(encoding="utf-8")
+    table = page.split(node_reference.BEGIN)[1].split(node_reference.END)[0]
+    keys = REGISTRY[node_type].KEYS[node_type]
+    assert all(f"| `{key.name}` | {key.kind} |" in table for key in keys)
+    assert ("no keys of its own" in table) == (not keys)
+    assert "(../nodes.md#keys-of-every-node)" in table
+    assert page.startswith(f"# {node_type}\n") and "\n## Example\n" in page
+
+
+def test_a_page_keeps_what_stands_around_its_table(pages: Path) -> None:
+    page = pages / "StaticResponse.md"
+    before = page.read_text(encoding="utf-8")
+    begin, _, end = re.split(f"({node_reference.BEGIN}.*?{node_reference.END})", before, flags=re.DOTALL)
+    page.write_text(f"{begin}{node_reference.BEGIN}old\n{node_reference.END} More.{end}", encoding="utf-8")
+    assert node_reference.files(pages)[page] == before.replace(node_reference.END, f"{node_reference.END} More.")
+
+
+def test_the_check_names_stale_missing_and_strange_pages(pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pages / "Standard.md").unlink()
+    (pages / "Stendard.md").write_text("# Stendard\n", encoding="utf-8")
+    stale = pages / "Conditional.md"
+    stale.write_text(stale.read_text(encoding="utf-8").replace("`condition`", "`conditions`"), encoding="utf-8")
+    assert node_reference.main(["--check"], pages) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"missing: {pages / 'Standard.md'}", f"not current: {stale}",
+        f"no node type of this name: {pages / 'Stendard.md'} (did you mean Standard?)"]
+    assert not (pages / "Standard.md").exists()
+
+
+def test_pages_are_written_and_strange_ones_left_alone(pages: Path) -> None:
+    (pages / "Standard.md").unlink()
+    (pages / "Foreign.md").write_text("# Foreign\n", encoding="utf-8")
+    assert node_reference.main([], pages) == 1
+    assert (pages / "Standard.md").exists() and (pages / "Foreign.md").exists()
+    (pages / "Foreign.md").unlink()
+    assert node_reference.main(["--check"], pages) == 0
+
+
+def test_a_page_without_a_place_for_the_table_is_named(pages: Path) -> None:
+    (pages / "WebFetch.md").write_text("# WebFetch\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"WebFetch\.md has no place"):
+        node_reference.files(pages)

@@ -1,0 +1,52 @@
+"""The page about the architecture names rooms and things that exist."""
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+from Tests.docs.pages import all_pages
+from Tests.integration.launcher import PROJECT
+
+PAGE = all_pages()["Docs/Developer/architecture.md"]
+FLOORS = ("cli", "api", "workflows", "services", "llmapis", "utilities", "models", "exceptions", "common")
+_FILE = re.compile(r"[\w./-]+\.py|[\w.]+(?:/[\w.-]+)+/?")
+_NAME = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[a-z]+(?:_[a-z]+)+")
+FILES = sorted({code.text for code in PAGE.codes if _FILE.fullmatch(code.text)})
+NAMES = sorted({code.text for code in PAGE.codes if _NAME.fullmatch(code.text)})
+
+
+@cache
+def sources() -> dict[str, str]:
+    """The text of every module, by its path."""
+    found = [*PROJECT.glob("*.py"), *(path for folder in ("Middleware", "Scripts")
+                                      for path in sorted((PROJECT / folder).rglob("*.py")))]
+    return {path.relative_to(PROJECT).as_posix(): path.read_text(encoding="utf-8") for path in found}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rooms(name: str) -> None:
+    """A path is relative to the project or to ``Middleware``; a file by its name alone is some module."""
+    places = [PROJECT / name, PROJECT / "Middleware" / name]
+    if "/" not in name:
+        places += [PROJECT / path for path in sources() if path.endswith(f"/{name}")]
+    assert any(place.exists() for place in places)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names(name: str) -> None:
+    """A class, function, key or table stands somewhere in the program as a word; a program is a module."""
+    word = re.compile(rf"\b{name}\b")
+    assert f"Scripts/{name}.py" in sources() or any(word.search(text) for text in sources().values())
+
+
+def test_every_floor_is_named() -> None:
+    table = PAGE.source.split("## The way of a request")[0]
+    assert all(re.search(rf"`(?:Middleware/)?{floor}`", table) for floor in FLOORS)
+    folders = {path.split("/")[1] for path in sources() if path.startswith("Middleware/") and path.count("/") > 1}
+    assert folders == set(FLOORS)
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(FILES) > 40 and len(NAMES) > 20 and "Middleware/cli" in FILES and "lobby.py" in FILES

@@ -1,0 +1,131 @@
+"""Whether the messages that the page about troubleshooting quotes are the program's, and none that matters is missing.
+
+A quoted message stands in bold as inline code, with ``...`` for what varies.
+"""
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+PAGE = PROJECT / "Docs/User/troubleshooting.md"
+FOLDERS = ("Middleware", "Scripts")
+SHELL_SCRIPTS = ("run_linux.sh", "run_windows.bat")
+GAP = "\0"
+"""Stands for what a source text fills in."""
+FEWEST_LETTERS = 10
+_QUOTED = re.compile(r"\*\*(`+)(.+?)\1\*\*", re.DOTALL)
+_FORMAT = re.compile(r"%(?:\.\d+)?[sdrgf]")
+_WORDS = re.compile(r"[A-Za-z']+")
+
+NEEDED_CALLS = ("StartError", "ClientError", "ConnectProblem", "BackendConnectionError", "BackendTimeoutError",
+                "BackendStatusError", "GateTimeoutError", "FailoverError", "_end")
+NEEDED_RETURNS = {"Middleware/cli/listening.py": ("_explain",), "Middleware/cli/commands.py": ("no_such_command",),
+                  "Middleware/cli/users.py": ("_folder_problem",),
+                  "Middleware/llmapis/backend_errors.py": ("_connect_text", "_container_hint", "_hint")}
+OTHER_COMMANDS = ("Middleware/cli/init/", "Middleware/cli/workflow_tests/")
+"""What they say is told where they are described."""
+
+
+def quoted() -> list[str]:
+    text = PAGE.read_text(encoding="utf-8")
+    return [" ".join(match[2].split()) for match in _QUOTED.finditer(text)]
+
+
+def flat(node: ast.expr) -> str:
+    """The constant text of a string expression, with gaps; just a gap for what is no text."""
+    if isinstance(node, ast.Constant):
+        return _FORMAT.sub(GAP, node.value) if isinstance(node.value, str) else GAP
+    if isinstance(node, ast.JoinedStr):
+        return "".join(flat(part) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return flat(node.left) + flat(node.right)
+    return GAP
+
+
+def strings_in(tree: ast.AST) -> Iterator[str]:
+    """All string expressions, flattened; parts of a longer one also by themselves."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp)):
+            text = flat(node)
+            if text.strip(GAP):
+                yield text
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    paths = [*PROJECT.glob("*.py"), *(path for folder in FOLDERS for path in (PROJECT / folder).rglob("*.py"))]
+    return {path.relative_to(PROJECT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+@cache
+def source_strings() -> tuple[str, ...]:
+    found = dict.fromkeys(text for tree in sources().values() for text in strings_in(tree))
+    scripts = [line for name in SHELL_SCRIPTS for line in (PROJECT / name).read_text(encoding="utf-8").splitlines()]
+    return (*found, *scripts)
+
+
+def says(source: str, message: str) -> bool:
+    """Whether the constant parts of a message stand in a source string, in order, with something filled in between."""
+    parts = [part.strip() for part in message.split("...") if part.strip()]
+    if any(part not in source for part in parts):
+        return False
+    return re.search(f"[^{GAP}]*{GAP}.*?".join(map(re.escape, parts)), source, re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("message", quoted() or [""])
+def test_the_program_says_so(message: str) -> None:
+    assert len("".join(_WORDS.findall(message))) >= FEWEST_LETTERS, f"'{message}' could be anything"
+    assert any(says(source, message) for source in source_strings()), f"nowhere in the program: {message}"
+
+
+def needed() -> Iterator[tuple[str, str]]:
+    """Where, and the text, of every message that stops a start or a request, and of every error in the log."""
+    for name, tree in sources().items():
+        if not name.startswith("Middleware/") or name.startswith(OTHER_COMMANDS):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _is_needed(ast.unparse(node.func)):
+                yield from ((f"{name}:{node.lineno}", text) for text in map(flat, node.args) if _counts(text))
+            elif isinstance(node, ast.FunctionDef) and node.name in NEEDED_RETURNS.get(name, ()):
+                yield from ((f"{name}:{part.lineno}", text) for part in ast.walk(node) if isinstance(part, ast.Return)
+                            and part.value is not None for text in _returned(part.value))
+
+
+def _is_needed(function: str) -> bool:
+    return function in ("logger.error", "logger.exception") or function.rpartition(".")[2] in NEEDED_CALLS
+
+
+def _returned(value: ast.expr) -> list[str]:
+    whole = [flat(value)] if not isinstance(value, ast.Call) else []
+    texts = whole if whole and _counts(whole[0]) else [flat(part) for part in ast.walk(value)
+                                                       if isinstance(part, ast.expr)]
+    return [text for text in texts if _counts(text)]
+
+
+def _counts(text: str) -> bool:
+    return len(_WORDS.findall(text)) >= 3
+
+
+@pytest.mark.parametrize(("where", "text"), [pytest.param(*item, id=item[0]) for item in needed()])
+def test_the_page_has_what_stops_a_start_or_a_request(where: str, text: str) -> None:
+    assert any(says(text, message) for message in quoted()), f"not on the page: {text!r}"
+
+
+def test_a_message_that_is_not_the_programs_is_found() -> None:
+    assert says(f"Port {GAP} on {GAP} is already in use. Stop", "Port ... on ... is already in use.")
+    assert not says(f"Port {GAP} on {GAP} is in use", "Port ... on ... is already in use.")
+    assert not says("first second", "second ... first") and not says("first, second", "first ... second")
+    assert flat(ast.parse("f'a {b} c' + 'd %s e'", mode="eval").body) == f"a {GAP} cd {GAP} e"
+    assert len(list(needed())) > 50
+
+
+def test_the_index_leads_to_every_part() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    parts = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^## (.+)$", text, re.M)}
+    assert parts == set(re.findall(r"\]\(#([\w-]+)\) \|$", text, re.M))
