@@ -5,12 +5,13 @@ Eventlet is in maintenance mode. Without its package a server with a thread per 
 from Middleware.cli import prerequisites
 
 if __name__ == "__main__":
-    prerequisites.require()  # before a line that an old Python does not understand
+    prerequisites.require_python()  # before a line that an old Python does not understand
 
 from Middleware.cli.first_signals import end_on_signals
 
 if __name__ == "__main__":
     end_on_signals()  # the other imports take a moment
+    prerequisites.require_packages()
 
 import warnings
 

@@ -2,12 +2,13 @@
 from Middleware.cli import prerequisites
 
 if __name__ == "__main__":
-    prerequisites.require("waitress")  # before a line that an old Python does not understand
+    prerequisites.require_python()  # before a line that an old Python does not understand
 
 from Middleware.cli.first_signals import end_on_signals
 
 if __name__ == "__main__":
     end_on_signals()  # the other imports take a moment
+    prerequisites.require_packages("waitress")
 
 import sys
 from collections.abc import Sequence

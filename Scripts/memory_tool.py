@@ -32,7 +32,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from Middleware.cli import prerequisites  # noqa: E402
 
 if __name__ == "__main__":
-    prerequisites.require()
+    prerequisites.require_python()
+    prerequisites.require_packages()
 
 from Middleware.cli.arguments import LaunchArguments, apply_arguments  # noqa: E402
 from Middleware.exceptions import DataKeyError, WilmerError  # noqa: E402

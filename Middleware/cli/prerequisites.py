@@ -12,12 +12,16 @@ NEEDED = ("flask", "jinja2", "urllib3", "h11", "certifi")
 """The modules without which no server starts; what is loaded on first use has messages of its own."""
 
 
-def require(*modules: str) -> None:
-    """End the process with a sentence and status 1 if this Python, ``NEEDED`` or ``modules`` will not do."""
+def require_python() -> None:
+    """End the process with a sentence and status 1 if this Python is too old."""
     if sys.version_info < OLDEST:
         found = ".".join(str(number) for number in sys.version_info[:3])
         _end(f"WilmerAI needs Python {OLDEST[0]}.{OLDEST[1]} or later; this is Python {found} ({sys.executable}).\n"
              f"Start it with: {_start_command()}")
+
+
+def require_packages(*modules: str) -> None:
+    """End the process with a sentence and status 1 if a module of ``NEEDED`` or ``modules`` is not installed."""
     missing = [name for name in NEEDED + modules if importlib.util.find_spec(name) is None]
     if missing:
         listed = _quoted(_in_project("requirements.lock"))

@@ -61,7 +61,7 @@ def test_the_python_of_the_environment(tmp_path, monkeypatch, capsys):
     python.touch()
     monkeypatch.setattr(prerequisites, "_in_project", lambda name: str(tmp_path / name))
     with pytest.raises(SystemExit):
-        prerequisites.require("no_such_package_anywhere")
+        prerequisites.require_packages("no_such_package_anywhere")
     assert os.path.samefile(capsys.readouterr().err.splitlines()[-1].partition("has them: ")[2], python)
 
 
@@ -72,11 +72,12 @@ def test_a_script_without_the_packages(tmp_path):
 
 def test_one_package_that_is_missing(capsys):
     with pytest.raises(SystemExit) as ended:
-        prerequisites.require("json", "no_such_package_anywhere")
+        prerequisites.require_packages("json", "no_such_package_anywhere")
     assert ended.value.code == 1
     assert "missing: no_such_package_anywhere." in capsys.readouterr().err
 
 
 def test_nothing_is_said_if_all_is_there(capsys):
-    prerequisites.require("waitress")
+    prerequisites.require_python()
+    prerequisites.require_packages("waitress")
     assert capsys.readouterr() == ("", "")

@@ -19,7 +19,7 @@ from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, 
 SETTINGS = f"Workflows/{USER}/_Memory-Settings.json"
 MEMORY = [{"title": "The ledger", "summary": "Mara hid the ledger in the mill.", "entities": ["Mara"],
            "key_phrases": ["hidden ledger"]}]
-ANSWERS = {"You keep the notes": "NOTE", "You keep the summary": "SUMMARY", "You write search terms": "ledger; mill",
+ANSWERS = {"You keep notes": "NOTE", "You keep the chronicle": "SUMMARY", "You write search terms": "ledger; mill",
            "You keep the long-term memory": json.dumps(MEMORY), "You keep a document": "STATE",
            "You condense": "OLD", "You write an even-handed": "NEUTRAL", "You keep the running": "OLDEST"}
 
@@ -109,18 +109,20 @@ def copy_files(example: Example, page: str) -> None:
 def test_file_memories_come_back_in_later_prompts(example: Example) -> None:
     copy_files(example, "memory.md")
     with run(example) as server:
-        example.talk(server, "remembering", 11)
+        example.talk(server, "quest", 11)
         assert json.loads(example.file("memories.json")) == []
-        example.talk(server, "remembering", 13)
+        example.talk(server, "quest", 13)
         assert len(json.loads(example.file("memories.json"))) == 1
-        prompt = example.talk(server, "remembering", 35)
+        prompt = example.talk(server, "quest", 35)
         assert_no_complaints(server)
     assert "<notes>\\nNOTE\\n\\nNOTE\\n\\nNOTE\\n</notes>" in prompt
     assert "<summary>\\nSUMMARY\\n</summary>" in prompt
 
 
 def test_searchable_memories_come_back_by_words(example: Example) -> None:
-    copy_files(example, "searchable-memories.md")
+    page = "searchable-memories.md"
+    copy_files(example, page)
+    example.change(SETTINGS, **lines(page, "useVectorForQualityMemory"))
     with run(example) as server:
         prompt = example.talk(server, "searching", 15)
         assert_no_complaints(server)
@@ -134,7 +136,8 @@ def test_searchable_memories_come_back_by_meaning_and_keep_a_document(example: E
     embeddings = f"Endpoints/{USER}/Embeddings.json"
     address = example.read(f"Endpoints/{USER}/Main.json")["endpoint"]
     example.write(embeddings, {**files(page)[embeddings], "endpoint": address})
-    example.change(SETTINGS, embeddingEndpointName="Embeddings", **lines(page, "useStateDocument"))
+    example.change(SETTINGS, **lines(page, "useVectorForQualityMemory"), **lines(page, "embeddingEndpointName"),
+                   **lines(page, "useStateDocument"))
     searching = f"Workflows/{USER}/searching/_DefaultWorkflow.json"
     nodes = example.read(searching)["nodes"]
     nodes[1] = {**nodes[1], **lines(page, "searchMode"), "input": "nothing with these words"}

@@ -248,9 +248,8 @@ def test_names_in_the_documentation_exist() -> None:
 
 def test_the_endpoint_files_of_the_documentation_load(
         use: Any, tree: Path, caplog: pytest.LogCaptureFixture) -> None:
-    blocks = [json.loads(block) for name in ("connecting-backends.md", "samplers-and-presets.md", "shipped-users.md")
-              for block in re.findall(r"```json[^\n]*\n(.*?)```", document(name), re.DOTALL)]
-    files = [block for block in blocks if "endpoint" in block]
+    files = [json.loads(block) for name in ("connecting-backends.md", "samplers-and-presets.md", "shipped-users.md")
+             for block in re.findall(r"```json (?:file=Endpoints/|part=endpoint)[^\n]*\n({.*?)```", document(name), re.DOTALL)]
     assert len(files) >= 3
     use("documented")
     (tree / "Endpoints" / "documented").mkdir(exist_ok=True)
