@@ -36,6 +36,15 @@ TOOL_CHOICE_PROMPT = (
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
+def _named(context: RequestContext, asked: Any) -> str:
+    """Who answers; and what the client asked for, if it named a model that does not exist."""
+    name = api_helpers.get_model_name()
+    if context.workflow_override or not asked or not isinstance(asked, str) \
+            or asked.removesuffix(api_helpers.LATEST) == name:
+        return name
+    return f"{name}, as there is no model {asked[:60]!r}"
+
+
 def json_response(value: Any, status: int = 200) -> Response:
     return Response(to_json(value), status=status, content_type="application/json")
 
@@ -101,7 +110,7 @@ class BaseApiHandler(ABC):
         context.redact = bool(config_utils.user_flag("redactLogOutput") or (
             context.api_key and config_utils.user_flag("encryptUsingApiKey")))
         missing_keys_of(current_app).look(http.environ, context.api_key)
-        logger.info("Request %s runs as %s", context.request_id, api_helpers.get_model_name())
+        logger.info("Request %s runs as %s", context.request_id, _named(context, body.get("model")))
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 
     def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -474,3 +475,17 @@ def test_conversations_are_not_logged_at_info(lab: ApiLab, caplog: pytest.LogCap
         assert settled()
     assert "walrus" not in caplog.text and "secretkey" not in caplog.text
     assert "route _DefaultWorkflow, endpoint Main" in caplog.text
+
+
+@pytest.mark.parametrize(("model", "remark"), [
+    ("greet", ""), ("tester:greet", ""), ("tester:latest", ""), (None, ""), ("gpt-4", ", as there is no model 'gpt-4'"),
+    ("tester:grete", ", as there is no model 'tester:grete'"), ("x" * 90, f", as there is no model '{'x' * 60}'"),
+    ("a\nb", r", as there is no model 'a\\nb'")])
+def test_the_log_says_who_answers_for_a_model_that_does_not_exist(
+        lab: ApiLab, caplog: pytest.LogCaptureFixture, model: str | None, remark: str) -> None:
+    lab.shared("greet", "Hello.")
+    lab.user_file("tester", allowSharedWorkflows=True)
+    with caplog.at_level(logging.INFO):
+        assert lab.chat(model=model).status == 200
+    line = next(record.getMessage() for record in caplog.records if " runs as " in record.getMessage())
+    assert re.fullmatch(r"Request \S+ runs as \w+(:greet)?" + remark, line), line
