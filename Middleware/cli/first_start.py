@@ -25,7 +25,7 @@ def offer() -> None:
     except Stopped:
         status = None
     except KeyboardInterrupt:
-        say("")
+        say("\nInterrupted; nothing was written.")
         status = INTERRUPTED
     if status == INTERRUPTED:
         sys.exit(INTERRUPTED)

@@ -99,7 +99,7 @@ def ask(server: Launcher, text: str, model_id: str | None, system: str = "", his
 def test_the_check_has_nothing_to_say(public: Path) -> None:
     done = run_launcher("server.py", "check", "--PublicDirectory", public, "--strict", "--online")
     assert done.returncode == 0
-    assert "nothing to look at" in done.stdout, done.stdout
+    assert "nothing wrong found" in done.stdout, done.stdout
 
 
 def test_the_models_of_the_client(server: Launcher) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
 import threading
 import time
@@ -75,6 +76,10 @@ def _unreachable(address: str, cause: BaseException, seconds: float) -> Unreacha
         return NothingThere(f"did not answer within {seconds:g} s")
     if isinstance(cause, UnicodeError):
         return Unreachable("cannot be reached: its host name is none")
+    if isinstance(cause, socket.gaierror):
+        host = parse_target(address).host
+        return Unreachable(f"cannot be reached: the host name '{host}' cannot be resolved; check how it is spelled, or "
+                           "give the IP address")
     text = connect_problem(parse_target(address), cause).text.removesuffix(".")
     hint = "; if it is one of your own, name the file with the certificate in the environment variable " \
            "REQUESTS_CA_BUNDLE" if isinstance(cause, ssl.SSLCertVerificationError) else ""

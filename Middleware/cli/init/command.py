@@ -12,9 +12,10 @@ from Middleware.cli.errors import StartError
 from Middleware.cli.first_signals import INTERRUPTED
 from Middleware.cli.init import output
 from Middleware.cli.init.asking import Reply, Unreachable, ask
+from Middleware.cli.init.naming import named_model
 from Middleware.cli.init.plan import Choice, make_plan, port_for
 from Middleware.cli.init.probing import NAMED_SECONDS, Found, key_of, probe_all
-from Middleware.cli.init.questions import DEFAULT_USER, Person, Stopped, is_terminal, named_model
+from Middleware.cli.init.questions import DEFAULT_USER, REPLACE, Person, Stopped, is_terminal
 from Middleware.cli.init.recognising import look_closer
 from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, printable, usual_addresses
 from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
@@ -104,8 +105,7 @@ def _set_up(wishes: Wishes, person: Person) -> tuple[Choice, Written]:
         _settle_existing(wishes.user or DEFAULT_USER, person)  # before anything is looked for
     found = _search(wishes, person)
     server, model = _choose(_usable(found), wishes, person)
-    user = as_spelled(wishes.user or person.user())
-    _settle_existing(user, person)
+    user = _settle_existing(wishes.user or person.user(), person)
     closer = look_closer(server.kind, model, lambda name: _show(server, name))
     choice = Choice(server, closer, user, wishes.port or port_for(found))
     written = write(make_plan(choice), user)
@@ -130,8 +130,8 @@ def _choose(servers: Sequence[Server], wishes: Wishes, person: Person) -> tuple[
         raise StartError("No LLM server was found that can be used. Nothing was written.")
     if wishes.model:
         return named_model(servers, wishes.model)
-    server = person.server(servers)
-    return server, person.model(server)
+    server, model = person.server(servers)
+    return server, model or person.model(server)
 
 
 def _look(addresses: Sequence[str], named: bool) -> list[Found]:
@@ -155,18 +155,22 @@ def _address(text: str) -> str:
                          "http://192.168.1.20:11434. Nothing was written.") from error
 
 
-def _settle_existing(user: str, person: Person) -> None:
-    """Nothing is replaced without a yes. Raises StartError or Stopped if it is not to be."""
-    existing = existing_files(user)
-    if not existing:
-        return
-    what = f"There is a user '{user}' already ({existing[0]}" + (
-        f" and {len(existing) - 1} more)" if len(existing) > 1 else ")")
-    if not person.is_asked:
-        raise StartError(f"{what}. Nothing was written. Choose another name: "
-                         f"{output.init_command('--user', other_name(user))}")
-    if not person.agrees(f"{what}. Replace it, and keep these files under names that end in .bak?"):
-        raise Stopped(f"To keep it and make another: {output.init_command('--user', other_name(user))}")
+def _settle_existing(name: str, person: Person) -> str:
+    """The user to write: this one, or another if nothing of an existing one is to be replaced. Raises StartError or
+    Stopped."""
+    while True:
+        user = as_spelled(name)
+        existing = existing_files(user)
+        if not existing:
+            return user
+        more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
+        what = f"There is a user '{user}' already ({existing[0]}{more})"
+        if not person.is_asked:
+            raise StartError(f"{what}. Nothing was written. Choose another name: "
+                             f"{output.init_command('--user', other_name(user))}")
+        name = person.other_user(what, other_name(user))
+        if name == REPLACE:
+            return user
 
 
 def _show(server: Server, name: str) -> Reply:

@@ -1,8 +1,10 @@
 """What ``init`` prints."""
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
 
 from Middleware.cli.console import launcher
 from Middleware.cli.init.plan import Choice
@@ -64,7 +66,8 @@ def _models(server: Server) -> str:
     names = [name_shown(model) + (" (in memory)" if model.loaded and len(server.models) > 1 else "")
              for model in server.models[:LISTED_MODELS]]
     more = f" and {len(server.models) - LISTED_MODELS} more" if len(server.models) > LISTED_MODELS else ""
-    return ", ".join(names) + more
+    others = f" (and {server.others} for embeddings or the like)" if server.others else ""
+    return ", ".join(names) + more + others
 
 
 def name_shown(model: Model) -> str:
@@ -83,13 +86,21 @@ def nothing_found(others: Sequence[NoServer], named: bool) -> list[str]:
     """How to go on without a server."""
     if named:
         return [f"{printable(other.address)}: {printable(other.reason)}." for other in others] + [
+            f"If the port is missing, add it: {other.address}:11434 for Ollama, {other.address}:8080 for llama.cpp."
+            for other in others if _lacks_port(other.address)] + [
             "Check the address: a server's list of models opens in a browser under <address>/v1/models."]
     hint = ["One that runs on this computer must let containers in: Docs/User/container.md."]
     return ["No LLM server answers at any of them.",
             "  Ollama:     ollama serve            then: ollama pull qwen3:8b",
-            "  llama.cpp:  llama-server -m model.gguf --jinja --port 8080",
+            "  llama.cpp:  llama-server -m model.gguf -c 16384 --jinja --port 8080",
             f"  elsewhere:  {init_command('--backend', 'http://192.168.1.20:11434')}",
             *(hint if in_project_container() else [])]
+
+
+def _lacks_port(address: str) -> bool:
+    """Whether an address names no port although LLM servers have one: those behind https often do not."""
+    parts = urlsplit(address)
+    return parts.scheme == "http" and parts.port is None and not parts.path
 
 
 def without_models(server: Server) -> str:
@@ -97,7 +108,8 @@ def without_models(server: Server) -> str:
     how = {"Ollama": "fetch one, for example: ollama pull qwen3:8b",
            "KoboldCpp": "load one in KoboldCpp", "LM Studio": "download one in LM Studio",
            "text-generation-webui": "load one on its page Model"}.get(server.kind, "load one there")
-    only = " (besides those for embeddings and the like)" if server.others else ""
+    names = ", ".join(server.not_for_chat[:LISTED_MODELS]) + (", ..." if server.others > LISTED_MODELS else "")
+    only = f" (only for embeddings or the like: {names})" if server.others else ""
     return f"{server.kind} at {server.address} has no model to chat with{only}: {how}. Then run init again."
 
 
@@ -111,7 +123,7 @@ def summary(choice: Choice, written: Written) -> list[str]:
     width = max(map(len, written.files))
     lines += [f"  {path:<{width}}  {_purpose(path, choice.user)}" for path in written.files]
     lines += [f"  {path} (as shipped; it was missing)" for path in written.shipped]
-    lines += [f"  {path} (what was there before)" for path in written.kept]
+    lines += _kept(written.kept)
     if choice.server.key_variable:
         lines.append(f"  The key itself is not written: the environment variable {choice.server.key_variable} must "
                      "hold it whenever WilmerAI starts.")
@@ -119,6 +131,18 @@ def summary(choice: Choice, written: Written) -> list[str]:
         lines.append(f"  Before, '{written.previous_user}' was the current user; start it with --User "
                      f"{written.previous_user}. A server that runs without --User serves '{choice.user}' from now on.")
     return lines
+
+
+def _kept(paths: Sequence[str]) -> list[str]:
+    """Where the previous versions are: one of them by name, the person's settings if they are among them."""
+    if not paths:
+        return []
+    first = next((path for path in paths if path.startswith("Users/")), paths[0])
+    if len(paths) == 1:
+        return [f"  What was there before: {first}"]
+    endings = sorted({f".{path.rpartition('.')[2]}" for path in paths})
+    return [f"  {len(paths)} earlier files are kept beside them, with the ending {' or '.join(endings)}: {first} "
+            "and others"]
 
 
 def _kind(server: Server) -> str:
@@ -138,7 +162,18 @@ def client_lines(choice: Choice) -> list[str]:
             f"  SillyTavern:  Chat Completion, Custom (OpenAI-compatible): base URL {base}/v1",
             "  If it runs in a container or on another computer: Docs/User/connecting-clients.md", *hint,
             f"  Models:       {user}:chat, {user}:assistant, {user}:memory",
-            "  To have a chat remembered, put [DiscussionId]a-name[/DiscussionId] into its system prompt."]
+            "  To have a chat remembered, put [DiscussionId]a-name[/DiscussionId] into its system prompt.",
+            f"Or try it:  {try_line(base, user)}"]
+
+
+def try_line(base: str, user: str) -> str:
+    """A command that sends a message of a conversation that is remembered. Shells and cmd take it as it is: what
+    means something to one of them, such as other quotes, is not in it."""
+    body = json.dumps({"model": f"{user}:memory", "stream": True, "messages": [
+        {"role": "system", "content": "[DiscussionId]kitchen[/DiscussionId]"}, {"role": "user", "content": "Hello"}]},
+        separators=(",", ":")).replace('"', '\\"')
+    key = '-H "Authorization: Bearer KEY" ' if instance.ACCESS_KEYS is not None else ""
+    return f'curl -N {base}/v1/chat/completions {key}-H "Content-Type: application/json" -d "{body}"'
 
 
 def _purpose(path: str, user: str) -> str:

@@ -1,23 +1,41 @@
 """What the person is asked, at most four times, and what stands in for an answer where nobody can be asked."""
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from Middleware.cli.console import say
 from Middleware.cli.errors import StartError
-from Middleware.cli.init.output import SHOWN_MODELS, describe_model, name_shown
+from Middleware.cli.init.naming import cannot_chat, listed, models_named, port_of, servers_named
+from Middleware.cli.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, name_shown
 from Middleware.cli.init.servers import Model, Server, printable
 from Middleware.cli.init.writing import user_name_problem
 
 DEFAULT_USER = "me"
+REPLACE = "replace"
+"""What is typed in place of a name, to have a user that exists replaced."""
 _Item = TypeVar("_Item")
-Names = Callable[[_Item], tuple[str, ...]]
-"""The names of an item; as many for each."""
+
+
+@dataclass(frozen=True)
+class Offer(Generic[_Item]):
+    """What can be picked.
+
+    Attributes:
+        flag: the one that would have picked.
+        named: which items a name fits.
+        names: what can be typed, said after a wrong answer.
+        refusal: why something with this name cannot be picked; empty if there is no more to say than that.
+    """
+
+    items: Sequence[_Item]
+    flag: str
+    named: Callable[[str], list[_Item]]
+    names: str
+    refusal: Callable[[str], str]
 
 
 class Stopped(Exception):
@@ -50,24 +68,38 @@ class Person:
     def is_asked(self) -> bool:
         return self.answers and not self.takes_defaults
 
-    def server(self, servers: Sequence[Server]) -> Server:
-        return self._pick("Which server?", list(servers), "--backend URL", lambda server: (server.address,))
+    def server(self, servers: Sequence[Server]) -> tuple[Server, Model | None]:
+        """A server; with a model, if that was named instead."""
+        known = ", ".join(f"{server.kind} ({port_of(server)})" for server in servers)
+        items: list[tuple[Server, Model | None]] = [(server, None) for server in servers]
+        return self._pick("Which server?", Offer(
+            items, "--backend URL", lambda text: servers_named(servers, text),
+            f"a name or a port: {known}, or a model's name", lambda text: cannot_chat(servers, text)))
 
     def model(self, server: Server) -> Model:
         if len(server.models) > 1 and self.is_asked:
             _list_models(server.models)
-        return self._pick("Which model?", list(server.models), "--model NAME", names_of)
+        known = listed([name_shown(model) for model in server.models], LISTED_MODELS)
+        return self._pick("Which model?", Offer(
+            server.models, "--model NAME", lambda text: models_named(server.models, text), f"or a name: {known}",
+            lambda text: cannot_chat([server], text)))
 
     def user(self) -> str:
         if self.takes_defaults:
             return DEFAULT_USER
         self._require_answers("--user NAME")
+        return _user_name(f"Name of the new user [{DEFAULT_USER}]: ", DEFAULT_USER)
+
+    def other_user(self, what: str, suggested: str) -> str:
+        """The name of another user than the one that exists already, as ``what`` says, or REPLACE."""
         while True:
-            name = read_line(f"Name of the new user [{DEFAULT_USER}]: ") or DEFAULT_USER
-            problem = user_name_problem(name)
-            if problem is None:
+            name = _user_name(f"{what}. Enter another name [{suggested}], or '{REPLACE}' to replace it and keep these "
+                              "files under names that end in .bak: ", suggested)
+            if name.lower() == REPLACE:
+                return REPLACE
+            if name.lower() not in ("y", "yes", "n", "no"):
                 return name
-            say(problem[0].upper() + problem[1:] + ".")
+            say(f"Please enter a name, or the word {REPLACE}.")
 
     def address(self) -> str:
         """Where a server is that was not found; Stopped without an answer."""
@@ -85,23 +117,35 @@ class Person:
                 return answer[0] == "y"
             say("Please answer y or n.")
 
-    def _pick(self, question: str, items: list[_Item], flag: str, names: Names[_Item]) -> _Item:
+    def _pick(self, question: str, offer: Offer[_Item]) -> _Item:
+        items = offer.items
         if len(items) == 1 or self.takes_defaults:
             return items[0]
-        self._require_answers(flag)
+        self._require_answers(offer.flag)
         while True:
             answer = read_line(f"{question} Number or name [1]: ") or "1"
             if answer.isdecimal() and len(answer) < 6 and 0 < int(answer) <= len(items):
                 return items[int(answer) - 1]
-            found = find_named(items, answer, names)
-            if found is not None:
-                return found
-            say(f"There is no such one; enter a number from 1 to {len(items)}.")
+            found = offer.named(answer)
+            if len(found) == 1:
+                return found[0]
+            problem = "More than one fits" if found else "There is no such one"
+            say(offer.refusal(answer) or f"{problem}; enter a number from 1 to {len(items)}, {offer.names}.")
 
     def _require_answers(self, flag: str) -> None:
         if not self.answers:
             raise StartError(f"There is no terminal to ask on. Choose with {flag}, or take the first of everything "
                              "with --yes. Nothing was written.")
+
+
+def _user_name(question: str, default: str) -> str:
+    """A name that a user can have."""
+    while True:
+        name = read_line(question) or default
+        problem = user_name_problem(name)
+        if problem is None:
+            return name
+        say(problem[0].upper() + problem[1:] + ".")
 
 
 def read_line(prompt: str) -> str:
@@ -114,38 +158,6 @@ def read_line(prompt: str) -> str:
     except EOFError:
         say("")
         raise Stopped from None
-
-
-def named_model(servers: Sequence[Server], name: str) -> tuple[Server, Model]:
-    """The first server that has this model, and the model; Ollama's ``:latest`` may be left out. Raises StartError."""
-    found = find_named([(server, model) for server in servers for model in server.models], name,
-                       lambda pair: names_of(pair[1]))
-    if found is not None:
-        return found
-    known = [name_shown(model) for server in servers for model in server.models]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else f" There are: {_listed(known)}." if known else ""
-    raise StartError(f"No server that was found has a model '{printable(name[:100])}'.{hint} Nothing was written.")
-
-
-def names_of(model: Model) -> tuple[str, ...]:
-    """What a model is called, the most exact first; Ollama's ``:latest`` may be left out."""
-    return model.name, model.name.removesuffix(":latest"), name_shown(model)
-
-
-def find_named(items: Sequence[_Item], name: str, names: Names[_Item]) -> _Item | None:
-    """The item that fits best: by the first of its names, then by the others, then whatever the case."""
-    for spell in (str, str.casefold):
-        for rank in range(max((len(names(item)) for item in items), default=0)):
-            for item in items:
-                if spell(names(item)[rank]) == spell(name):
-                    return item
-    return None
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
-    return ", ".join(names[:SHOWN_MODELS]) + more
 
 
 def _list_models(models: Sequence[Model]) -> None:

@@ -38,12 +38,13 @@ def find_kind(ask: Ask) -> str | None:
     return OTHER_KIND if isinstance(ask("/v1/models").part("data"), list) else None
 
 
-def read_models(kind: str, ask: Ask) -> tuple[tuple[Model, ...], int]:
-    """The models to chat with, those in memory first, and the number of those that are for something else."""
+def read_models(kind: str, ask: Ask) -> tuple[tuple[Model, ...], tuple[str, ...]]:
+    """The models to chat with, those in memory first, and the names of those that are for something else."""
     entries = list(READERS.get(kind, _openai)(ask))[:MAX_MODELS]
     usable = [(model, other) for model, other in entries if _is_name(model.name)]
     chat = list({model.name: model for model, other in usable if not other}.values())
-    return tuple(sorted(chat, key=lambda model: not model.loaded)), sum(other for _, other in usable)
+    return (tuple(sorted(chat, key=lambda model: not model.loaded)),
+            tuple(model.name for model, other in usable if other))
 
 
 Listed = Iterator[tuple[Model, bool]]

@@ -56,15 +56,20 @@ class Server:
         address: scheme, host, port and perhaps a path; what an endpoint file names.
         kind: what it is, such as ``Ollama``.
         models: those that can chat; the ones in memory first.
-        others: how many it has that are not for chat, such as those for embeddings.
+        not_for_chat: the names of models for something else, such as embeddings.
         key_variable: the environment variable whose content opened it; empty if it asks for no key.
     """
 
     address: str
     kind: str
     models: tuple[Model, ...] = ()
-    others: int = 0
+    not_for_chat: tuple[str, ...] = ()
     key_variable: str = ""
+
+    @property
+    def others(self) -> int:
+        """How many models it has that are not for chat."""
+        return len(self.not_for_chat)
 
     @property
     def api_type(self) -> str:

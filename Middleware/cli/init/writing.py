@@ -17,6 +17,7 @@ from Middleware.utilities.file_utils import atomic_write
 from Middleware.utilities.path_utils import is_storable_name
 
 CURRENT_USER = "Users/_current-user.json"
+LONGEST_NAME = 60
 _NAME = re.compile(r"[^\W_][\w-]*")
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 
@@ -38,15 +39,16 @@ class Written:
 
 def user_name_problem(name: str) -> str | None:
     """What is wrong with a new user's name; None if nothing is."""
-    if _NAME.fullmatch(name) and is_storable_name(name) and not _DEVICES.fullmatch(name) and len(name) <= 60:
+    if _NAME.fullmatch(name) and is_storable_name(name) and not _DEVICES.fullmatch(name) and len(name) <= LONGEST_NAME:
         return None
     return (f"'{printable(name[:60])}' cannot be the name of a user: use up to 60 letters, digits, '-' and '_', "
             "with a letter or digit first, such as 'me' (a few names such as 'con' belong to Windows)")
 
 
 def existing_files(user: str) -> list[str]:
-    """What there is already of such a user, as paths below the config folder."""
-    return [path for path in planned_paths(user) if os.path.lexists(_path(path))]
+    """What there is already of such a user, as paths below the config folder, the user's own file first."""
+    found = [path for path in planned_paths(user) if os.path.lexists(_path(path))]
+    return sorted(found, key=lambda path: not path.startswith("Users/"))
 
 
 def as_spelled(user: str) -> str:
@@ -56,7 +58,8 @@ def as_spelled(user: str) -> str:
 
 def other_name(user: str) -> str:
     """A name like ``user`` of which there is nothing yet."""
-    return next(name for name in (f"{user}{number}" for number in range(2, 10_000)) if not existing_files(name))
+    names = (f"{user[:LONGEST_NAME - 4]}{number}" for number in range(2, 10_000))
+    return next(name for name in names if not existing_files(as_spelled(name)))
 
 
 def current_user() -> str | None:
@@ -105,11 +108,16 @@ def _write_one(path: str, data: bytes, done: Written, undo: list[tuple[str, byte
 
 
 def _is_no_loss(path: str, old: bytes) -> bool:
-    """The shipped choice of user holds nothing worth keeping."""
+    """A choice of user holds nothing worth keeping but the name, which is printed; the shipped one not even that."""
+    if path != CURRENT_USER:
+        return False
     try:
-        return path == CURRENT_USER and json.loads(old).get("currentUser") == "demo"
+        content = json.loads(old)
+        name = content.get("currentUser")
     except (ValueError, AttributeError):
         return False
+    return name == "demo" or content.keys() <= {"$schema", "currentUser"} and isinstance(name, str) \
+        and user_name_problem(name) is None
 
 
 def _backup_names(path: str) -> Iterator[str]:

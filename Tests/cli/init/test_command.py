@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import shutil
 import socket
 from collections.abc import Callable
@@ -81,7 +82,7 @@ def test_every_server_gets_a_configuration_without_a_finding(lab: Lab, kind: str
         assert {**endpoint, "endpoint": backend.url, "apiKey": ""}.items() <= written.items()
     assert content(lab, "Users/_current-user.json")["currentUser"] == "me"
     assert check(["--ConfigDirectory", str(lab.configs)]) == 0
-    assert "nothing to look at" in lab.capture.readouterr().out
+    assert "nothing wrong found" in lab.capture.readouterr().out
 
 
 def test_what_is_printed(lab: Lab, ollama: StubBackend) -> None:
@@ -199,7 +200,7 @@ def test_other_users_are_not_touched(lab: Lab, ollama: StubBackend) -> None:
     assert {path: data for path, data in lab.files().items() if path in before and "_current" not in path} == \
         {path: data for path, data in before.items() if "_current" not in path}
     assert content(lab, "Users/_current-user.json")["currentUser"] == "ann"
-    assert lab.files()["Users/_current-user.json.bak"] == before["Users/_current-user.json"]
+    assert "Users/_current-user.json.bak" not in lab.files()  # it held nothing but the name, which is printed
     assert "'me' was the current user" in output and "serves 'ann' from now on" in output
 
 
@@ -216,6 +217,23 @@ def test_no_server_at_the_named_address(lab: Lab) -> None:
     status, output = lab.init("--yes", "--backend", address)
     assert (status, lab.files()) == (1, {})
     assert f"http://{address}: nothing runs there." in output
+    assert "port" not in output.replace(f":{address.rpartition(':')[2]}", "")
+
+
+@pytest.mark.parametrize("address, hint", [
+    ("http://127.0.0.1", "If the port is missing, add it: http://127.0.0.1:11434"),
+    ("http://[::1]", "http://[::1]:11434"), ("https://127.0.0.1", ""), ("http://127.0.0.1:11434", "")])
+def test_an_address_without_its_port(address: str, hint: str) -> None:
+    lines = output.nothing_found([servers.NoServer(address, "nothing runs there", silent=True)], named=True)
+    assert hint in "".join(lines) and ("the port is missing" in "".join(lines)) is bool(hint)
+
+
+def test_a_host_name_that_leads_nowhere(lab: Lab) -> None:
+    status, output = lab.init("--yes", "--backend", "http://no-such-host.invalid:1234")
+    assert (status, lab.files()) == (1, {})
+    assert "the host name 'no-such-host.invalid' cannot be resolved; check how it is spelled, or give the IP address" \
+        in output
+    assert "endpoint" not in output
 
 
 def test_no_server_at_the_usual_ports(lab: Lab, usual: Callable[..., None]) -> None:
@@ -225,7 +243,7 @@ def test_no_server_at_the_usual_ports(lab: Lab, usual: Callable[..., None]) -> N
     status, output = lab.init("--yes")
     assert (status, lab.files()) == (1, {})
     assert str(port) in output
-    for hint in ("ollama serve", "llama-server -m model.gguf", "--backend http://192.168.1.20:11434"):
+    for hint in ("ollama serve", "llama-server -m model.gguf -c 16384 --jinja --port 8080", "--backend http://192.168.1.20:11434"):
         assert hint in output
 
 
@@ -243,6 +261,42 @@ def test_an_ollama_without_models(lab: Lab) -> None:
         status, output = lab.init("--yes", "--backend", backend.url)
     assert (status, lab.files()) == (1, {})
     assert "ollama pull" in output
+    assert "no model to chat with (only for embeddings or the like: nomic-embed-text)" in output
+
+
+def test_a_model_for_embeddings_is_named_and_not_taken(lab: Lab, answers: Callable[..., list[str]]) -> None:
+    routes = llm_servers.ollama("phi4", "nomic-embed-text:latest", "qwen3:8b")
+    with llm_servers.serving(routes) as backend:
+        for name in ("nomic-embed-text", "Nomic-Embed-Text:latest"):
+            status, output = lab.init("--yes", "--backend", backend.url, "--model", name)
+            assert (status, lab.files()) == (1, {})
+            assert "'nomic-embed-text:latest' is a model for embeddings or the like and cannot chat" in output
+        assert "phi4, qwen3:8b (and 1 for embeddings or the like)" in output
+        answers("nomic-embed-text", "2", "me")
+        status, output = lab.init("--backend", backend.url)
+    assert status == 0 and output.count("is a model for embeddings or the like and cannot chat") == 1
+
+
+def test_part_of_a_models_name(lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:
+    status, output = lab.init("--yes", "--backend", ollama.url, "--model", "Llama")
+    assert (status, lab.files()) == (1, {})
+    assert "Did you mean 'llama3.2:3b'?" in output
+    answers("Llama", "me")
+    assert lab.init("--backend", ollama.url)[0] == 0
+    assert content(lab, "Endpoints/me/Main.json")["modelNameToSendToAPI"] == "llama3.2:3b"
+
+
+def test_part_of_several_names(lab: Lab, answers: Callable[..., list[str]]) -> None:
+    with llm_servers.serving(llm_servers.ollama("qwen3:14b", "phi4", "qwen3:8b")) as backend:
+        status, output = lab.init("--yes", "--backend", backend.url, "--model", "qwen")
+        assert (status, lab.files()) == (1, {})
+        assert "Did you mean 'qwen3:14b' or 'qwen3:8b'?" in output
+        answers("qwen", "9", "qwen3:8", "me")
+        status, output = lab.init("--backend", backend.url)
+    assert status == 0
+    assert "More than one fits; enter a number from 1 to 3, or a name: qwen3:14b, phi4, qwen3:8b." in output
+    assert "There is no such one; enter a number from 1 to 3, or a name:" in output  # '9' is no part of a name
+    assert content(lab, "Endpoints/me/Main.json")["modelNameToSendToAPI"] == "qwen3:8b"
 
 
 def test_a_wilmer_is_no_back_end(lab: Lab) -> None:
@@ -294,6 +348,16 @@ def test_what_an_older_volume_of_a_container_lacks_comes_from_the_image(
     monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(image))
     assert lab.init("--yes", "--backend", ollama.url)[0] == 0
     assert "Workflows/_common/_MessagesToSend.json" in lab.files()
+
+
+def test_a_choice_of_user_with_more_in_it_is_kept(lab: Lab, ollama: StubBackend) -> None:
+    (lab.configs / "Users").mkdir()
+    for text in ('{"currentUser": "ann", "note": "mine"}', '{"currentUser": ["ann"]}', "["):
+        (lab.configs / "Users/_current-user.json").write_text(text, "utf-8")
+        user = f"u{len(text)}"
+        assert lab.init("--yes", "--backend", ollama.url, "--user", user)[0] == 0
+        assert text.encode() in lab.files().values()
+    assert "Users/_current-user.json.bak3" in lab.files()
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------
@@ -351,7 +415,7 @@ def test_what_is_no_port(lab: Lab, port: str) -> None:
 
 
 def test_four_questions_at_most(lab: Lab, usual: Callable[..., None], answers: Callable[..., list[str]]) -> None:
-    asked = answers("2", "llama3.2:3b", "me", "y")
+    asked = answers("2", "llama3.2:3b", "me", "replace")
     with llm_servers.serving(llm_servers.vllm()) as first, \
             llm_servers.serving(llm_servers.ollama("phi4", "llama3.2:3b")) as second:
         assert lab.init("--yes", "--backend", first.url)[0] == 0
@@ -362,7 +426,48 @@ def test_four_questions_at_most(lab: Lab, usual: Callable[..., None], answers: C
     assert len(asked) == 4
     assert content(lab, "Endpoints/me/Main.json")["modelNameToSendToAPI"] == "llama3.2:3b"
     assert lab.files()["Endpoints/me/Main.json.bak"] == before["Endpoints/me/Main.json"]
-    assert "Endpoints/me/Main.json.bak" in output
+    kept = [path for path in lab.files() if path.endswith(".bak")]
+    assert [line for line in output.splitlines() if ".bak" in line] == [
+        f"  {len(kept)} earlier files are kept beside them, with the ending .bak: "
+        "Endpoints/me/Main.json.bak and others"]
+
+
+@pytest.fixture
+def three(usual: Callable[..., None]) -> Any:
+    """An Ollama and two servers of llama.cpp at the usual ports."""
+    with llm_servers.serving(llm_servers.ollama("llama3.2:3b", "phi4")) as first, \
+            llm_servers.serving(llm_servers.llama_cpp("/models/tiny.gguf")) as second, \
+            llm_servers.serving(llm_servers.llama_cpp("/models/phi4.gguf")) as third:
+        usual(first.port, second.port, third.port)
+        yield first, second, third
+
+
+@pytest.mark.parametrize("typed, number, model, is_asked_more", [
+    ("Ollama", 0, "phi4", True), ("OLLAMA", 0, "phi4", True), ("{port}", 1, "/models/tiny.gguf", False),
+    ("127.0.0.1:{port}", 1, "/models/tiny.gguf", False), ("http://127.0.0.1:{port}/v1/", 1, "/models/tiny.gguf", False),
+    ("localhost:{port}", 0, "phi4", True), ("tiny.gguf", 1, "/models/tiny.gguf", False),
+    ("TINY.gguf", 1, "/models/tiny.gguf", False), ("llama3.2:3b", 0, "llama3.2:3b", False),
+    ("phi4.gguf", 2, "/models/phi4.gguf", False), ("phi4", 0, "phi4", False), ("llama3", 0, "llama3.2:3b", False)])
+def test_a_server_by_what_is_shown_of_it(
+        lab: Lab, three: Any, answers: Callable[..., list[str]], typed: str, number: int, model: str,
+        is_asked_more: bool) -> None:
+    asked = answers(typed.format(port=three[number].port), *(["phi4"] if is_asked_more else []), "me")
+    status, output = lab.init()
+    assert status == 0, output
+    assert len(asked) == (3 if is_asked_more else 2)
+    endpoint = content(lab, "Endpoints/me/Main.json")
+    assert (endpoint["endpoint"], endpoint["modelNameToSendToAPI"]) == (three[number].url, model)
+
+
+def test_a_name_that_fits_several_servers_or_none(lab: Lab, three: Any, answers: Callable[..., list[str]]) -> None:
+    answers("llama.cpp", "127.0.0.1", "vLLM", "0", "4", "2", "me")
+    status, output = lab.init()
+    assert status == 0
+    ports = [backend.port for backend in three]
+    names = f"Ollama ({ports[0]}), llama.cpp ({ports[1]}), llama.cpp ({ports[2]}), or a model's name."
+    assert output.count(f"More than one fits; enter a number from 1 to 3, a name or a port: {names}") == 2
+    assert output.count(f"There is no such one; enter a number from 1 to 3, a name or a port: {names}") == 3
+    assert content(lab, "Endpoints/me/Main.json")["endpoint"] == three[1].url
 
 
 def test_nothing_is_asked_that_is_clear(lab: Lab, answers: Callable[..., list[str]]) -> None:
@@ -399,22 +504,42 @@ def test_an_end_at_a_question_leaves_nothing(
     assert "othing was written" in output
 
 
-@pytest.mark.parametrize("answer", ["", "n", "no"])
-def test_without_a_yes_nothing_is_replaced(
-        lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]], answer: str) -> None:
+@pytest.mark.parametrize("replies, user", [
+    ([""], "me2"), (["ann"], "ann"), (["n", "no", "y", "yes", "ann"], "ann"), (["me", "ME", "a/b", ""], "me2")])
+def test_without_the_word_nothing_is_replaced(
+        lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]], replies: list[str], user: str) -> None:
     lab.init("--yes", "--backend", ollama.url)
     before = lab.files()
-    answers("1", "me", answer)
+    asked = answers("1", "me", *replies)
     status, text = lab.init("--backend", ollama.url)
-    assert (status, lab.files()) == (1, before)
-    assert "--user me2" in text
+    assert status == 0, text
+    assert asked[2].startswith("There is a user 'me' already (Users/me.json and 11 more).") and "[me2]" in asked[2]
+    assert len(asked) == 2 + len(replies)
+    assert {path: data for path, data in lab.files().items() if path in before and "_current" not in path} == \
+        {path: data for path, data in before.items() if "_current" not in path}
+    assert content(lab, "Users/_current-user.json")["currentUser"] == user
+    assert f"Users/{user}.json" in lab.files()
+
+
+def test_another_name_that_is_taken_as_well(
+        lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:
+    for name in ("me", "ann"):
+        lab.init("--yes", "--backend", ollama.url, "--user", name)
+    before = lab.files()
+    asked = answers("1", "ANN", "")
+    assert lab.init("--backend", ollama.url, "--user", "me")[0] == 0
+    assert asked[1].startswith("There is a user 'me' already") and "[me2]" in asked[1]
+    assert asked[2].startswith("There is a user 'ann' already") and "[ann2]" in asked[2]
+    assert {path: lab.files()[path] for path in before if "_current" not in path} == \
+        {path: data for path, data in before.items() if "_current" not in path}
+    assert content(lab, "Users/_current-user.json")["currentUser"] == "ann2"
 
 
 def test_a_name_that_differs_in_case_is_the_same_user(
         lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]]) -> None:
     lab.init("--yes", "--backend", ollama.url)
     before = set(lab.files())
-    answers("1", "ME", "y")
+    answers("1", "ME", "Replace")
     assert lab.init("--backend", ollama.url)[0] == 0
     assert {path for path in lab.files() if ".bak" not in path} == before
     assert content(lab, "Users/_current-user.json")["currentUser"] == "me"
@@ -459,7 +584,7 @@ def test_an_end_while_files_are_written_leaves_none(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(writing, "atomic_write", interrupted)
-    answers("2", "me", "y")
+    answers("2", "me", "replace")
     status, text = lab.init("--backend", ollama.url)
     if next(calls) > moment:  # a later one never came
         assert (status, lab.files()) == (130, before)
@@ -472,7 +597,7 @@ def test_every_earlier_version_is_kept(lab: Lab, ollama: StubBackend, answers: C
     for text in ("first", "second"):
         (lab.configs / path).write_text(text, "utf-8")
         (lab.configs / "Workflows/me/Mine.json").write_text('{"nodes": []}', "utf-8")
-        answers("1", "me", "y")
+        answers("1", "me", "replace")
         assert lab.init("--backend", ollama.url)[0] == 0
     assert (lab.files()[f"{path}.bak"], lab.files()[f"{path}.bak2"]) == (b"first", b"second")
     assert lab.files()["Workflows/me/Mine.json"] == b'{"nodes": []}'
@@ -485,7 +610,7 @@ def test_a_replacement_that_fails_restores_everything(
     (lab.configs / "Workflows/me").mkdir(parents=True)
     (lab.configs / "Workflows/me/memory").write_text("in the way", "utf-8")
     before = lab.files()
-    answers("1", "me", "y")
+    answers("1", "me", "replace")
     status, output = lab.init("--backend", ollama.url)
     assert (status, lab.files()) == (1, before)
     assert "Nothing was changed" in output
@@ -506,6 +631,29 @@ def test_a_port_that_another_program_has_is_left_to_it(found: Any, port: int) ->
 def test_what_the_client_is_told_beside_the_address(lab: Lab, ollama: StubBackend) -> None:
     _, text = lab.init("--yes", "--backend", ollama.url)
     assert "Docs/User/connecting-clients.md" in text and "WILMER_PUBLISH" not in text
+
+
+def tried_line(text: str) -> str:
+    [line] = [line.strip() for line in text.splitlines() if "curl -N" in line]
+    return line[line.index("curl"):]
+
+
+@pytest.mark.parametrize("user", ["me", "J\u00f6rg"])
+def test_the_line_to_try(lab: Lab, ollama: StubBackend, user: str) -> None:
+    _, text = lab.init("--yes", "--backend", ollama.url, "--user", user, "--port", "5001")
+    line = tried_line(text)
+    assert line.isascii() and not set("!%$`'") & set(line)  # each means something to bash, or in cmd
+    words = shlex.split(line)
+    assert words[:5] == ["curl", "-N", "http://127.0.0.1:5001/v1/chat/completions", "-H",
+                         "Content-Type: application/json"]
+    assert json.loads(words[-1]) == {"model": f"{user}:memory", "stream": True, "messages": [
+        {"role": "system", "content": "[DiscussionId]kitchen[/DiscussionId]"}, {"role": "user", "content": "Hello"}]}
+
+
+def test_the_documentation_shows_the_line_to_try(lab: Lab, ollama: StubBackend) -> None:
+    _, text = lab.init("--yes", "--backend", ollama.url)
+    page = Path(__file__).resolve().parents[3] / "Docs/User/getting-started.md"
+    assert tried_line(text) in page.read_text("utf-8").splitlines()
 
 
 def test_the_tests_of_the_new_workflows_pass(lab: Lab, ollama: StubBackend, capsys: pytest.CaptureFixture[str]) -> None:
