@@ -127,8 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if eventlet is None:
         say("NOTICE: the package eventlet is not installed; serving with threads instead. "
             "run_waitress.py is the recommended launcher.", error_stream=True)
-        return run(serve_threaded, argv, "run_eventlet.py")
-    return run(serve, argv, "run_eventlet.py", limits.EVENTLET_CONNECTIONS)
+        return run(serve_threaded, argv)
+    return run(serve, argv, limits.EVENTLET_CONNECTIONS)
 
 
 if __name__ == "__main__":

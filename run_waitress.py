@@ -18,7 +18,7 @@ from Middleware.cli.startup import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run(serve, argv, "run_waitress.py", WORKER_THREADS)
+    return run(serve, argv, WORKER_THREADS)
 
 
 if __name__ == "__main__":

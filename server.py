@@ -24,7 +24,7 @@ from Middleware.cli.startup import configure, run
 
 def main(argv: Sequence[str] | None = None) -> int:
     from Middleware.cli.serve_threaded import serve  # a WSGI host brings its own server
-    return run(serve, argv, "server.py")
+    return run(serve, argv)
 
 
 def get_application() -> Callable[..., Any]:

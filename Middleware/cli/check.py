@@ -3,21 +3,26 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from Middleware.cli import users
-from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
+from Middleware.cli.arguments import LaunchArguments, apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.check_output import Summary, human_text, json_text, wants_colour
 from Middleware.cli.console import program_name, say
 from Middleware.cli.data_folders import check_data_folders
 from Middleware.cli.errors import StartError
 from Middleware.cli.workflow_tests.reading import check_test_files
+from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_files import config_lookup
 from Middleware.utilities.config_workflows import TEST_SUFFIX
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 from Middleware.workflows.validation.data_checks import check_modes
+from Middleware.workflows.validation.findings import Finding
 from Middleware.workflows.validation.probes import origins, probe
 from Middleware.workflows.validation.tree_check import CheckResult, TreeCheck
 
@@ -34,9 +39,14 @@ def main(words: Sequence[str] = ()) -> int:
                         help="also ask the servers of the checked users' endpoints whether they answer")
     parser.add_argument("--strict", action="store_true", help="warnings, too, make the exit status 1")
     arguments, options = parse_command_arguments(parser, words)
+    words = _users_without_flag(arguments, options)
+    if words:
+        arguments = replace(arguments, config_directory=config_utils.clean_directory(options.ConfigDirectory),
+                            users=list(dict.fromkeys([*arguments.users, *words])))
     apply_arguments(arguments)
     logging.disable(logging.CRITICAL)  # what reading the files would log is reported here, with its place
     try:
+        _require_users(words)
         for user in arguments.users:
             users.require_user_file(user)
         result, summary = _check(arguments.users or None, options, arguments.logging_directory)
@@ -50,6 +60,32 @@ def main(words: Sequence[str] = ()) -> int:
     return 1 if result.count("error") or (options.strict and result.count("warning")) else 0
 
 
+def _users_without_flag(arguments: LaunchArguments, options: argparse.Namespace) -> list[str]:
+    """The words without a flag, if they name users: the first may also be the folder of the configuration."""
+    words = [word for word in (word.strip() for word in options.positionals) if word]
+    folder = config_utils.clean_directory(words[0]) if words else None
+    if not folder or os.path.isdir(folder) or not arguments.config_directory:
+        return []
+    return [] if _is_path(folder) and not options.ConfigDirectory else words
+
+
+def _is_path(word: str) -> bool:
+    """Whether a word can mean a folder only. The names of users in folders have a slash inside, too."""
+    return os.path.isabs(word) or word.startswith((".", "~")) or "\\" in word
+
+
+def _require_users(words: Sequence[str]) -> None:
+    """Raises StartError for the first word that is nobody's name."""
+    for word in words:
+        try:
+            exists = config_utils.user_config_exists(word)
+        except ConfigurationError:
+            exists = False
+        if not exists:
+            raise StartError(f"There is no user '{word}', and no configuration folder of that name."
+                             f"{users.existing_users_hint(word)}")
+
+
 def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str | None) -> tuple[CheckResult, Summary]:
     started = time.monotonic()
     result = TreeCheck(build_registry(), BUILT_IN_VARIABLES, names).run()
@@ -60,6 +96,14 @@ def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str |
         servers = origins(result.used_endpoints)
         say(f"Asking {len(servers)} server(s) whether they answer: {', '.join(servers) or 'none'}", error_stream=True)
         found += probe(servers)
-    result.add(found)
+    result.add([*found, *_spellings()])
     root = config_utils.get_root_config_directory()
     return result, Summary(root, result.files, result.users, time.monotonic() - started, options.online)
+
+
+def _spellings() -> Iterator[Finding]:
+    """A note about each file and folder that is named in another spelling; found, as everything was looked up."""
+    for meant, used in config_lookup().other_spellings:
+        yield Finding("note", used, "", None,
+                      f"it is named as '{meant.rpartition('/')[2]}', which differs in upper and lower case. It works; "
+                      "write the name as it is spelled here")

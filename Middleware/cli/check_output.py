@@ -94,7 +94,7 @@ def _last_line(findings: Sequence[Finding], summary: Summary) -> str:
     what = f"{_number(summary.files, 'file', 'files')}, {_number(len(summary.users), 'user', 'users')}"
     counts = ", ".join(_number(_count(findings, severity), severity, plural) for severity, plural in PLURALS.items()
                        if _count(findings, severity))
-    return f"Checked {what} in {summary.seconds:.1f} s: {counts or 'nothing to look at'}."
+    return f"Checked {what} in {summary.seconds:.1f} s: {counts or 'nothing wrong found'}."
 
 
 def _as_json(finding: Finding, root: str) -> dict[str, Any]:

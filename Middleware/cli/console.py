@@ -5,6 +5,7 @@ import io
 import os
 import sys
 
+from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import COMPOSE_RUN, command, in_project_container
 
 WANTED_DESCRIPTORS = 8192  # a stream takes two sockets, and Waitress accepts 1000 connections
@@ -50,9 +51,16 @@ def launcher() -> list[str]:
     return ["bash", "run_macos.sh" if sys.platform == "darwin" else "run_linux.sh"]
 
 
-def program_name(word: str) -> str:
-    """How the usage of a sub-command names it: ``bash run_linux.sh check``."""
-    return command([*launcher(), word])
+def program_name(*words: str) -> str:
+    """How the usage of the program or of a sub-command names it: ``bash run_linux.sh check``."""
+    return command([*launcher(), *words])
+
+
+def same_configuration() -> list[str]:
+    """The flags that make another start of the program look at the same configuration and users as this one."""
+    given = [("--ConfigDirectory", instance.CONFIG_DIRECTORY), ("--PublicDirectory", instance.PUBLIC_DIRECTORY),
+             *(("--User", user) for user in instance.USERS or ())]
+    return [word for flag, value in given if value for word in (flag, value)]
 
 
 def say(text: str, error_stream: bool = False) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from Middleware.cli import users
+from Middleware.cli.console import program_name, same_configuration
 from Middleware.cli.data_folders import check_data_folders
 from Middleware.workflows.validation.findings import Finding, shortened
 
@@ -57,11 +58,9 @@ def short_form(findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
     counts = [_number(len(errors), "error")] if errors else []
     counts += [_number(warnings, "warning")] if warnings else []
     rest = [f"  ... and {_number(len(errors) - len(told), 'error')} more"] if len(errors) > len(told) else []
-    lines = [f"In the configuration there {'is' if counts[0].startswith('1 ') else 'are'} {' and '.join(counts)} "
-             f'(run "python server.py check" for all):' if told else
-             f"In the configuration there {'is' if counts[0].startswith('1 ') else 'are'} {' and '.join(counts)}; "
-             f'run "python server.py check" for all']
-    return "\n".join([*lines, *map(_line, told), *rest]), told
+    first = (f"In the configuration there {'is' if counts[0].startswith('1 ') else 'are'} {' and '.join(counts)} "
+             f"(for all run: {program_name('check', *same_configuration())}){':' if told else ''}")
+    return "\n".join([first, *map(_line, told), *rest]), told
 
 
 def _line(finding: Finding) -> str:

@@ -15,7 +15,7 @@ from Middleware.api.logging_setup import set_up_logging
 from Middleware.cli import access_notes, demo, first_start, start_check, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
 from Middleware.cli.commands import find_command, no_such_command
-from Middleware.cli.console import prepare_process, say
+from Middleware.cli.console import prepare_process, program_name, say
 from Middleware.cli.errors import StartError
 from Middleware.cli.first_signals import INTERRUPTED, interrupt_on_signals
 from Middleware.cli.listening import bind_socket, url_of, urls_elsewhere
@@ -56,8 +56,7 @@ class Launch:
         start_check.begin()
 
 
-def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, program: str | None = None,
-        threads: int | None = None) -> int:
+def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None) -> int:
     """Start and serve until told to stop.
 
     Args:
@@ -72,7 +71,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, prog
     if command is not None:
         return _run_command(command)
     try:
-        serve(prepare(argv, program, threads))
+        serve(prepare(argv, threads))
         say_stopped()
     except KeyboardInterrupt:
         return 0
@@ -94,9 +93,9 @@ def _run_command(command: Callable[[], int]) -> int:
         return INTERRUPTED
 
 
-def prepare(argv: Sequence[str] | None = None, program: str | None = None, threads: int | None = None) -> Launch:
+def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> Launch:
     """Every step up to a bound socket and a built application. Raises StartError, or SystemExit for bad arguments."""
-    arguments = parse_arguments(argv, program)
+    arguments = parse_arguments(argv, program_name())
     apply_arguments(arguments)
     if not arguments.users and (problem := no_such_command(arguments.config_directory)):
         raise StartError(problem)

@@ -14,6 +14,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config_keys.user import USER
+from Middleware.utilities.config_paths import missing_folder
 from Middleware.utilities.path_utils import split_name
 
 DEFAULT_PORT: int = USER["port"].default
@@ -56,6 +57,9 @@ def _folder_problem() -> str:
         "Name the folder that holds 'Users', 'Endpoints' and the others with --ConfigDirectory.")
     if os.path.isdir(root):
         return f"The configuration folder {path} holds no folder 'Users'. {hint}"
+    missing, flag = missing_folder(root)
+    if flag == "--PublicDirectory":
+        return f"There is no folder {missing}. Name the folder that holds 'Configs' with --PublicDirectory."
     return f"There is no configuration folder {path}. {hint}"
 
 
@@ -67,10 +71,10 @@ def require_user_file(user: str) -> None:
         raise StartError(f"User '{user}' cannot be used: {error}") from error
     if not exists:
         path = os.path.join(config_utils.get_root_config_directory(), "Users", f"{user.lower()}.json")
-        raise StartError(f"Config file not found for user '{user}': {path}{_hint(user)}")
+        raise StartError(f"Config file not found for user '{user}': {path}{existing_users_hint(user)}")
 
 
-def _hint(user: str) -> str:
+def existing_users_hint(user: str) -> str:
     """A line with the users that could be meant, the nearest first, or one that says why there are none."""
     problem, known = _folder_problem(), config_utils.existing_users()
     if problem:

@@ -41,11 +41,16 @@ class ConfigLookup:
     def __init__(self, store: ConfigStore) -> None:
         self.store = store
         self._known: dict[tuple[str, tuple[Candidate, ...]], tuple[float, FoundFile | None]] = {}
-        self._warned: set[tuple[str, str]] = set()
+        self._warned: dict[tuple[str, str], None] = {}
 
     def clear(self) -> None:
         self._known.clear()
         self._warned.clear()
+
+    @property
+    def other_spellings(self) -> list[tuple[str, str]]:
+        """Each folder and file that was asked for in another case, as asked for and as it is spelled."""
+        return list(self._warned)
 
     def find(self, root: str, candidates: tuple[Candidate, ...]) -> FoundFile | None:
         """The file meant by the first candidate that has one. The last part of each is a name without ``.json``.
@@ -94,17 +99,30 @@ class ConfigLookup:
 
     def _warn_about_case(self, found: FoundFile, candidates: tuple[Candidate, ...]) -> None:
         wanted = tried_paths(candidates)
-        if found.display in wanted or (found.display, wanted[0]) in self._warned:
+        if found.display in wanted:
             return
-        self._warned.add((found.display, wanted[0]))
         meant = next((path for path in wanted if path.casefold() == found.display.casefold()), wanted[0])
-        logger.warning("There is no %s; %s is used, whose spelling differs in upper and lower case.",
-                       meant, found.display)
+        for names in _differences(meant, found.display):
+            if names not in self._warned:
+                self._warned[names] = None
+                logger.warning("There is no %s; %s is used, whose spelling differs in upper and lower case.", *names)
 
 
 def tried_paths(candidates: Sequence[Candidate]) -> list[str]:
     """The candidates as display paths, without repetitions."""
     return list(dict.fromkeys("/".join(candidate) + ".json" for candidate in candidates))
+
+
+def _differences(meant: str, used: str) -> list[tuple[str, str]]:
+    """The folders and the file of two paths that are spelled otherwise, each below the folder that exists.
+
+    A folder is told once, however many files below it are used.
+    """
+    asked, real = meant.split("/"), used.split("/")
+    if len(asked) != len(real):
+        return [(meant, used)]
+    return [("/".join([*real[:place], name]), "/".join(real[:place + 1]))
+            for place, name in enumerate(asked) if name != real[place]]
 
 
 class _Search:

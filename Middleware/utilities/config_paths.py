@@ -47,6 +47,15 @@ def get_root_config_directory() -> str:
     return clean_directory(instance.CONFIG_DIRECTORY) or os.path.join(get_root_public_directory(), "Configs")
 
 
+def missing_folder(root: str) -> tuple[str, str]:
+    """Of a config root that does not exist: the absolute path of the uppermost folder that a flag names and that is
+    missing, and the flag to correct."""
+    public = get_root_public_directory()
+    if clean_directory(instance.CONFIG_DIRECTORY) or not clean_directory(instance.PUBLIC_DIRECTORY):
+        return os.path.abspath(root), "--ConfigDirectory"
+    return os.path.abspath(root if os.path.isdir(public) else public), "--PublicDirectory"
+
+
 def get_default_logging_directory() -> str:
     """Where logs go without ``--LoggingDirectory``."""
     return os.path.join(get_root_public_directory(), "logs")

@@ -7,6 +7,7 @@ import re
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -84,6 +85,64 @@ def test_a_folder_of_that_name(tmp_path: Path) -> None:
         assert ended.returncode == 1 and "rutes" in ended.stdout
     ended = run_launcher("server.py", f".{os.sep}check", "alice")
     assert (ended.returncode, "Config file not found for user 'alice'" in ended.stderr) == (1, True)
+
+
+@pytest.fixture
+def alices_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_tree(tmp_path, put("Users/bob.json", {}))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", [("alice",), ("ALICE",), ("alice", "bob"), ("--User", "bob", "alice")])
+def test_a_name_without_its_flag(words: tuple[str, ...], alices_public: Path,
+                                 capsys: pytest.CaptureFixture[str]) -> None:
+    check.main(["--PublicDirectory", str(alices_public), "--json", *words])
+    told = json.loads(capsys.readouterr().out)
+    assert sorted(name.lower() for name in told["users"]) == (["alice", "bob"] if "bob" in words else ["alice"])
+    assert told["configuration"] == str(alices_public / "Configs")
+
+
+def test_a_name_beside_the_flag_of_the_folder(alices_public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["--ConfigDirectory", str(alices_public / "Configs"), "alice"]) == 0
+    assert "1 user" in capsys.readouterr().out
+
+
+def test_a_folder_comes_before_a_name(alices_public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (alices_public / "here" / "alice").mkdir()
+    check.main(["--PublicDirectory", str(alices_public), "alice"])
+    assert "0 users" in capsys.readouterr().out
+
+
+def test_a_word_that_is_neither(alices_public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["--PublicDirectory", str(alices_public), "alicia"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and told.err == (
+        "ERROR: There is no user 'alicia', and no configuration folder of that name.\n"
+        "The users that exist: alice, bob. Did you mean 'alice'?\n")
+
+
+@pytest.mark.parametrize(("words", "missing", "flag"), [
+    (("--PublicDirectory", "Pulic"), "Pulic", "--PublicDirectory"),
+    (("--PublicDirectory", "."), "Configs", "--PublicDirectory"),
+    (("--ConfigDirectory", "cfg"), "cfg", "--ConfigDirectory"),
+    (("--ConfigDirectory", "cfg", "--PublicDirectory", "Pulic"), "cfg", "--ConfigDirectory"),
+    ((f".{os.sep}cfg",), "cfg", "--ConfigDirectory")])
+def test_the_missing_folder_and_its_flag(words: tuple[str, ...], missing: str, flag: str, alices_public: Path,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(words) == 1
+    assert capsys.readouterr().out.startswith(
+        f"{missing}: error: there is no such folder\n    Expected: {flag} with the path of the folder")
+
+
+@pytest.mark.skipif(os.path.normcase("A") == "a" or sys.platform == "darwin", reason="any case names the same file")
+def test_another_spelling_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(tmp_path, changed(USER, endpointConfigsSubDirectory="HOME"))
+    assert check.main(["--PublicDirectory", str(tmp_path), "--json"]) == 0
+    notes = [one for one in json.loads(capsys.readouterr().out)["findings"] if "upper and lower" in one["message"]]
+    assert [(one["severity"], one["file"]) for one in notes] == [("note", "Endpoints/home")]
+    assert "'HOME'" in notes[0]["message"]
 
 
 # -- options -----------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_by_file(summary: Summary) -> None:
 
 
 def test_nothing(summary: Summary) -> None:
-    assert human_text([], summary) == "Checked 12 files, 2 users in 0.3 s: nothing to look at."
+    assert human_text([], summary) == "Checked 12 files, 2 users in 0.3 s: nothing wrong found."
 
 
 def test_colours(summary: Summary) -> None:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from Middleware.utilities import config_utils
+from Tests.integration.launcher import run_launcher
 
 ROOT = config_utils.get_project_root_directory_path()
 
@@ -34,3 +35,11 @@ def test_a_low_descriptor_limit_is_raised():
                   "raise_descriptor_limit(300)\n"
                   "print(r.getrlimit(r.RLIMIT_NOFILE)[0])")
     assert done.stdout.split() == [b"512", b"512"]
+
+
+@pytest.mark.parametrize(("script", "shown"), [("run_waitress.py", "run_"), ("server.py", "server.py")])
+def test_the_usage_names_what_a_person_types(script, shown):
+    told = run_launcher(script, "--help").stdout
+    assert told.startswith("usage: ") and shown in told.splitlines()[0] and "run_waitress.py" not in told
+    refused = run_launcher(script, "--prot", "1").stderr
+    assert shown in refused and "run_waitress.py" not in refused and "Did you mean --port?" in refused

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.cli import start_check
+from Middleware.cli.console import program_name
 from Middleware.cli.start_check import MAX_LINES, short_form
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
@@ -23,19 +24,27 @@ from Tests.workflows.validation.config_tree import ENDPOINT, USER, Mistake, chan
 
 ERROR = Finding("error", "Users/a.json", "x", 3, "it is bad", "good", "better", column=5)
 WARNING = Finding("warning", "Users/a.json", "y", 3, "it is odd")
-RUN = 'run "python server.py check" for all'
+RUN = f"for all run: {program_name('check')}"
 
 
 @pytest.mark.parametrize(("findings", "lines"), [
     ([], []), ([Finding("note", "x", "", None, "x")], []),
-    ([WARNING], [f"In the configuration there is 1 warning; {RUN}"]),
-    ([WARNING, WARNING], [f"In the configuration there are 2 warnings; {RUN}"]),
+    ([WARNING], [f"In the configuration there is 1 warning ({RUN})"]),
+    ([WARNING, WARNING], [f"In the configuration there are 2 warnings ({RUN})"]),
     ([WARNING, ERROR], [f"In the configuration there is 1 error and 1 warning ({RUN}):",
                         "  Users/a.json:3:5: x: it is bad. Expected: good. Did you mean 'better'?"])])
 def test_short_form(findings: list[Finding], lines: list[str]) -> None:
     text, told = short_form(findings)
     assert text.splitlines() == lines
     assert told == [finding for finding in findings if finding.severity == "error"]
+
+
+def test_the_command_looks_at_the_same_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", "/data/Public")
+    monkeypatch.setattr(instance, "CONFIG_DIRECTORY", "/data/cfg")
+    monkeypatch.setattr(instance, "USERS", ["ann", "bob"])
+    assert short_form([WARNING])[0].endswith(
+        f"({RUN} --ConfigDirectory /data/cfg --PublicDirectory /data/Public --User ann --User bob)")
 
 
 def test_many_errors() -> None:
@@ -87,7 +96,7 @@ def test_a_folder_of_conversations_that_cannot_be_written(tmp_path: Path, log: p
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "a-file" / "talks"))
     started(tmp_path)
     text, = told(log)
-    assert text.startswith(f"In the configuration there is 1 error ({RUN}):\n")
+    assert text.startswith(f"In the configuration there is 1 error ({RUN} --PublicDirectory {tmp_path}):\n")
     assert "the directory of conversations: it cannot be made, as" in text
 
 
@@ -105,7 +114,7 @@ def test_the_first_request_repeats_nothing(tmp_path: Path, log: pytest.LogCaptur
     started(tmp_path, nodes(llm(endpointName="Mian")), changed(USER, categorizationWorkflow="Categorise"),
             put("Endpoints/home/Spare.json", "{"), changed(ENDPOINT, endpoint="nowhere"))
     text, = told(log)
-    assert text.splitlines()[0] == f"In the configuration there are 4 errors ({RUN}):"
+    assert text.splitlines()[0].startswith(f"In the configuration there are 4 errors ({RUN} ")
     assert "Workflows/alice/General.json:6:7: nodes[0].endpointName" in text
     first_request()
     first_request("Coding")
@@ -143,8 +152,9 @@ def test_in_a_launcher(script: str, tmp_path: Path) -> None:
         tree = standard_tree(tmp_path / "Public", backend.url)
         tree.shared("Wrong", llm_node("wrong", endpointName="Stbu", returnToUser=True))
         with Launcher(script, "--PublicDirectory", tree.public, "--User", "ann", backend=backend) as server:
-            printed = server.wait_output(RUN)
-            assert printed.index("Listening on") < printed.index(RUN)
+            printed = server.wait_output("for all run: ")
+            assert printed.index("Listening on") < printed.index("for all run: ")
+            assert f" check --PublicDirectory {tree.public} --User ann):" in printed
             assert "Workflows/_shared/Wrong.json:6:7: nodes[0].endpointName" in printed
             assert "Did you mean 'Stub'?" in printed
             assert server.ask("Single").status == 200

@@ -66,6 +66,19 @@ def test_a_folder_that_does_not_exist(config, tmp_path, configured):
     assert str(error.value).startswith("Config file not found for user 'ann': " if configured else "There is no")
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_public_folder_that_does_not_exist(config, tmp_path, there):
+    public = tmp_path / "Pulic"
+    if there:
+        public.mkdir()
+    instance.CONFIG_DIRECTORY, instance.PUBLIC_DIRECTORY = None, str(public)
+    with pytest.raises(StartError) as error:
+        users.check_users()
+    missing = public / "Configs" if there else public
+    assert str(error.value) == (f"There is no folder {missing}. Name the folder that holds 'Configs' with "
+                                "--PublicDirectory.")
+
+
 def test_the_folder_above_the_configuration(config, tmp_path):
     instance.CONFIG_DIRECTORY = str(tmp_path)
     with pytest.raises(StartError) as error:

@@ -153,7 +153,7 @@ def test_user_spelled_otherwise_than_its_files(tree: Tree, monkeypatch: pytest.M
     if not ignores_case:
         tree.now += 1
         config.load_workflow("Flow")
-        assert caplog.text.count("Workflows/alice/Flow.json is used") == 1
+        assert caplog.text.count("Workflows/alice is used") == 1
 
 
 def test_missing_user_names_the_paths_and_the_nearest(tree: Tree) -> None:
@@ -405,6 +405,18 @@ def test_exact_spelling_in_any_folder_comes_before_another_case(tree: Tree) -> N
     expected = "user" if ignores_case else "root"
     assert config.find_preset("Preset", "T") == {"from": expected}
     assert config.find_preset("PRESET", "T") == {"from": "user"}
+
+
+@needs_case
+def test_a_folder_in_another_case_is_warned_about_once(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
+    tree.user(endpointConfigsSubDirectory="home-server")
+    for name in ("Coder", "Thinker", "Main"):
+        tree.put(f"Endpoints/Home-Server/{name}", {"endpoint": "http://127.0.0.1:1"})
+    for name in ("Coder", "Thinker", "main"):
+        config.load_endpoint(name)
+    assert [record.getMessage().partition(", whose")[0] for record in caplog.records] == [
+        "There is no Endpoints/home-server; Endpoints/Home-Server is used",
+        "There is no Endpoints/Home-Server/main.json; Endpoints/Home-Server/Main.json is used"]
 
 
 @needs_case

@@ -248,8 +248,9 @@ def test_names_in_the_documentation_exist() -> None:
 
 def test_the_endpoint_files_of_the_documentation_load(
         use: Any, tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = re.compile(r"```json (?:file=Endpoints/|part=endpoint)[^\n]*\n({.*?)```", re.DOTALL)
     files = [json.loads(block) for name in ("connecting-backends.md", "samplers-and-presets.md", "shipped-users.md")
-             for block in re.findall(r"```json (?:file=Endpoints/|part=endpoint)[^\n]*\n({.*?)```", document(name), re.DOTALL)]
+             for block in whole.findall(document(name))]
     assert len(files) >= 3
     use("documented")
     (tree / "Endpoints" / "documented").mkdir(exist_ok=True)

@@ -4,9 +4,12 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from Middleware.utilities.config_paths import get_root_config_directory
 from Middleware.utilities.config_workflows import TEST_SUFFIX
+
+GUIDE = "Docs/User/workflow-tests.md shows how to write some"
 
 
 class NoSuchTestsError(Exception):
@@ -32,14 +35,14 @@ def _files_of(path: str, root: str) -> Iterable[str]:
         if os.path.isdir(place):
             files = list(_below(place))
             if not files:
-                raise NoSuchTestsError(f"{path}: no file below this folder ends with {TEST_SUFFIX}")
+                raise NoSuchTestsError(f"{path}: no file below this folder ends with {TEST_SUFFIX}; {GUIDE}")
             return files
         name = place[:-len(TEST_SUFFIX)] if place.endswith(TEST_SUFFIX) else place.removesuffix(".json")
         if os.path.isfile(name + TEST_SUFFIX):
             return [name + TEST_SUFFIX]
         if os.path.isfile(name + ".json"):
             raise NoSuchTestsError(f"{path}: this workflow has no tests; they would be in "
-                                   f"{os.path.basename(name)}{TEST_SUFFIX} beside it")
+                                   f"{os.path.basename(name)}{TEST_SUFFIX} beside it; {GUIDE}")
     if any(os.path.exists(place + ending) for place in places for ending in ("", ".json", TEST_SUFFIX)):
         raise NoSuchTestsError(f"{path}: lies outside of {root}; --ConfigDirectory names another configuration")
     raise NoSuchTestsError(f"{path}: there is no such workflow, test file or folder.{_hint(path, root)}")
@@ -62,7 +65,7 @@ def _below(folder: str) -> Iterable[str]:
 
 def _hint(path: str, root: str) -> str:
     """The names below ``Workflows`` that are most like what was typed."""
-    known = [name for file in _below(root) for full in [os.path.relpath(file, root).replace(os.sep, "/")]
-             for name in (full.removesuffix(TEST_SUFFIX), full.rpartition("/")[0])]
+    known = [name for file in _below(root) for full in [Path(os.path.relpath(file, root)).as_posix()]
+             for name in (full.removesuffix(TEST_SUFFIX), *map(Path.as_posix, list(Path(full).parents)[:-1]))]
     near = difflib.get_close_matches(path.replace(os.sep, "/").removesuffix(".json"), dict.fromkeys(known), 1)
     return f" Did you mean '{near[0]}'?" if near else ""

@@ -9,6 +9,7 @@ from typing import Any
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_paths import missing_folder
 from Middleware.utilities.config_places import endpoint_candidate
 from Middleware.utilities.config_users import find_user_file
 from Middleware.utilities.config_workflows import LoadedWorkflow, load_workflow
@@ -21,6 +22,9 @@ from Middleware.workflows.validation.reach import reached_workflows
 from Middleware.workflows.validation.tree import Tree, TreeFile, read_tree, settings_like
 from Middleware.workflows.validation.user_checks import UserCheck, allowed_folders, check_current_user
 from Middleware.workflows.validation.workflow_checks import Registry, check_workflow, located
+
+_EXPECTED = {"--ConfigDirectory": "--ConfigDirectory with the path of the folder Configs",
+             "--PublicDirectory": "--PublicDirectory with the path of the folder that holds Configs"}
 
 
 @dataclass
@@ -116,8 +120,8 @@ class TreeCheck:
     def run(self) -> CheckResult:
         root = config_utils.get_root_config_directory()
         if not os.path.isdir(root):
-            self.result.findings = [Finding("error", root, "", None, "there is no such folder of configuration files",
-                                            "--ConfigDirectory with the path of the folder Configs")]
+            missing, flag = missing_folder(root)
+            self.result.findings = [Finding("error", missing, "", None, "there is no such folder", _EXPECTED[flag])]
             return self.result
         tree = self._tree = read_tree(root, self._only)
         self._known_users = tree.users()

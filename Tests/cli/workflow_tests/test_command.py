@@ -168,11 +168,16 @@ def test_an_absolute_path(two, capsys):
 @pytest.mark.parametrize(("path", "message"), [
     ("tester/Onne", "there is no such workflow, test file or folder. Did you mean 'tester/One'?"),
     ("nowhere", "there is no such workflow, test file or folder."),
-    ("tester/Bare", "this workflow has no tests; they would be in Bare.test.json beside it"),
-    ("empty", "no file below this folder ends with .test.json")], ids=["near", "far", "untested", "empty"])
+    ("mee", "there is no such workflow, test file or folder. Did you mean 'me'?"),
+    ("tester/Bare", "they would be in Bare.test.json beside it; Docs/User/workflow-tests.md"),
+    ("empty", "no file below this folder ends with .test.json; Docs/User/workflow-tests.md")],
+    ids=["near", "far", "a folder of folders", "untested", "empty"])
 def test_a_path_without_tests_is_wrong_use(two, capsys, path, message):
     two.workflow("Bare", static("Say", "x"))
     two.workflow("Bare", static("Say", "x"), folder="empty")
+    deep = two.root / "Workflows" / "me" / "assistant" / "One.test.json"
+    deep.parent.mkdir(parents=True)
+    deep.write_text("{}", "utf-8")
 
     status, out, err = run(capsys, path)
 
