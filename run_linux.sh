@@ -29,4 +29,4 @@ if ! cmp -s requirements.lock venv/installed-requirements.lock; then
         || fail "The installation failed; the lines above say why."
     cp requirements.lock venv/installed-requirements.lock
 fi
-exec venv/bin/python run_waitress.py "$@"
+WILMER_START_SCRIPT=${WILMER_START_SCRIPT:-bash run_linux.sh} exec venv/bin/python run_waitress.py "$@"

@@ -34,5 +34,6 @@ if errorlevel 1 (
 copy /y requirements.lock venv\installed-requirements.lock >nul
 
 :start
+set "WILMER_START_SCRIPT=run_windows.bat"
 venv\Scripts\python.exe run_waitress.py %*
 exit /b %errorlevel%

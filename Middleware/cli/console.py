@@ -8,6 +8,8 @@ import sys
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import COMPOSE_RUN, command, in_project_container
 
+START_SCRIPT = "WILMER_START_SCRIPT"
+"""The environment variable in which run_linux.sh and its like say how they were called."""
 WANTED_DESCRIPTORS = 8192  # a stream takes two sockets, and Waitress accepts 1000 connections
 
 
@@ -40,15 +42,11 @@ def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
 
 
 def launcher() -> list[str]:
-    """The words that start the program: as it was started, or the script that has made its environment."""
+    """The words that start the program: the start script, if one did, or else what was typed."""
     if in_project_container():
         return list(COMPOSE_RUN)
-    script = sys.argv[0]
-    if os.path.basename(script) in ("server.py", "run_eventlet.py"):
-        return [next(iter(sys.orig_argv), "python"), script]
-    if sys.platform == "win32":
-        return ["run_windows.bat"]
-    return ["bash", "run_macos.sh" if sys.platform == "darwin" else "run_linux.sh"]
+    by_script = os.environ.get(START_SCRIPT, "").split()
+    return by_script or [next(iter(sys.orig_argv), "python"), sys.argv[0]]
 
 
 def program_name(*words: str) -> str:

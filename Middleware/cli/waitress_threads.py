@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from waitress.task import ThreadedTaskDispatcher
+
+START_SECONDS = 5.0  # for all threads to be ready, which takes a small part of one on an idle machine
 
 
 class LatestFirst:
@@ -48,3 +51,9 @@ class Dispatcher(ThreadedTaskDispatcher):
         super().__init__()
         self.queue_cv = LatestFirst(self.lock)
         self.set_thread_count(count)
+        self._await_idle(time.monotonic() + START_SECONDS)
+
+    def _await_idle(self, deadline: float) -> None:
+        """Until then Waitress takes the new threads for busy, and warns of a queue at the first request."""
+        while self.active_count and time.monotonic() < deadline:
+            time.sleep(0.001)

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from Middleware.cli.console import START_SCRIPT
 from Middleware.utilities import config_utils
-from Tests.integration.launcher import run_launcher
+from Tests.integration.launcher import PROJECT
 
 ROOT = config_utils.get_project_root_directory_path()
 
@@ -37,9 +38,22 @@ def test_a_low_descriptor_limit_is_raised():
     assert done.stdout.split() == [b"512", b"512"]
 
 
-@pytest.mark.parametrize(("script", "shown"), [("run_waitress.py", "run_"), ("server.py", "server.py")])
-def test_the_usage_names_what_a_person_types(script, shown):
-    told = run_launcher(script, "--help").stdout
-    assert told.startswith("usage: ") and shown in told.splitlines()[0] and "run_waitress.py" not in told
-    refused = run_launcher(script, "--prot", "1").stderr
-    assert shown in refused and "run_waitress.py" not in refused and "Did you mean --port?" in refused
+@pytest.mark.parametrize("start_script", ["", "bash run_macos.sh"])
+@pytest.mark.parametrize("script", ["run_waitress.py", "server.py"])
+def test_the_usage_names_what_a_person_types(script, start_script):
+    def output(*words):
+        return subprocess.run([sys.executable, PROJECT / script, *words], capture_output=True, encoding="utf-8",
+                              timeout=60, env={**os.environ, START_SCRIPT: start_script})
+
+    shown = start_script or script
+    told = output("--help").stdout
+    assert told.startswith("usage: ") and shown in told.splitlines()[0]
+    refused = output("--prot", "1").stderr
+    assert shown in refused and "Did you mean --port?" in refused
+    assert bool(start_script) == (script not in told + refused)
+
+
+@pytest.mark.parametrize("script", ["run_linux.sh", "run_macos.sh", "run_windows.bat"])
+def test_each_start_script_says_what_it_is(script):
+    text = (PROJECT / script).read_text(encoding="utf-8")
+    assert any(START_SCRIPT in line and script in line for line in text.splitlines())

@@ -127,3 +127,13 @@ def test_nobody_waits() -> None:
     for thread in threads:
         thread.join(5)
     assert sorted(woken) == [0, 1, 2]
+
+
+def test_the_first_request_finds_threads_that_rest() -> None:
+    """Waitress takes threads that have not yet begun for busy ones, and would warn of a queue."""
+    for _ in range(20):
+        dispatcher = Dispatcher(8)
+        try:
+            assert resting(dispatcher) == 8
+        finally:
+            dispatcher.shutdown()

@@ -381,8 +381,7 @@ def test_the_older_short_form_of_the_flags(lab: Lab, ollama: StubBackend) -> Non
 
 def test_help_shows_each_flag_once_and_how_the_command_is_typed(
         capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["run_waitress.py", "init"])
-    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("WILMER_START_SCRIPT", "bash run_linux.sh")
     with pytest.raises(SystemExit):
         command.main(["--help"])
     text = capsys.readouterr().out
