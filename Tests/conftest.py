@@ -1,7 +1,6 @@
 """What holds for every test."""
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
@@ -23,9 +22,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: at the end, one worker would have them while the others have nothing to do."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-
-
-@pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody asks
-def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are processors: half of the time the tests wait for servers."""
-    return 2 * (os.cpu_count() or 1)

@@ -17,7 +17,7 @@ from Middleware.utilities import config_utils
 ROOT = config_utils.get_project_root_directory_path()
 LAUNCHERS = ["run_waitress", "run_eventlet", "server"]
 STUB = """
-import runpy, sys, time, types
+import runpy, sys, threading, time, types
 launcher = sys.argv[1]
 sys.argv = [launcher + ".py"] + sys.argv[2:]
 sys.path.insert(0, ".")
@@ -25,20 +25,23 @@ sys.path.insert(0, ".")
 def application(environ, start_response):
     if environ["PATH_INFO"] == "/slow":
         start_response("200 OK", [("Content-Type", "text/plain")])
+        sent.clear()
         def body():
             yield b"begun"
             while not stopping:
                 time.sleep(0.02)
             yield b" ended"
+            sent.set()
         return body()
     start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", "2")])
     return [b"ok"]
 
-stopping = []
+stopping, sent = [], threading.Event()
+sent.set()
 app = types.ModuleType("Middleware.api.app")
 app.build_wsgi_application = lambda app=None, threads=None: application
 shutdown = types.ModuleType("Middleware.api.shutdown")
-shutdown.begin_shutdown = lambda seconds: (stopping.append(1), time.sleep(0.3))
+shutdown.begin_shutdown = lambda seconds: (stopping.append(1), sent.wait(3), time.sleep(0.3))
 sys.modules.update({"Middleware.api.app": app, "Middleware.api.shutdown": shutdown})
 runpy.run_path(launcher + ".py", run_name="__main__")
 """
