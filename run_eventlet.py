@@ -34,7 +34,6 @@ from Middleware.cli import limits
 from Middleware.cli.console import say
 from Middleware.cli.json_errors import JsonErrorsMixin
 from Middleware.cli.listening import start_listening
-from Middleware.cli.serve_threaded import FLUSH_SECONDS
 from Middleware.cli.serve_threaded import serve as serve_threaded
 from Middleware.cli.shortage import Shortage
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests, run
@@ -43,6 +42,7 @@ from Middleware.cli.stop_signals import StopSignals
 logger = logging.getLogger(__name__)
 
 SEND_BUFFER_BYTES = 4096
+FLUSH_TURNS = 20  # of 10 ms, for the last bytes of answers that have just ended, however busy the machine is
 
 
 class _Door:
@@ -107,12 +107,12 @@ def _protocol() -> type:
 def serve(launch: Launch) -> None:
     """Serve until Ctrl-C or SIGTERM, then let running requests come to their end."""
     start_listening(launch.sock)
-    acceptor = eventlet.spawn(
-        eventlet.wsgi.server, _Door(launch.sock), launch.application, log=logger, log_output=False,
-        max_size=limits.EVENTLET_CONNECTIONS, minimum_chunk_size=1, keepalive=False,
-        socket_timeout=limits.EVENTLET_SECONDS, protocol=_protocol(), debug=False, environ={LAST_REQUEST_KEY: True})
-    launch.announce()
-    with StopSignals() as signals:
+    with StopSignals() as signals:  # before the first request is taken
+        acceptor = eventlet.spawn(
+            eventlet.wsgi.server, _Door(launch.sock), launch.application, log=logger, log_output=False,
+            max_size=limits.EVENTLET_CONNECTIONS, minimum_chunk_size=1, keepalive=False,
+            socket_timeout=limits.EVENTLET_SECONDS, protocol=_protocol(), debug=False, environ={LAST_REQUEST_KEY: True})
+        launch.announce()
         while not signals.requested and not acceptor.dead:
             eventlet.sleep(0.2)
         helper = eventlet.spawn(finish_requests, SHUTDOWN_SECONDS)
@@ -120,7 +120,8 @@ def serve(launch: Launch) -> None:
         launch.sock.close()
         while not helper.dead and not signals.impatient:
             eventlet.sleep(0.05)
-        eventlet.sleep(FLUSH_SECONDS)
+        for _ in range(FLUSH_TURNS):
+            eventlet.sleep(0.01)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

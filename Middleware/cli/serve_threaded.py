@@ -23,7 +23,7 @@ from Middleware.cli.stop_signals import StopSignals
 
 logger = logging.getLogger(__name__)
 
-FLUSH_SECONDS = 0.2  # for the last bytes of answers that have just ended
+FLUSH_SECONDS = 2.0  # at most, for the last bytes of answers that have just ended
 PIECE_BYTES = 65536
 LEFTOVER_PIECES = 160  # 10 MB
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -228,6 +228,11 @@ class _Server(ThreadedWSGIServer):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._lobby = Lobby(self.socket, self._admit)
+        self._served: set[socket.socket] = set()
+
+    def is_busy(self) -> bool:
+        """Whether a request is read or answered."""
+        return bool(self._served)
 
     def serve_forever(self, poll_interval: float = 0.1) -> None:
         self._lobby.run(poll_interval)
@@ -236,11 +241,12 @@ class _Server(ThreadedWSGIServer):
         self._lobby.stop()
 
     def _admit(self, connection: socket.socket, address: Any, head: bytes) -> None:
+        self._served.add(connection)
         try:
             threading.Thread(target=self._serve, args=(connection, address, head), name="request", daemon=True).start()
         except RuntimeError:  # the system has no more threads
             logger.exception("A connection cannot be served")
-            self.shutdown_request(connection)
+            self._part_with(connection)
 
     def _serve(self, connection: socket.socket, address: Any, head: bytes) -> None:
         try:
@@ -248,7 +254,11 @@ class _Server(ThreadedWSGIServer):
         except Exception:
             self.handle_error(connection, address)
         finally:
-            self.shutdown_request(connection)
+            self._part_with(connection)
+
+    def _part_with(self, connection: socket.socket) -> None:
+        self._served.discard(connection)  # sets bear it from several threads
+        self.shutdown_request(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away in mid-request is no error."""
@@ -262,9 +272,9 @@ def serve(launch: Launch) -> None:
     server = _Server(launch.host, launch.port, launch.application, RequestHandler, fd=launch.sock.fileno())
     launch.sock.close()  # the server works on its own duplicate
     acceptor = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="accept", daemon=True)
-    acceptor.start()
-    launch.announce()
-    with StopSignals() as signals:
+    with StopSignals() as signals:  # before the first request is taken
+        acceptor.start()
+        launch.announce()
         while not signals.requested and acceptor.is_alive():
             acceptor.join(0.2)
         server.shutdown()
@@ -273,4 +283,6 @@ def serve(launch: Launch) -> None:
         helper.start()
         while helper.is_alive() and not signals.impatient:
             helper.join(0.05)
-        time.sleep(FLUSH_SECONDS)
+        deadline = time.monotonic() + FLUSH_SECONDS
+        while server.is_busy() and time.monotonic() < deadline and not signals.impatient:
+            time.sleep(0.01)

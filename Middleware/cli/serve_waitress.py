@@ -222,8 +222,8 @@ def serve(launch: Launch) -> None:
     channels: dict[int, Any] = {}
     server = make_server(launch.application, launch.sock, channels)
     patience = Patience()
-    launch.announce()
     with StopSignals(wake=server.pull_trigger) as signals:
+        launch.announce()
         while not signals.requested:
             _turn(channels)
             patience.look(channels.values())

@@ -17,7 +17,7 @@ from Middleware.utilities import config_utils
 ROOT = config_utils.get_project_root_directory_path()
 LAUNCHERS = ["run_waitress", "run_eventlet", "server"]
 STUB = """
-import runpy, sys, threading, time, types
+import os, runpy, sys, threading, time, types
 launcher = sys.argv[1]
 sys.argv = [launcher + ".py"] + sys.argv[2:]
 sys.path.insert(0, ".")
@@ -42,6 +42,10 @@ app = types.ModuleType("Middleware.api.app")
 app.build_wsgi_application = lambda app=None, threads=None: application
 shutdown = types.ModuleType("Middleware.api.shutdown")
 shutdown.begin_shutdown = lambda seconds: (stopping.append(1), sent.wait(3), time.sleep(0.3))
+if "SLOW_START" in os.environ:
+    check = types.ModuleType("Middleware.cli.start_check")
+    check.begin = lambda: time.sleep(1)
+    sys.modules["Middleware.cli.start_check"] = check
 sys.modules.update({"Middleware.api.app": app, "Middleware.api.shutdown": shutdown})
 runpy.run_path(launcher + ".py", run_name="__main__")
 """
@@ -117,6 +121,19 @@ def test_serves_streams_and_ends_cleanly_on_sigterm(launcher, start, port, folde
     printed = output(process)
     assert folder in printed and "ann" in printed and f"http://127.0.0.1:{port}" in printed and "--listen" in printed
     assert "Demo mode" not in printed and "Traceback" not in printed
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a console event there")
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_stop_right_after_the_start_is_as_orderly(launcher, start, port, monkeypatch):
+    monkeypatch.setenv("SLOW_START", "1")
+    process = start(launcher, "--User", "ann", "--port", str(port))
+    connection, response = ask(port, "/slow")
+    assert response.read(5) == b"begun"
+    process.send_signal(signal.SIGTERM)  # on two of the servers, while the first lines are still printed
+    assert response.read() == b" ended"
+    assert process.wait(5) == 0
+    connection.close()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a console event there")
