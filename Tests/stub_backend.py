@@ -160,7 +160,7 @@ class StubBackend:
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._sockets: set[socket.socket] = set()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _server_on_a_new_port()
         self._server.backend = self
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
@@ -242,6 +242,17 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # clients of tests break connections on purpose
+
+
+_used_ports: set[int] = set()
+
+
+def _server_on_a_new_port() -> _Server:
+    """No stub of this process had its port before: what is left of a connection to another is not taken for its own."""
+    while (server := _Server(("127.0.0.1", 0), _Handler)).server_port in _used_ports and len(_used_ports) < 10_000:
+        server.server_close()
+    _used_ports.add(server.server_port)
+    return server
 
 
 class _Handler(BaseHTTPRequestHandler):
