@@ -61,7 +61,7 @@ class FinishedAnswer:
     def of(value: Any, request: RequestContext, messages: list[dict[str, Any]]) -> FinishedAnswer:
         """Read the engine's item: a text, or a dict with tool calls."""
         calls = None
-        if isinstance(value, dict) and "tool_calls" in value:
+        if isinstance(value, dict) and isinstance(value.get("tool_calls", ""), (list, tuple, type(None))):
             calls, value = value["tool_calls"] or None, value.get("content") or ""
         text = value if isinstance(value, str) else str(value)
         return FinishedAnswer(text, calls, request.finish_reason,

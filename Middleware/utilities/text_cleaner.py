@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.text_utils import restore_braces
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,11 @@ def is_true(value: Any) -> bool:
 
 
 def find_generation_prompt(last_message: Any) -> str:
-    """The open speaker line (``Name:``) that the last input message consists of, or "" if it is something else."""
-    text = last_message.strip() if isinstance(last_message, str) else ""
+    """The open speaker line (``Name:``) that the last input message consists of, or "" if it is something else.
+
+    Its braces are real ones: it becomes a part of the answer.
+    """
+    text = restore_braces(last_message.strip()) if isinstance(last_message, str) else ""
     fits = 1 <= len(text) <= MAX_GENERATION_PROMPT_LENGTH and text.endswith(":") and len(text.splitlines()) == 1
     return text if fits else ""
 

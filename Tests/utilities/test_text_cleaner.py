@@ -18,6 +18,7 @@ from Middleware.utilities.text_cleaner import (
     find_generation_prompt,
     fold_case,
 )
+from Middleware.utilities.text_utils import escape_braces
 
 THINK = {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}
 STAMP = "[Sent less than a minute ago]"
@@ -271,7 +272,8 @@ def test_folding_unites_the_cases_of_a_letter() -> None:
 
 @pytest.mark.parametrize(("message", "prompt"), [
     (" Tom: ", "Tom:"), (":", ":"), ("x" * 98 + ":", "x" * 98 + ":"), ("x" * 99 + ":", ""), ("Tom", ""),
-    ("a\nTom:", ""), ("", ""), (None, ""), ([], ""),
+    ("a\nTom:", ""), ("", ""), (None, ""), ([], ""), (escape_braces("{a}:"), "{a}:"),
+    (escape_braces("{" * 98) + ":", "{" * 98 + ":"),
 ])
 def test_generation_prompt(message: object, prompt: str) -> None:
     assert find_generation_prompt(message) == prompt

@@ -35,7 +35,7 @@ from Middleware.workflows.private_errors import mark_if_private
 from Middleware.workflows.processors.message_times import MessageTimes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
-from Middleware.workflows.streaming.value_stream import value_to_chunks
+from Middleware.workflows.streaming.value_stream import as_message, value_to_chunks
 
 logger = logging.getLogger(__name__)
 
@@ -304,13 +304,15 @@ class WorkflowProcessor:
     def _clean_answer(self, context: ExecutionContext, result: Any) -> Any:
         if is_stream(result):
             result = "".join(chunk.get("token", "") for chunk in result)
-        calls = result.get("tool_calls") if isinstance(result, dict) else None
-        if calls:
-            content = result.get("content") or ""
+        message = as_message(result)
+        if message is not None and message["tool_calls"]:
             if as_flag(context.config.get("lowercaseToolCallFunctionNames")):
-                calls = lowercase_tool_call_names(calls)
-            return {**result, "content": content and self._clean_text(content, self._rules(context, "")),
-                    "tool_calls": calls}
+                message["tool_calls"] = lowercase_tool_call_names(message["tool_calls"])
+            if message["content"]:
+                message["content"] = self._clean_text(message["content"], self._rules(context, ""))
+            return message
+        if message is not None:  # it might have asked for tools, and did not
+            result = message["content"]
         if isinstance(result, str) or result is None:
             return self._clean_text(result or "", self._rules(context, self._speaker(context.config)))
         return result

@@ -84,7 +84,7 @@ class StreamingResponseHandler:
             for chunk in chunks:
                 if self._plain:  # by far the most chunks of an answer: nothing to clean, nothing special about them
                     token = chunk.get("token")
-                    if (token and token.isascii() and not chunk.get("finish_reason")
+                    if (token and token.isascii() and not chunk.get("finish_reason", True)
                             and (len(chunk) == 2 or (len(chunk) == 3 and "more" in chunk))):
                         parts.append(token)
                         yield chunk
@@ -103,7 +103,8 @@ class StreamingResponseHandler:
         if self._state != _READING:
             return [self._after_finish(chunk)]
         if not self._begun and not any(chunk.get(key) for key in _SAYING):
-            return [{key: value for key, value in chunk.items() if key != "usage"}]
+            return [{"token": "", "finish_reason": None,
+                     **{key: value for key, value in chunk.items() if key != "usage"}}]
         self._begun = True
         out = self._tool_step(chunk) if chunk.get("tool_calls") else self._text_step(chunk)
         self._plain = self._state == _READING and self._cleaner.passes_ascii

@@ -1,18 +1,30 @@
-"""Turns a responder's value into the chunk dicts that a streaming client needs."""
+"""Turns a responder's value into what the client gets: an answer with tool calls, or the chunk dicts of a stream."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from Middleware.utilities.streaming_utils import stream_text
 
 
+def as_message(value: Any) -> dict[str, Any] | None:
+    """A copy of a dict with a list of tool calls (or null), without entries that are no calls; None: a plain value."""
+    if not isinstance(value, dict) or not isinstance(value.get("tool_calls", ""), (list, tuple, type(None))):
+        return None
+    calls = [call for call in value["tool_calls"] or () if isinstance(call, Mapping)]
+    content = value.get("content")
+    return {**value, "content": "" if content is None else str(content), "tool_calls": calls}
+
+
 def value_to_chunks(value: Any) -> Iterator[dict[str, Any]]:
     """Chunk dicts of a text, a tool-call dict or any other JSON value, unpaced; None is an empty text."""
-    if isinstance(value, dict) and value.get("tool_calls"):
-        if value.get("content"):
-            yield {"token": str(value["content"]), "finish_reason": None}
-        calls = [{"index": index, **call} for index, call in enumerate(value["tool_calls"]) if isinstance(call, dict)]
-        yield {"token": "", "finish_reason": value.get("finish_reason") or "tool_calls", "tool_calls": calls}
+    message = as_message(value)
+    if message is not None and message["tool_calls"]:
+        if message["content"]:
+            yield {"token": message["content"], "finish_reason": None}
+        calls = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
+        yield {"token": "", "finish_reason": message.get("finish_reason") or "tool_calls", "tool_calls": calls}
         return
+    if message is not None:
+        value = message["content"]
     yield from stream_text("" if value is None else str(value))

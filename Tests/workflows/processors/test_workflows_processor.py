@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from Middleware.api.answer import FinishedAnswer
 from Middleware.exceptions import BackendStatusError, ConfigNotFoundError, ConfigValueError
 from Middleware.models.request_context import request_scope
+from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import NodeExecutionInfo
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
@@ -245,6 +247,13 @@ def test_group_chat_name(lab: EngineLab) -> None:
     assert lab.run(nodes, *messages) == lab.streamed(nodes, *messages) == "Old Tom: hello"
 
 
+def test_group_chat_name_with_braces(lab: EngineLab) -> None:
+    lab.backend.responder = lambda request: reply_to(request, "hello")
+    message = assistant(escape_braces("{{char}}:"))
+    nodes = [llm("x", useGroupChatTimestampLogic=True)]
+    assert lab.run(nodes, user("hi"), message) == lab.streamed(nodes, user("hi"), message) == "{{char}}: hello"
+
+
 @pytest.mark.parametrize("flag", ["false", "False", "", 0, None])
 def test_group_chat_name_switched_off(lab: EngineLab, flag: Any) -> None:
     lab.backend.responder = lambda request: reply_to(request, "hello")
@@ -288,6 +297,29 @@ def test_tool_calls_of_the_responder(lab: EngineLab, lower: bool) -> None:
     assert result["tool_calls"][0]["function"]["name"] == ("find" if lower else "Find")
     assert result["finish_reason"] == "tool_calls"
     assert lab.backend.requests[0].json["tools"][0]["function"]["name"] == "Find"
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    ({"content": "done", "tool_calls": []}, "done"), ({"content": "done", "tool_calls": None}, "done"),
+    ({"tool_calls": []}, ""), ({"content": None, "tool_calls": [None, "x"]}, ""),
+    ({"content": 5, "tool_calls": []}, "5"), ({"tool_calls": "no list"}, "{'tool_calls': 'no list'}"),
+    ({"tool_calls": {"a": 1}}, "{'tool_calls': {'a': 1}}")])
+def test_a_dict_without_usable_tool_calls_says_the_same_in_both_modes(lab: EngineLab, value: Any, text: str) -> None:
+    lab.workflow("Main", [static("x")])
+    whole, = start(lab, probes={"StaticResponse": Probe(value)})
+    chunks = list(start(lab, probes={"StaticResponse": Probe(value)}, stream=True))
+    assert "".join(chunk["token"] for chunk in chunks) == text
+    assert not any(chunk.get("tool_calls") for chunk in chunks)
+    assert FinishedAnswer.of(whole, lab.request, []).text == text
+    assert FinishedAnswer.of(whole, lab.request, []).tool_calls is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_entries_that_are_no_tool_calls_do_not_reach_the_client(lab: EngineLab, stream: bool) -> None:
+    lab.workflow("Main", [static("x")])
+    answer = {"content": None, "tool_calls": [None, "x", CALL], "finish_reason": "tool_calls"}
+    item, *_ = start(lab, probes={"StaticResponse": Probe(answer)}, stream=stream)
+    assert item["tool_calls"] == [{"index": 0, **CALL} if stream else CALL]
 
 
 def test_tool_call_dict_streams(lab: EngineLab) -> None:

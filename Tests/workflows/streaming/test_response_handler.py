@@ -73,6 +73,13 @@ def test_empty_tool_calls_are_ordinary_text() -> None:
     assert out == [token("hi"), token("", "stop")]
 
 
+@pytest.mark.parametrize("odd", [{"x": 1}, {"token": ""}, {"finish_reason": None}, {"token": "b", "x": 1}])
+def test_every_chunk_has_a_token_and_a_finish_reason(odd: dict[str, Any]) -> None:
+    for chunks in ([odd], [odd, token("a")], [token("a"), odd]):
+        out = run(StreamingResponseHandler({}, {}, has_endpoint=False), chunks)
+        assert all({"token", "finish_reason"} <= chunk.keys() for chunk in out)
+
+
 @pytest.mark.parametrize(("trim", "wanted"), [(False, "Yes "), (True, "Yes")])
 def test_thinking_is_removed_character_by_character(trim: bool, wanted: str) -> None:
     handler = StreamingResponseHandler({**THINK, "trimBeginningAndEndLineBreaks": trim}, {})
