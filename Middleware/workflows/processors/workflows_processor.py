@@ -97,7 +97,8 @@ class WorkflowProcessor:
 
     def _run_in_parallel(self) -> Iterator[Any]:
         """The nodes before the responder together, then the responder, then the nodes behind it together."""
-        needed = dependencies(self.run.nodes, self.run.variables)
+        needed = dependencies([self._node(index) for index in range(len(self.run.nodes))],
+                              {**_user_wide_variables(), **self.run.variables})
         self._together(range(self.responder_index), needed)
         if self.run.nodes:
             yield from self._step(self.responder_index)
@@ -210,15 +211,18 @@ class WorkflowProcessor:
         return "Standard"
 
     # -- one node ------------------------------------------------------------------------------------------------
+    def _node(self, index: int) -> dict[str, Any]:
+        """A copy of the node, with the prompts that the parent gives it."""
+        config = dict(self.run.nodes[index])
+        if index == self.override_index:
+            prompts = zip(OVERRIDABLE, (self.run.system_prompt_override, self.run.prompt_override), strict=True)
+            config.update({key: text for key, text in prompts if text is not None})
+        return config
+
     def _prepare(self, index: int, node_type: str) -> ExecutionContext:
         run = self.run
-        config = dict(run.nodes[index])
+        config = self._node(index)
         config["type"] = node_type
-        if index == self.override_index:
-            if run.system_prompt_override is not None:
-                config["systemPrompt"] = run.system_prompt_override
-            if run.prompt_override is not None:
-                config["prompt"] = run.prompt_override
         coerce_numeric_fields(config, self._early, _log_name(config))
         is_responder = index == self.responder_index
         context = ExecutionContext(
@@ -234,8 +238,7 @@ class WorkflowProcessor:
 
     def _early(self, text: str) -> str:
         return self.variables.apply_early_variables(
-            text, self.inputs, self.run.variables, self.outputs, self.run.discussion_id,
-            config_utils.user_setting("userWideWorkflowVariables"))
+            text, self.inputs, self.run.variables, self.outputs, self.run.discussion_id, _user_wide_variables())
 
     def _llm_handler(self, context: ExecutionContext) -> LlmHandler:
         config = context.config
@@ -414,6 +417,11 @@ def _endpoint_config(context: ExecutionContext) -> Mapping[str, Any] | None:
         return None
     outcome = getattr(handler.llm, "outcome", None)
     return getattr(outcome, "endpoint_config", None) or handler.endpoint_config
+
+
+def _user_wide_variables() -> Mapping[str, Any]:
+    table = config_utils.user_setting("userWideWorkflowVariables")
+    return table if isinstance(table, Mapping) else {}
 
 
 def _log_name(node: Mapping[str, Any]) -> str:

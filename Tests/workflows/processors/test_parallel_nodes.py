@@ -147,3 +147,18 @@ def test_a_cancelled_request_runs_none_of_them(lab: EngineLab) -> None:
 def test_an_empty_workflow(lab: EngineLab) -> None:
     lab.workflow("Main", [], parallelNodes=True)
     assert list(start(lab)) == []
+
+
+def test_an_output_named_by_a_user_wide_variable_is_waited_for(lab: EngineLab) -> None:
+    lab.user(userWideWorkflowVariables={"seen": "saw {agent1Output}"})
+    lab.backend.responder = lambda request: reply_to(request, "late", header_delay=0.1)
+    lab.workflow("Main", [llm("a"), static("{seen}"), static("{agent2Output}")], parallelNodes=True)
+    assert lab.run_named("Main") == "saw late"
+
+
+def test_an_output_named_by_a_prompt_of_the_parent_is_waited_for(lab: EngineLab) -> None:
+    lab.backend.responder = lambda request: reply_to(request, "late", header_delay=0.1)
+    lab.workflow("Child", [{"endpointName": "Main"}, llm("own"), static("{agent2Output}")], parallelNodes=True)
+    child = {"type": "CustomWorkflow", "workflowName": "Child", "promptOverride": "saw {agent1Output}"}
+    assert lab.run([child]) == "late"
+    assert lab.prompts == ["hi", "saw late"]
