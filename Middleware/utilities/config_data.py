@@ -50,3 +50,8 @@ def private_copy(value: Any) -> Any:
     if isinstance(value, list):
         return [private_copy(item) for item in value]
     return value
+
+
+def type_name(value: Any) -> str:
+    """Name of the value's type, for messages; of read-only data that of the plain type which it stands for."""
+    return next((kind.__name__ for kind in (list, dict) if isinstance(value, kind)), type(value).__name__)

@@ -138,17 +138,19 @@ def _shared_folder_in(settings: Mapping[str, Any]) -> str:
 def shared_selection(name: object, user: str | None = None) -> tuple[str, str] | None:
     """(workflow name, folder below ``Workflows``) of what a client may select as ``name``, None if there is no such.
 
-    That is ``_DefaultWorkflow`` in a sub-folder of the shared folder, else a file directly in it. ``name`` comes from
-    a request: it must be a flat name, spelled exactly.
+    That is ``_DefaultWorkflow`` in a sub-folder of the shared folder, else a file directly in it; where a file lies
+    beside a folder of its name, which may hold what the file calls, the folder counts only with a ``_DefaultWorkflow``.
+    ``name`` comes from a request: it must be a flat name, spelled exactly.
     """
     if not is_flat_name(name):
         return None
     assert isinstance(name, str)
     folder = shared_workflow_folder(user)
     names = _shared_names(folder)
-    if names.get(name):
+    is_file = names.get(f"{name}.json") is False
+    if names.get(name) and not (is_file and not _has_default(folder, name)):
         return DEFAULT_WORKFLOW, f"{folder}/{name}"
-    return (name, folder) if names.get(f"{name}.json") is False else None
+    return (name, folder) if is_file else None
 
 
 def shared_selection_exists(name: object, user: str | None = None) -> bool:
@@ -172,9 +174,13 @@ def _list_shared(folder: str) -> list[str]:
         if not is_folder:
             if name.endswith(".json") and is_flat_name(name[:-5]):
                 listed.add(name[:-5])
-        elif is_flat_name(name) and find_file(candidate(DEFAULT_WORKFLOW, "Workflows", folder, name, kind="workflow")):
+        elif is_flat_name(name) and _has_default(folder, name):
             listed.add(name)
     return sorted(listed)
+
+
+def _has_default(folder: str, name: str) -> bool:
+    return bool(find_file(candidate(DEFAULT_WORKFLOW, "Workflows", folder, name, kind="workflow")))
 
 
 def _shared_names(folder: str) -> Mapping[str, bool]:

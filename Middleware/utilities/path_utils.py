@@ -11,6 +11,7 @@ import unicodedata
 from functools import lru_cache
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config_data import type_name
 
 WINDOWS = os.name == "nt"
 MAX_NAME_BYTES = 255  # of UTF-8; the limit of most file systems for one component
@@ -45,7 +46,7 @@ def split_name(name: object) -> tuple[str, ...]:
     takes for something else.
     """
     if not isinstance(name, str):
-        raise ConfigValueError(f"a name must be text, not {type(name).__name__}")
+        raise ConfigValueError(f"a name must be text, not {type_name(name)}")
     return _split_text(name)
 
 

@@ -565,6 +565,15 @@ def test_what_can_be_selected_and_what_is_listed(tree: Tree) -> None:
     assert config.load_workflow(*config.shared_selection("flat") or ("", "")).display == "Workflows/_shared/flat.json"
 
 
+def test_a_file_beside_a_folder_of_what_it_calls_can_be_selected(tree: Tree) -> None:
+    tree.user(allowSharedWorkflows=True)
+    tree.put("Workflows/_shared/coding", [])
+    tree.put("Workflows/_shared/coding/Steps", [])
+    assert config.model_ids() == ["ann:coding"]
+    assert config.shared_selection("coding") == ("coding", "_shared")
+    assert config.shared_selection_exists("coding")
+
+
 def test_listing_is_gated_but_selection_is_not(tree: Tree) -> None:
     tree.user()
     tree.put("Workflows/_shared/greet/_DefaultWorkflow", [])

@@ -9,6 +9,7 @@ import pytest
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities import path_utils
+from Middleware.utilities.config_data import freeze
 from Middleware.utilities.path_utils import folded_name, is_flat_name, is_storable_name, safe_join, split_name
 from Tests.corpora import cases
 
@@ -68,3 +69,9 @@ def test_names_that_some_file_system_takes_for_the_same(name: str) -> None:
 
 def test_composed_and_decomposed_letters_may_be_the_same() -> None:
     assert folded_name("\u00e9") == folded_name("E\u0301") != folded_name("e")
+
+
+@pytest.mark.parametrize(("name", "kind"), [(freeze(["a"]), "list"), (freeze({"a": 1}), "dict"), (5, "int")])
+def test_a_name_that_is_no_text_is_named_by_its_plain_type(name: Any, kind: str) -> None:
+    with pytest.raises(ConfigValueError, match=f"must be text, not {kind}$"):
+        split_name(name)

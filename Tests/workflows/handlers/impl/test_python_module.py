@@ -35,6 +35,14 @@ def script(lab: EngineLab, code: str, name: str = "task.py", **more: Any) -> dic
 ECHO = "def Invoke(*args, **kwargs):\n    return repr((args, kwargs))\n"
 
 
+@pytest.mark.parametrize(("keys", "message"), [
+    ({"args": {"a": 1}}, "args cannot be dict"), ({"kwargs": [1]}, "kwargs cannot be list"),
+    ({"args": "a"}, "args cannot be str")])
+def test_arguments_of_a_wrong_kind(lab: EngineLab, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        lab.run([script(lab, ECHO, **keys)])
+
+
 def test_dict_result(lab: EngineLab) -> None:
     node = script(lab, "def Invoke():\n    return {'k': 1}\n")
     assert lab.run([node, static("{{ agent1Output.k }}", jinja2=True)]) == "1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from Middleware.utilities.config_data import type_name
 from Middleware.utilities.text_extraction import first_pieces, last_pieces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
@@ -40,13 +41,8 @@ class DelimitedChunkerHandler(BaseHandler):
             if self.value(context, name) is None:
                 return f"No {name} specified"
         if not isinstance(count, int) or isinstance(count, bool):
-            return f"Invalid count: must be an integer, got {_type_name(count)}"
+            return f"Invalid count: must be an integer, got {type_name(count)}"
         if count < 1:
             return f"Invalid count: must be >= 1, got {count}"
         mode = self.value(context, "mode")
         return "" if mode in ("head", "tail") else f"Invalid mode: must be 'head' or 'tail', got '{mode}'"
-
-
-def _type_name(value: Any) -> str:
-    """Name of the plain type that the read-only types of config data stand for."""
-    return next((kind.__name__ for kind in (list, dict) if isinstance(value, kind)), type(value).__name__)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config_data import type_name
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module
@@ -39,6 +40,6 @@ class PythonModuleHandler(BaseHandler):
         value = self.value(context, key)
         if not isinstance(value, kind):
             raise ConfigValueError(
-                f"PythonModule node '{context.node_name}': {key} cannot be {type(value).__name__}", json_path=key,
+                f"PythonModule node '{context.node_name}': {key} cannot be {type_name(value)}", json_path=key,
                 expected="a list" if key == "args" else "an object")
         return value
