@@ -69,6 +69,7 @@ from Middleware.utilities.config_workflows import (
     shared_selection,
     shared_selection_exists,
     shared_workflow_folder,
+    workflow_at,
     workflow_candidates,
 )
 from Middleware.utilities.path_utils import is_flat_name, safe_join
@@ -86,7 +87,7 @@ __all__ = [
     "load_settings_file", "load_structured_output", "load_workflow", "max_categorization_attempts", "model_ids",
     "private_copy", "reset_config_store", "routing_name", "settings_for", "shared_selection", "shared_selection_exists",
     "shared_workflow_folder", "user_config_exists", "user_flag", "user_int", "user_name_setting", "user_setting",
-    "user_settings",
+    "user_settings", "workflow_at",
 ]
 
 

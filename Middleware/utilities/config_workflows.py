@@ -1,6 +1,7 @@
 """Workflow files: where they are looked for, what they hold, and the shared ones that clients may select."""
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,9 +71,22 @@ def load_workflow(name: str, folder_override: str | None = None, calling_folder:
                                   suggestion=name[:-len(".test")])
     beside = _folders_beside(calling_folder, calling_name) if calling_folder and not folder_override else []
     found = require_file("workflow", name, *_candidates(name, folder_override, beside))
+    return _read(name, _caller_folder(found, name), found)
+
+
+def workflow_at(name: str, path: str) -> LoadedWorkflow:
+    """Read the workflow in the file ``path``, which need not lie below ``Workflows``. Raises ``ConfigurationError``."""
+    path = os.path.abspath(path)
+    root = os.path.abspath(get_root_config_directory())
+    inside = path.startswith(os.path.join(root, "Workflows", ""))
+    found = FoundFile(path, os.path.relpath(path, root).replace(os.sep, "/") if inside else os.path.basename(path))
+    return _read(name, found.folder.partition("/")[2], found)
+
+
+def _read(name: str, folder: str, found: FoundFile) -> LoadedWorkflow:
     nodes, variables = config_store().read_derived(found.path, found.display, "workflow",
                                                    lambda data: _split(data, found.display))
-    return LoadedWorkflow(name, _caller_folder(found, name), found.path, found.display, nodes, variables)
+    return LoadedWorkflow(name, folder, found.path, found.display, nodes, variables)
 
 
 def load_settings_file(name: str) -> tuple[dict[str, Any], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError
@@ -48,20 +48,26 @@ class WorkflowManager:
     Args:
         workflow_config_name: file name under the user's workflow folder, without ``.json``.
         workflow_user_folder_override: another folder under ``Workflows``.
+        path_finder_func: name -> path of the file, in place of the usual search.
         calling_folder, calling_name: the parent, in whose folders a child is looked for last.
         listeners: who is told about the run; None: the listeners of its request.
-        category_variables: the six routing variables, for a categorization run.
+        category_variables, categories: the six routing variables, for a categorization run; as keyword arguments, too.
     """
 
     def __init__(self, workflow_config_name: str, *, workflow_user_folder_override: str | None = None,
+                 path_finder_func: Callable[[str], str] | None = None,
                  calling_folder: str | None = None, calling_name: str | None = None,
-                 listeners: Sequence[object] | None = None,
-                 category_variables: Mapping[str, Any] | None = None, parent: WorkflowManager | None = None) -> None:
+                 listeners: Sequence[object] | None = None, category_variables: Mapping[str, Any] | None = None,
+                 parent: WorkflowManager | None = None, **categories: Any) -> None:
+        unknown = categories.keys() - set(CATEGORY_VARIABLES)
+        if unknown:
+            raise TypeError(f"WorkflowManager takes no keyword argument '{min(unknown)}'")
         self.workflow_config_name = workflow_config_name
         self.folder_override = workflow_user_folder_override
+        self.path_finder_func = path_finder_func
         self.calling_folder = calling_folder
         self.calling_name = calling_name
-        self.category_variables = dict(category_variables or {})
+        self.category_variables = {**(category_variables or {}), **categories}
         self.listeners: Observer | None = None if listeners is None else Listeners(listeners)
         if parent:
             self.listeners = parent.listeners
@@ -142,8 +148,7 @@ class WorkflowManager:
             discussion_id = extract_discussion_id(messages)
         strip_discussion_tags(messages)
         messages[:] = [message for message in messages if not is_blank(message)]
-        loaded = config_utils.load_workflow(self.workflow_config_name, self.folder_override, self.calling_folder,
-                                            self.calling_name)
+        loaded = self._load()
         _load_check.check(loaded, self.node_handlers)
         chain = (*(_chain_around(request) if chain is None else chain), f"{loaded.folder}/{loaded.name}")
         if len(chain) > MAX_NESTING:
@@ -159,6 +164,12 @@ class WorkflowManager:
             run, node_handlers=self.node_handlers, llm_handler_service=self.llm_handler_service,
             workflow_variable_service=self.variables, workflow_manager=self,
             listeners=self.listeners or request.listeners).execute()
+
+    def _load(self) -> config_utils.LoadedWorkflow:
+        name = self.workflow_config_name
+        if self.path_finder_func is not None:
+            return config_utils.workflow_at(name, self.path_finder_func(name))
+        return config_utils.load_workflow(name, self.folder_override, self.calling_folder, self.calling_name)
 
     def start_child(self, context: ExecutionContext, name: str, *, folder_override: str | None,
                     scoped_inputs: tuple[str, ...], system_prompt_override: str | None,

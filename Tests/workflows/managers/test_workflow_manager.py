@@ -53,6 +53,35 @@ def test_file_with_bom_and_umlauts(lab: EngineLab) -> None:
     assert lab.run_named("Main") == "schön"
 
 
+def test_a_path_finder_takes_the_place_of_the_search(lab: EngineLab, tmp_path: Path) -> None:
+    lab.workflow("Helper", [static("helped")])
+    lab.workflow("Elsewhere", [child("Beside")], folder="other")
+    lab.workflow("Beside", [static("beside")], folder="other")
+    outside = tmp_path / "loose.json"
+    outside.write_text(json.dumps([child("Helper")]), encoding="utf-8")
+    asked: list[str] = []
+
+    def find(name: str) -> str:
+        asked.append(name)
+        return str(outside if name == "Loose" else lab.root / "Workflows" / "other" / f"{name}.json")
+
+    with request_scope(lab.request):
+        assert WorkflowManager("Loose", path_finder_func=find).run_workflow([user("hi")], "r-1") == "helped"
+        assert WorkflowManager("Elsewhere", path_finder_func=find).run_workflow([user("hi")], "r-1") == "beside"
+        with pytest.raises(FileNotFoundError, match="Workflows/other/Gone.json"):
+            WorkflowManager("Gone", path_finder_func=find).run_workflow([user("hi")], "r-1")
+    assert asked == ["Loose", "Elsewhere", "Gone"]
+
+
+def test_routing_variables_as_keyword_arguments(lab: EngineLab) -> None:
+    lab.workflow("Main", [static("{category_list[1]} {categoriesSeparatedByOr}")])
+    manager = WorkflowManager("Main", category_list=["A", "B"], categoriesSeparatedByOr="A or B")
+    with request_scope(lab.request):
+        assert manager.run_workflow([user("hi")], "r-1") == "B A or B"
+    with pytest.raises(TypeError, match="categoryList"):
+        WorkflowManager("Main", categoryList=["A"])
+
+
 def test_missing_file_names_every_path_tried(lab: EngineLab) -> None:
     lab.user(workflowConfigsSubDirectoryOverride="coding")
     with pytest.raises(FileNotFoundError) as caught:
