@@ -179,7 +179,8 @@ class WorkflowProcessor:
                          where, index + 1, name, public_text(error), exc_info=not isinstance(error, WilmerError))
             raise _RunEnds from error
         if not early and not hasattr(error, "location"):  # the innermost workflow names the place
-            error.location = f"workflow '{self._shown_name()}', node {index + 1} '{name}'"  # type: ignore[attr-defined]
+            place = f"workflow '{self._shown_name()}', node {index + 1} '{name}'{self._doubt(index)}"
+            error.location = place  # type: ignore[attr-defined]
         raise error
 
     def _shown_name(self) -> str:
@@ -202,13 +203,21 @@ class WorkflowProcessor:
 
     def _node_type(self, index: int) -> str:
         node_type = self.run.nodes[index].get("type", "Standard")
-        if isinstance(node_type, str) and node_type in self.node_handlers:
-            return node_type
-        if node_type in VALID_NODE_TYPES:
-            return node_type
+        if self._is_type(node_type):
+            return str(node_type)
         logger.warning("Workflow %s, node %d: unknown type %r, running it as Standard%s", self._shown_name(),
                        index + 1, node_type, _nearest_type(node_type))
         return "Standard"
+
+    def _is_type(self, node_type: Any) -> bool:
+        return isinstance(node_type, str) and (node_type in self.node_handlers or node_type in VALID_NODE_TYPES)
+
+    def _doubt(self, index: int) -> str:
+        """What may be behind the failure of a node whose type nobody knows."""
+        node_type = self.run.nodes[index].get("type", "Standard")
+        if self._is_type(node_type):
+            return ""
+        return f", which has the unknown type {node_type!r:.80} and ran as Standard{_nearest_type(node_type)}"
 
     # -- one node ------------------------------------------------------------------------------------------------
     def _node(self, index: int) -> dict[str, Any]:

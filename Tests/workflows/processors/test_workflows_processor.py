@@ -264,6 +264,17 @@ def test_group_chat_name_switched_off(lab: EngineLab, flag: Any) -> None:
 
 # -- values and tool calls ---------------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize(("node_type", "hint"), [
+    ("StaticRespons", "'StaticRespons' and ran as Standard (did you mean 'StaticResponse'?)"),
+    (None, "None and ran as Standard"), (["a"], "['a'] and ran as Standard")])
+def test_the_failure_of_a_node_with_an_unknown_type_speaks_of_the_type(lab: EngineLab, node_type: Any,
+                                                                       hint: str) -> None:
+    with pytest.raises(ConfigValueError) as caught:
+        lab.run([static("x"), {"title": "greet", "type": node_type, "content": "hi"}])
+    place = caught.value.location  # type: ignore[attr-defined]
+    assert place == f"workflow 'Main', node 2 'greet', which has the unknown type {hint}"
+
+
 @pytest.mark.parametrize(("value", "text"), [("plain  text\n", "plain  text\n"), (None, ""), ("", ""), (7, "7")])
 def test_any_value_streams(lab: EngineLab, value: Any, text: str) -> None:
     lab.workflow("Main", [static("x")])
