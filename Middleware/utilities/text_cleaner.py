@@ -478,10 +478,13 @@ class ResponseCleaner:
             self._filters = [link for link in self._filters if not link.done]
 
 
-def clean_answer(text: str, rules: CleaningRules) -> tuple[str, str]:
-    """Clean a whole answer; returns it and the reasoning that was removed from it."""
+def clean_answer(text: str, rules: CleaningRules, tool_calls_seen: bool = False) -> tuple[str, str]:
+    """Clean a whole answer; returns it and the reasoning that was removed from it.
+
+    ``tool_calls_seen``: the answer calls tools, too, so that it gets no speaker where it says nothing besides.
+    """
     cleaner = ResponseCleaner(rules)
-    cleaned = cleaner.feed(text) + cleaner.finish()
+    cleaned = cleaner.feed(text) + cleaner.finish(tool_calls_seen)
     return cleaned, cleaner.take_reasoning()
 
 

@@ -320,26 +320,23 @@ class WorkflowProcessor:
         if message is not None and message["tool_calls"]:
             if as_flag(context.config.get("lowercaseToolCallFunctionNames")):
                 message["tool_calls"] = lowercase_tool_call_names(message["tool_calls"])
-            if message["content"]:
-                message["content"] = self._clean_text(message["content"], self._rules(context, ""))
+            message["content"] = self._clean_text(context, message["content"], tool_calls_seen=True)
             return message
         if message is not None:  # it might have asked for tools, and did not
             result = message["content"]
         if isinstance(result, str) or result is None:
-            return self._clean_text(result or "", self._rules(context, self._speaker(context.config)))
+            return self._clean_text(context, result or "")
         return result
 
-    def _clean_text(self, text: str, rules: CleaningRules) -> str:
+    def _clean_text(self, context: ExecutionContext, text: str, tool_calls_seen: bool = False) -> str:
         """The cleaned text; what the model thought is noted for clients that want it apart."""
-        cleaned, reasoning = clean_answer(text, rules)
+        endpoint_config = _endpoint_config(context)
+        rules = CleaningRules.build(endpoint_config, context.config, self._speaker(context.config),
+                                    strip_assistant_prefix_enabled(), has_endpoint=endpoint_config is not None)
+        cleaned, reasoning = clean_answer(text, rules, tool_calls_seen)
         if reasoning and self.run.non_responder is None:
             self.run.request.reasoning += reasoning
         return cleaned
-
-    def _rules(self, context: ExecutionContext, speaker: str) -> CleaningRules:
-        endpoint_config = _endpoint_config(context)
-        return CleaningRules.build(endpoint_config, context.config, speaker, strip_assistant_prefix_enabled(),
-                                   has_endpoint=endpoint_config is not None)
 
     def _speaker(self, config: Mapping[str, Any]) -> str:
         """The line ``Name:`` at the end of the conversation that the answer is to start with, or ""."""

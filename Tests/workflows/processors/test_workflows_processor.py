@@ -333,6 +333,28 @@ def test_entries_that_are_no_tool_calls_do_not_reach_the_client(lab: EngineLab, 
     assert item["tool_calls"] == [{"index": 0, **CALL} if stream else CALL]
 
 
+@pytest.mark.parametrize(("content", "text"), [
+    ("", ""), (" \n", ""), ("hello", "Old Tom: hello"), ("Old Tom: hello", "Old Tom: hello"),
+    ("<think>hm</think>", ""), ("<think>hm</think> hello", "Old Tom: hello")])
+def test_group_chat_name_of_an_answer_with_tool_calls(lab: EngineLab, content: str, text: str) -> None:
+    lab.endpoint("Main", {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"},
+                 lab.backend.url)
+
+    def answer(request: RecordedRequest) -> Reply:
+        if request.json.get("stream"):
+            return sse_reply([*(chat_chunk({"content": letter}) for letter in content),
+                              chat_chunk({"tool_calls": [{"index": 0, **CALL}]}), chat_chunk({}, "tool_calls"),
+                              "[DONE]"])
+        return json_reply({"choices": [{"message": {"role": "assistant", "content": content, "tool_calls": [CALL]},
+                                        "finish_reason": "tool_calls"}]})
+
+    lab.backend.responder = answer
+    nodes = [llm("x", useGroupChatTimestampLogic=True, allowTools=True)]
+    messages = user("hi"), assistant("Old Tom:")
+    assert lab.run(nodes, *messages)["content"] == text
+    assert lab.streamed(nodes, *messages) == text
+
+
 def test_tool_call_dict_streams(lab: EngineLab) -> None:
     lab.workflow("Main", [static("x")])
     answer = {"content": "wait", "tool_calls": [CALL], "finish_reason": "tool_calls"}
