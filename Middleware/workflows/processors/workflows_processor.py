@@ -35,7 +35,7 @@ from Middleware.workflows.private_errors import mark_if_private
 from Middleware.workflows.processors.message_times import MessageTimes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
-from Middleware.workflows.streaming.value_stream import as_message, value_to_chunks
+from Middleware.workflows.streaming.value_stream import as_message, chunks_to_value, value_to_chunks
 
 logger = logging.getLogger(__name__)
 
@@ -285,7 +285,7 @@ class WorkflowProcessor:
         """The output of a node that does not answer the client, cleaned if an LLM of its own made it."""
         self._raise_if_cancelled()  # an answer that arrived in spite of a cancellation is not used
         if is_stream(result):
-            result = "".join(chunk.get("token", "") for chunk in result)
+            result = chunks_to_value(result)
         endpoint_config = _endpoint_config(context)
         if endpoint_config is None:
             return result
@@ -315,7 +315,7 @@ class WorkflowProcessor:
 
     def _clean_answer(self, context: ExecutionContext, result: Any) -> Any:
         if is_stream(result):
-            result = "".join(chunk.get("token", "") for chunk in result)
+            result = chunks_to_value(result)
         message = as_message(result)
         if message is not None and message["tool_calls"]:
             if as_flag(context.config.get("lowercaseToolCallFunctionNames")):

@@ -1,10 +1,11 @@
 """Turns a responder's value into what the client gets: an answer with tool calls, or the chunk dicts of a stream."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from Middleware.utilities.streaming_utils import stream_text
+from Middleware.utilities.tool_calls import ToolCallAssembler
 
 
 def as_message(value: Any) -> dict[str, Any] | None:
@@ -28,3 +29,14 @@ def value_to_chunks(value: Any) -> Iterator[dict[str, Any]]:
     if message is not None:
         value = message["content"]
     yield from stream_text("" if value is None else str(value))
+
+
+def chunks_to_value(chunks: Iterable[Mapping[str, Any]]) -> str | dict[str, Any]:
+    """What a whole stream says: a text, or a dict with the tool calls in it."""
+    tokens, assembler = [], ToolCallAssembler()
+    for chunk in chunks:
+        tokens.append(chunk.get("token") or "")
+        calls = chunk.get("tool_calls")
+        assembler.add(calls if isinstance(calls, list) else ())
+    text, whole = "".join(tokens), assembler.calls()
+    return {"content": text, "tool_calls": whole, "finish_reason": "tool_calls"} if whole else text
