@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 from Middleware.utilities.message_chunks import (
@@ -29,7 +27,6 @@ RECENT_BLOCKS = 3
 _LABEL = re.compile(r"(\w+):")
 _KEYWORD = re.compile(r"\w+:?|[()]")
 _OPERATORS = frozenset({"AND", "OR"})
-_EMPTY_PARENTHESES = re.compile(r"\(\s*\)")
 
 
 # -- a conversation, and memories --------------------------------------------------------------------------------------
@@ -114,16 +111,23 @@ def calculate_line_scores(index: Index, tokens: Iterable[str]) -> dict[int, int]
 def apply_proximity_filter(index: Index, tokens: Sequence[str], scores: Mapping[int, int],
                            proximity_limit: int = 5) -> dict[int, int]:
     """The scores, plus one for each pair of places of two different tokens at most that many words apart."""
+    places: dict[int, list[tuple[int, str]]] = {}
+    for token in dict.fromkeys(tokens):
+        for number, positions in index.get(token, {}).items():
+            places.setdefault(number, []).extend((position, token) for position in positions)
     result = dict(scores)
-    for one, other in combinations(dict.fromkeys(tokens), 2):
-        places, other_places = index.get(one, {}), index.get(other, {})
-        for number in places.keys() & other_places.keys():
-            result[number] += _close_pairs(places[number], other_places[number], proximity_limit)
+    for number, found in places.items():
+        close = _close_pairs(sorted(found), max(proximity_limit, 0))
+        if close:
+            result[number] += close
     return result
 
 
-def _close_pairs(positions: Iterable[int], others: Sequence[int], limit: int) -> int:
-    return sum(bisect_right(others, place + limit) - bisect_left(others, place - limit) for place in positions)
+def _close_pairs(places: Sequence[tuple[int, str]], limit: int) -> int:
+    """``places``: (position, token) in the order of the positions, which are all different, so that at most ``limit``
+    of them can be close behind one. Whoever looks at pairs of tokens instead is busy for long with a pasted text."""
+    return sum(other != token and near - place <= limit
+               for at, (place, token) in enumerate(places, 1) for near, other in places[at:at + limit])
 
 
 def filter_keywords_by_speakers(messages: Iterable[Mapping[str, Any]], keywords: str) -> str:
@@ -132,8 +136,10 @@ def filter_keywords_by_speakers(messages: Iterable[Mapping[str, Any]], keywords:
     A label is a word with a colon behind it; a speaker is one that is a label in any of the messages.
     """
     speakers = {label.lower() for message in messages for label in _LABEL.findall(message_text(message))}
-    kept = [word for word in _KEYWORD.findall(keywords) if not word.endswith(":") and word.lower() not in speakers]
-    text = " ".join(kept)
-    while (smaller := _EMPTY_PARENTHESES.sub("", text)) != text:
-        text = smaller
-    return " ".join(text.split()).replace("( ", "(").replace(" )", ")")
+    kept: list[str] = []
+    for word in _KEYWORD.findall(keywords):
+        if word == ")" and kept and kept[-1] == "(":
+            kept.pop()
+        elif not word.endswith(":") and word.lower() not in speakers:
+            kept.append(word)
+    return " ".join(kept).replace("( ", "(").replace(" )", ")")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-_FENCED = re.compile(r"```(?:json|JSON)?\s*(.*)```", re.DOTALL)
+_FENCED = re.compile(r"```(?:json|JSON)?(.*)```", re.DOTALL)
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,4000}")
 
 
@@ -20,7 +20,7 @@ def json_field(text: str, field: str) -> str:
     text = text.strip()
     fenced = _FENCED.fullmatch(text)
     try:
-        data = json.loads(fenced.group(1) if fenced else text)
+        data = json.loads(fenced.group(1).strip() if fenced else text)
         return _as_text(data.get(field)) if field and isinstance(data, dict) else ""
     except (ValueError, RecursionError):  # also a number of too many digits, and absurd nesting
         return ""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -69,6 +70,42 @@ def test_proximity_counts_every_pair(text: str, limit: int) -> None:
     index = build_inverted_index([text])
     scores = calculate_line_scores(index, ["a", "b"])
     assert sum(apply_proximity_filter(index, ["a", "b"], scores, limit).values()) == sum(scores.values()) + pairs
+
+
+@given(st.text("abcx ", max_size=40))
+def test_proximity_of_three_words(text: str) -> None:
+    places = [(place, word) for place, word in enumerate(tokenize(text)) if word in ("a", "b", "c")]
+    pairs = sum(1 for i, (place, one) in enumerate(places) for near, other in places[i + 1:]
+                if one != other and near - place <= 5)
+    index = build_inverted_index([text])
+    scores = calculate_line_scores(index, ["a", "b", "c"])
+    assert sum(apply_proximity_filter(index, ["a", "b", "c"], scores).values()) == sum(scores.values()) + pairs
+
+
+class CountingIndex(dict[str, Any]):
+    """Counts how often it is asked for a word."""
+
+    asked = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.asked += 1
+        return super().get(key, default)
+
+
+def test_proximity_of_a_pasted_text_looks_each_word_up_but_once() -> None:
+    words = [f"w{number}" for number in range(300)]
+    index = CountingIndex(build_inverted_index([" ".join(words)]))
+    scores = calculate_line_scores(index, words)
+    index.asked = 0
+    assert apply_proximity_filter(index, words, scores) == {0: 300 + 5 * 300 - (5 + 4 + 3 + 2 + 1)}
+    assert index.asked == len(words)
+
+
+def test_parentheses_without_end() -> None:
+    started = time.process_time()
+    assert filter_keywords_by_speakers([], "(" * 30_000 + "ann:" + ")" * 30_000 + " cat") == "cat"
+    assert filter_keywords_by_speakers([], ") ( (cat) ( () ) (") == ") ((cat) ("
+    assert time.process_time() - started < 2  # 6 s where each pair costs a look at the whole text
 
 
 @pytest.mark.parametrize(("chunks", "query", "hits"), [

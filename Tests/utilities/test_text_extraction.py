@@ -1,6 +1,8 @@
 """Parts of texts: pieces between delimiters, fields of JSON objects, texts between tags, lines."""
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +31,12 @@ from Middleware.utilities.text_extraction import (
 ])
 def test_json_field(text: str, field: str, result: str) -> None:
     assert json_field(text, field) == result
+
+
+def test_a_fence_that_a_model_never_closed_takes_no_time() -> None:
+    started = time.process_time()
+    assert json_field("```json" + "\n" * 60_000 + "x", "a") == ""
+    assert time.process_time() - started < 2  # 20 s where every line break is tried as the end of the gap
 
 
 def test_absurd_json_is_no_json() -> None:
