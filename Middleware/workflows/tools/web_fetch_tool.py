@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import zlib
 from http.client import HTTPException, IncompleteRead
 from typing import Any
 
@@ -169,6 +170,8 @@ def _describe(cause: BaseException) -> str:
         return f"the TLS connection failed ({cause.reason})"
     if isinstance(cause, (ConnectionResetError, IncompleteRead)):
         return "the connection was lost"
+    if isinstance(cause, zlib.error):
+        return "the answer is not compressed as it says"
     if isinstance(cause, (DecodeError, HTTPException)):
         return f"the answer cannot be read ({type(cause).__name__})"
     if isinstance(cause, OSError):

@@ -245,6 +245,12 @@ def test_broken_answers(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
         run(lab, fetch(web.url))
 
 
+def test_an_answer_that_is_not_compressed_as_it_says(lab: EngineLab, web: StubBackend) -> None:
+    web.script(Reply(body=b"no gzip", headers={"Content-Encoding": "gzip"}))
+    text = run(lab, fetch(web.url, onError="return"))
+    assert text == f"WebFetch could not get an answer from {web.url}: the answer is not compressed as it says."
+
+
 def test_silence(lab: EngineLab, web: StubBackend) -> None:
     web.default = Reply(never=True)
     began = time.monotonic()
