@@ -11,12 +11,18 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator
+from importlib.machinery import SOURCE_SUFFIXES, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isgenerator
 from types import ModuleType
 from typing import Any
 
-from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, EarlyTerminationException
+from Middleware.exceptions import (
+    ConfigNotFoundError,
+    ConfigurationError,
+    ConfigValueError,
+    EarlyTerminationException,
+)
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.utilities.config_utils import get_project_root_directory_path
@@ -73,13 +79,16 @@ def run_dynamic_module(module_path: str, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def find_script(module_path: str) -> str:
-    """The absolute path of a script: ``~`` expanded; a relative one below the working, else the install directory."""
+    """The absolute path of a script: ``~`` expanded; a relative one below the working, else the install directory.
+
+    Raises ConfigNotFoundError, and ConfigValueError for a file that is no .py file.
+    """
     expanded = os.path.expanduser(module_path)
     places = [expanded] if os.path.isabs(expanded) else [
         os.path.abspath(expanded), os.path.join(get_project_root_directory_path(), expanded)]
     for place in places:
         if _is_file(place):
-            return place
+            return _checked(place)
     sensitive_log(logger, logging.ERROR, "There is no script at %s", " or ".join(places))
     shown = os.path.basename(expanded) if os.path.isabs(expanded) else module_path
     where = "" if os.path.isabs(expanded) else " in the working directory or the install directory"
@@ -95,6 +104,18 @@ def add_import_paths() -> None:
             sys.path.insert(0, root)
         if short_names not in sys.path:
             sys.path.insert(sys.path.index(root) + 1, short_names)
+
+
+def is_script_name(path: str) -> bool:
+    """Whether Python source is in files of such a name; case does not count."""
+    return path.lower().endswith(tuple(SOURCE_SUFFIXES))
+
+
+def _checked(path: str) -> str:
+    if not is_script_name(path):
+        raise ConfigValueError(f"'{os.path.basename(path)}' is no Python script", json_path="module_path",
+                               expected="the path of a .py file")
+    return path
 
 
 def _is_file(path: str) -> bool:
@@ -135,7 +156,7 @@ def _load(path: str) -> ModuleType:
     """
     stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])
     name = f"_wilmer_script_{next(_numbers)}_{stem}"
-    spec = spec_from_file_location(name, path)
+    spec = spec_from_file_location(name, path, loader=SourceFileLoader(name, path))  # whatever the suffix's case
     assert spec is not None
     module = module_from_spec(spec)
     sys.modules[name] = module  # type hints and dataclasses look their module up there

@@ -18,6 +18,7 @@ from Middleware.utilities.config_users import find_user_file
 from Middleware.utilities.config_workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
 from Middleware.utilities.path_utils import is_flat_name, split_name
+from Middleware.workflows.tools.dynamic_module_loader import is_script_name
 from Middleware.workflows.validation.folders import folder_exists, folders_in, path_of
 from Middleware.workflows.validation.key_checks import meant_key
 from Middleware.workflows.validation.names import nearest
@@ -135,7 +136,8 @@ class Lookups:
         expanded = os.path.expanduser(path)
         places = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
         if any(map(_is_file, places)):
-            return None
+            name = os.path.basename(path)
+            return None if is_script_name(path) else Problem(f"'{name}' is no Python script, whose name ends in .py")
         near = next(filter(None, map(_nearest_script, places)), "")
         name = os.path.basename(path)
         return Problem(f"the Python script '{name}' does not exist", path.removesuffix(name) + near if near else "")

@@ -46,6 +46,12 @@ def test_the_nearest_script(tmp_path: Path, name: str, near: str) -> None:
     assert problem.suggestion == (f"{tmp_path.as_posix()}/{near}" if near else "")
 
 
+def test_a_file_that_is_no_script(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    problem = Lookups(()).script(f"{tmp_path.as_posix()}/notes.txt")
+    assert problem is not None and problem.message == "'notes.txt' is no Python script, whose name ends in .py"
+
+
 def test_a_script_in_no_folder() -> None:
     problem = Lookups(()).script("no/such/folder/x.py")
     assert problem is not None and problem.suggestion == ""

@@ -113,6 +113,23 @@ def test_bad_keys(lab: EngineLab, changes: dict[str, Any], key: str) -> None:
     assert isinstance(caught.value, ConfigurationError)
 
 
+@pytest.mark.parametrize(("changes", "kind"), [
+    ({"args": "x"}, "str"), ({"args": {"a": 1}}, "dict"), ({"kwargs": ["x"]}, "list")])
+def test_a_bad_key_is_named_as_people_write_it(lab: EngineLab, changes: dict[str, Any], kind: str) -> None:
+    with pytest.raises(ValueError, match=f" cannot be {kind} "):
+        lab.run([script(lab, ECHO, **changes)])
+
+
+def test_a_file_that_is_no_python(lab: EngineLab) -> None:
+    with pytest.raises(ConfigurationError, match=r"'task\.txt' is no Python script.*\.py file") as caught:
+        lab.run([script(lab, ECHO, "task.txt")])
+    assert isinstance(caught.value, ValueError) and str(lab.root) not in str(caught.value)
+
+
+def test_the_case_of_the_ending_does_not_count(lab: EngineLab) -> None:
+    assert lab.run([script(lab, ECHO, "TASK.PY")]) == "((), {})"
+
+
 def test_missing_path(lab: EngineLab) -> None:
     with pytest.raises(ValueError, match="module_path"):
         lab.run([{"type": "PythonModule"}])
@@ -150,3 +167,9 @@ def test_tool_calls_of_a_script(lab: EngineLab) -> None:
     assert lab.run([node])["tool_calls"][0]["id"] == "1"
     chunks = lab.chunks([node])
     assert any(chunk.get("tool_calls") for chunk in chunks)
+
+
+@pytest.mark.parametrize("calls", [None, []])
+def test_a_message_without_tool_calls_is_its_text(lab: EngineLab, calls: object) -> None:
+    node = script(lab, f"def Invoke():\n    return {{'content': 'two words', 'tool_calls': {calls}}}\n")
+    assert lab.streamed([node]) == "two words"
