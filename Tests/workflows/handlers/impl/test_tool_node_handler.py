@@ -148,6 +148,12 @@ def test_researcher_time_out(lab: EngineLab, service: StubBackend, seconds: Any)
     assert "(timeout)" in run(lab, [node])
 
 
+def test_researcher_with_more_patience_than_a_socket_can_have(lab: EngineLab, service: StubBackend) -> None:
+    service.default = json_reply({"answer": "cold"})
+    assert run(lab, [{"type": "OfflineResearcherApiQuickSearch", "promptToSearch": "ice", "timeoutSeconds": 1e12}]
+               ) == "cold"
+
+
 @pytest.mark.parametrize(("node_type", "default"), [
     ("OfflineResearcherApiQuickSearch", 240), ("OfflineResearcherApiDeepResearch", 600)])
 @pytest.mark.parametrize("seconds", ["absent", 0, -1, "x", True, [], "nan", "inf"])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.network_keys import MAX_SECONDS
 from Middleware.workflows.handlers.impl.tools.offline_wikipedia import PROMPT_TO_SEARCH, prompt_to_search
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.offline_researcher_api_tool import OfflineResearcherApiClient
@@ -39,7 +40,7 @@ class OfflineResearcherHandler(BaseHandler):
     def _timeout(self, context: ExecutionContext) -> float:
         number = _number(self.value(context, "timeoutSeconds"))
         if number is not None and number > 0:
-            return number
+            return min(number, MAX_SECONDS)
         default = self.key(context.config["type"], "timeoutSeconds").default
         _warn(context, "timeoutSeconds", "a positive number", f"using {default}")
         return float(default)
