@@ -93,7 +93,7 @@ def redirected(request: WebRequest, response: WebResponse) -> WebRequest | None:
     301, 302 and 303 turn methods other than GET and HEAD into GET without a body. Secrets stay with the host they
     were meant for, and do not go from https to http. Raises ValueError if the new location is no http or https URL.
     """
-    location = response.header("location").strip()
+    location = _as_utf8(response.header("location")).strip()
     if not request.allow_redirects or response.status not in REDIRECTS or not location:
         return None
     old = split_url(request.url)
@@ -106,3 +106,11 @@ def redirected(request: WebRequest, response: WebResponse) -> WebRequest | None:
         drop |= _SECRET_HEADERS | {"host"}
     headers = {name: value for name, value in request.headers.items() if name.lower() not in drop}
     return dataclasses.replace(request, url=new.url, method=method, body=body, headers=headers)
+
+
+def _as_utf8(value: str) -> str:
+    """A header value, which came as Latin-1, as the UTF-8 that servers write into ``Location``."""
+    try:
+        return value.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return value

@@ -19,7 +19,9 @@ def follow(url: str, location: str, status: int = 302, **keys: object) -> WebReq
 
 @pytest.mark.parametrize(("url", "location", "there"), [
     ("http://a/b/c?d", "e", "http://a/b/e"), ("http://a/b", "//z/y", "http://z/y"), ("http://a/b", "?q", "http://a/b?q"),
-    ("http://a", "https://a/", "https://a/"), ("http://a", " /x y ", "http://a/x%20y")])
+    ("http://a", "https://a/", "https://a/"), ("http://a", " /x y ", "http://a/x%20y"),
+    ("http://a/", "/caf\u00c3\u00a9", "http://a/caf%C3%A9"), ("http://a/", "/caf\u00e9", "http://a/caf%C3%A9"),
+    ("http://a/", "/caf%C3%A9", "http://a/caf%C3%A9")])
 def test_locations(url: str, location: str, there: str) -> None:
     following = follow(url, location)
     assert following is not None and following.url == there

@@ -245,6 +245,13 @@ def test_broken_answers(lab: EngineLab, web: StubBackend, reply: Reply) -> None:
         run(lab, fetch(web.url))
 
 
+def test_a_redirect_to_a_path_in_plain_utf_8(lab: EngineLab, web: StubBackend) -> None:
+    moved = "HTTP/1.1 302 Found\r\nLocation: /caf\u00e9\r\nContent-Length: 0\r\n\r\n"
+    web.script(Reply(raw=moved.encode()), Reply(body=b"in"))
+    assert run(lab, fetch(web.url)) == "in"
+    assert web.requests[1].path == "/caf%C3%A9"
+
+
 def test_an_answer_that_is_not_compressed_as_it_says(lab: EngineLab, web: StubBackend) -> None:
     web.script(Reply(body=b"no gzip", headers={"Content-Encoding": "gzip"}))
     text = run(lab, fetch(web.url, onError="return"))
