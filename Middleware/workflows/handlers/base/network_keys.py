@@ -112,7 +112,7 @@ def _number(context: ExecutionContext, key: NodeKey, convert: Callable[[Any], An
             is_good: Callable[[Any], bool]) -> Any:
     value = _raw(context, key)
     if isinstance(value, str) and "{" in value:
-        value = _early(context, value)
+        value = early_text(context, value)
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             number = convert(value)
@@ -129,7 +129,8 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
-def _early(context: ExecutionContext, text: str) -> str:
+def early_text(context: ExecutionContext, text: str) -> str:
+    """``text`` with the variables filled in that are known before an endpoint is."""
     return str(context.workflow_variable_service.apply_early_variables(
         text, context.agent_inputs, context.workflow_config, context.agent_outputs, context.discussion_id,
         config_utils.user_setting("userWideWorkflowVariables")))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.network_keys import early_text
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.mcp_client_tool import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -32,7 +33,7 @@ class MCPToolCallHandler(BaseHandler):
             NodeKey("tool", "str", None, "Name of the tool.", "full", required=True),
             NodeKey("arguments", "object", {}, "Arguments of the tool; texts at any depth take variables.", "full"),
             NodeKey("timeout", "number", DEFAULT_TIMEOUT_SECONDS,
-                    "Seconds for connecting, the handshake and the call together."),
+                    "Seconds for connecting, the handshake and the call together.", "early"),
             NodeKey("onError", "str", "raise", "What a failed call does: raise fails the workflow, return makes the "
                                                "error's text the output.", choices=ON_ERROR))}
 
@@ -42,12 +43,13 @@ class MCPToolCallHandler(BaseHandler):
 
     def handle(self, context: ExecutionContext) -> Any:
         self._check(context)
+        timeout = self._timeout(context)
         server, tool = self.text(context, "server"), self.text(context, "tool")
         arguments = _filled(context, self.value(context, "arguments"))
         sensitive_log(logger, logging.INFO, "MCP call to '%s.%s'", server, tool)
         started = time.perf_counter()
         try:
-            text = self._client.call_tool(server, tool, arguments, self.value(context, "timeout"))
+            text = self._client.call_tool(server, tool, arguments, timeout)
         except MCPToolCallError as error:
             if self.value(context, "onError") == "raise":
                 raise
@@ -68,9 +70,14 @@ class MCPToolCallHandler(BaseHandler):
             raise self._error(context, "arguments", "an object")
         if self.value(context, "onError") not in ON_ERROR:
             raise self._error(context, "onError", "'raise' or 'return'")
+
+    def _timeout(self, context: ExecutionContext) -> float:
+        value = self.value(context, "timeout")
         try:
-            check_timeout(self.value(context, "timeout"))
-        except ConfigValueError:
+            if isinstance(value, str) and "{" in value:
+                value = float(early_text(context, value))
+            return check_timeout(value)
+        except ValueError:  # a ConfigValueError too
             raise self._error(context, "timeout", "a number above 0") from None
 
     def _error(self, context: ExecutionContext, key: str, expected: str) -> ConfigValueError:

@@ -111,12 +111,19 @@ def test_error_result(lab: EngineLab) -> None:
 @pytest.mark.parametrize(("key", "value"), [
     ("server", None), ("server", ""), ("server", " "), ("server", 5), ("tool", None), ("tool", ""), ("tool", ["x"]),
     ("arguments", "x"), ("arguments", []), ("timeout", 0), ("timeout", -1), ("timeout", "30"), ("timeout", True),
-    ("timeout", [])])
+    ("timeout", []), ("timeout", "{nothing_of_this_name}"), ("timeout", "{agent1Input}")])
 def test_bad_keys(lab: EngineLab, key: str, value: Any, on_error: str) -> None:
     with pytest.raises(ValueError, match=f"'Mine'.*'{key}'") as caught:
         lab.run([call(onError=on_error, **{**{"tool": "arguments"}, key: value}) if key != "tool"
                  else {**call(onError=on_error), "tool": value}])
     assert isinstance(caught.value, ConfigurationError)
+
+
+def test_the_time_takes_variables(lab: EngineLab) -> None:
+    slow = call("slow", arguments={"seconds": 30}, timeout="{agent1Output}", onError="return")
+    assert lab.run([static(" 0.2 "), slow]) == "MCP call to 'lab.slow' timed out after 0.2s (waiting for the tool)"
+    with pytest.raises(ValueError, match="'Mine'.*'timeout'"):
+        lab.run([static("soon"), slow])
 
 
 @pytest.mark.parametrize("value", ["ignore", "Return", "", 5, True])
