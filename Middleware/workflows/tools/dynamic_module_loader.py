@@ -35,6 +35,7 @@ SETUP_ERROR = "Error: Module '{}' setup issue. Please check logs."
 OWN_ERROR = "Error processing request in module '{}'. "
 UNEXPECTED_ERROR = ("Error: An unexpected error occurred while processing your request. "
                     "Please check system logs.")
+ENGINE_KEYS = frozenset({"end", "more"})  # of chunks
 FAILURES = (Exception, SystemExit, asyncio.CancelledError)  # of foreign code
 _numbers = itertools.count(1)
 _path_lock = threading.Lock()
@@ -197,16 +198,20 @@ def _chunks(script: ScriptThread) -> Generator[dict[str, Any], None, None]:
 
 
 def _chunk_of(value: Any) -> dict[str, Any]:
-    """A chunk dict whose token, if it has one, is a text; None stands for an empty one."""
+    """A chunk dict whose token, if it has one, is a text; None stands for an empty one.
+
+    What the engine itself says in chunks, such as where an answer ends, is not for scripts to say.
+    """
     if not isinstance(value, dict):
         return {"token": _token(value), "finish_reason": None}
-    if "token" not in value or isinstance(value["token"], str):
-        return value
-    return {**value, "token": _token(value["token"])}
+    chunk = {key: item for key, item in value.items() if key not in ENGINE_KEYS}
+    if "token" in chunk:
+        chunk["token"] = _token(chunk["token"])
+    return chunk
 
 
 def _token(value: Any) -> str:
-    return "" if value is None else str(value)
+    return value if isinstance(value, str) else "" if value is None else str(value)
 
 
 def tells_of_a_failure(text: str) -> bool:

@@ -173,3 +173,11 @@ def test_tool_calls_of_a_script(lab: EngineLab) -> None:
 def test_a_message_without_tool_calls_is_its_text(lab: EngineLab, calls: object) -> None:
     node = script(lab, f"def Invoke():\n    return {{'content': 'two words', 'tool_calls': {calls}}}\n")
     assert lab.streamed([node]) == "two words"
+
+
+@pytest.mark.parametrize("chunk", ["{}", "{'token': ''}", "{'choices': []}", "{'token': '', 'end': True}"])
+def test_a_chunk_that_says_nothing_yet(lab: EngineLab, chunk: str) -> None:
+    node = script(lab, f"def Invoke():\n    yield {chunk}\n    yield 'words'\n")
+    chunks = lab.chunks([node])
+    assert "".join(chunk["token"] for chunk in chunks) == lab.run([node]) == "words"
+    assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
