@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import ssl
 import zlib
@@ -42,6 +43,7 @@ MAX_REDIRECTS = 10
 TOTAL_TIMEOUTS = 10
 MIN_TOTAL_SECONDS = 60.0
 BLOCK_BYTES = 64 * 1024
+_BREAKS = re.compile(r"[\r\n\0]")
 DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "WilmerAI"}
 
 
@@ -125,6 +127,8 @@ class _Hop:
         headers = {name: value for name, value in DEFAULT_HEADERS.items() if not self.request.has_header(name.lower())}
         if not self.request.has_header("authorization"):
             headers.update(basic_authorization(self.target.auth))
+        if any(_BREAKS.search(value) for value in self.request.headers.values()):
+            raise ValueError("a header of several lines")  # http.client lets through what looks like a folded one
         return {**headers, **self.request.headers}
 
     def _read(self, answer: Any) -> WebResponse:

@@ -101,9 +101,10 @@ def test_header_values_beyond_latin_1(lab: EngineLab, web: StubBackend) -> None:
     assert web.requests[0].headers["x-test"].encode("latin-1").decode() == "日"
 
 
-def test_a_line_break_in_a_header_is_a_failure(lab: EngineLab, web: StubBackend) -> None:
+@pytest.mark.parametrize("said", ["a\r\nX-Evil: 1", "a\n two", "a\r\n\ttwo", "a\0b", "a\rb"])
+def test_a_line_break_in_a_header_is_a_failure(lab: EngineLab, web: StubBackend, said: str) -> None:
     node = fetch(web.url, headers={"X-Test": "{chat_user_prompt_last_one}"}, onError="return")
-    assert "HTTP cannot carry" in run(lab, node, said="a\r\nX-Evil: 1")
+    assert "HTTP cannot carry" in run(lab, node, said=said)
     assert web.requests == []
 
 
