@@ -181,3 +181,19 @@ def test_a_chunk_that_says_nothing_yet(lab: EngineLab, chunk: str) -> None:
     chunks = lab.chunks([node])
     assert "".join(chunk["token"] for chunk in chunks) == lab.run([node]) == "words"
     assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["stop"]
+
+
+CALLING = """
+def Invoke():
+    yield {'token': 'wait', 'finish_reason': None}
+    yield {'token': '', 'tool_calls': [{'index': 0, 'id': '1', 'function': {'name': 'f', 'arguments': '{"a"'}}, 5]}
+    yield {'token': '', 'tool_calls': [{'index': 0, 'function': {'arguments': ': 1}'}}], 'finish_reason': 'tool_calls'}
+"""
+
+
+def test_tool_calls_of_a_generator(lab: EngineLab) -> None:
+    node = script(lab, CALLING)
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    assert lab.run([node]) == {"content": "wait", "tool_calls": [call], "finish_reason": "tool_calls"}
+    assert lab.run([node, static("<{agent1Output}>")]) == "<wait>"
+    assert [chunk["finish_reason"] for chunk in lab.chunks([node]) if chunk["finish_reason"]] == ["tool_calls"]
