@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
@@ -15,7 +16,10 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
+from Middleware.utilities.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.streaming_utils import post_process_llm_output
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -54,6 +58,19 @@ def answer_text(result: Any, handler: LlmHandler, node: Mapping[str, Any]) -> st
     outcome = getattr(handler.llm, "outcome", None)
     rules = getattr(outcome, "endpoint_config", None) or handler.endpoint_config
     return post_process_llm_output(text, rules, node)
+
+
+def text_to_keep(text: str, handler: LlmHandler) -> str:
+    """A cleaned answer that is to be stored: "", with a warning, if the model got no further than its thoughts."""
+    outcome = getattr(handler.llm, "outcome", None)
+    rules = getattr(outcome, "endpoint_config", None) or handler.endpoint_config
+    finish_reason = getattr(outcome, "finish_reason", None)
+    if not is_cut_off_thought(text, rules, finish_reason):
+        return text
+    logger.warning("Endpoint '%s': its answer is a thought without an end (finish reason: %s) and is not stored. Give "
+                   "the call more tokens, or switch thinking off for it.",
+                   getattr(outcome, "endpoint_name", "") or handler.endpoint_name, finish_reason or "none")
+    return ""
 
 
 def raise_if_cancelled(scope: CancelScope) -> None:

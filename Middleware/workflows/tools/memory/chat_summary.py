@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
-from Middleware.services.direct_calls import answer_text, raise_if_cancelled, unstreamed
+from Middleware.services.direct_calls import answer_text, raise_if_cancelled, text_to_keep, unstreamed
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, memories_and_covered, unsummarized
 from Middleware.services.memory_settings import USER_KEY, MemorySettings
@@ -109,7 +109,7 @@ class ChatSummarizer:
             workflow_variable_service=_WithMarkers(context.workflow_variable_service, markers)),
             llm_takes_images=images, max_images=most if images and isinstance(most, int) else 0)
         raise_if_cancelled(context.request.cancel_scope)
-        return answer_text(result, handler, context.config) if isinstance(result, str) else ""
+        return text_to_keep(answer_text(result, handler, context.config), handler) if isinstance(result, str) else ""
 
     def _has_markers(self) -> bool:
         texts = [self._context.substitute(self._context.config.get(key) or "") for key in PROMPTS]

@@ -19,7 +19,7 @@ from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
 from Middleware.services.compactor_store import Boundary, CompactorState, CompactorStore, Folded
-from Middleware.services.direct_calls import answer_text, call_with_texts, raise_if_cancelled
+from Middleware.services.direct_calls import answer_text, call_with_texts, raise_if_cancelled, text_to_keep
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import COMPACTOR, DiscussionFolder
@@ -262,12 +262,14 @@ class _Summarizer:
             settings.endpoint, settings.preset or None, max_tokens=settings.max_response_tokens, scope=self._scope)
 
     def ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
-        """The cleaned answer, "" if it is blank. Both texts go as they are, but for the prompt's markers.
+        """The cleaned answer, "" if it is blank or a thought without an end.
+
+        Both texts go as they are, but for the prompt's markers.
 
         Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
         """
         raise_if_cancelled(self._scope)
         result = call_with_texts(self._handler, system_prompt, fill_markers(prompt, markers), self._request_id)
         raise_if_cancelled(self._scope)
-        answer = answer_text(result, self._handler, self._settings.raw)
+        answer = text_to_keep(answer_text(result, self._handler, self._settings.raw), self._handler)
         return answer if answer.strip() else ""

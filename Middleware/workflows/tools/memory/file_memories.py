@@ -10,6 +10,7 @@ from Middleware.exceptions import ConfigValueError, DataKeyError
 from Middleware.services.direct_calls import raise_if_cancelled
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_messages
@@ -83,9 +84,8 @@ class MemoryWriter:
             logger.error("Discussion %s: no memory: %s", self._discussion, reason(error))
             return ""
         raise_if_cancelled(self._context.request.cancel_scope)
-        if not text.strip() or tells_of_a_failure(text):
-            logger.error("Discussion %s: no memory: %s", self._discussion,
-                         "a script of the workflow failed" if text.strip() else "the answer was blank")
+        if problem := _problem_with(text):
+            logger.error("Discussion %s: no memory: %s", self._discussion, problem)
             return ""
         return restore_braces(text)
 
@@ -104,6 +104,15 @@ class MemoryWriter:
         settings = self._settings
         return MemoryCall(self._context, settings.raw, settings.endpoint, settings.preset,
                           settings.max_response_tokens)
+
+
+def _problem_with(text: str) -> str:
+    """Why a text cannot be a memory, "" if it can."""
+    if not text.strip():
+        return "the answer was blank"
+    if tells_of_a_failure(text):
+        return "a script of the workflow failed"
+    return "the answer is a thought without an end" if is_cut_off_thought(text) else ""
 
 
 class FileMemoryPass:

@@ -8,7 +8,7 @@ from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.llm_handler import LlmHandler
-from Middleware.services.direct_calls import raise_if_cancelled
+from Middleware.services.direct_calls import raise_if_cancelled, text_to_keep
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import BlockPrompts, without_later_systems
@@ -41,9 +41,10 @@ class MemoryCall:
     def ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
         """The cleaned answer to two templates: their variables are filled in first, then the markers.
 
+        "" for one that is a thought without an end.
         Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
         """
         raise_if_cancelled(self._context.request.cancel_scope)
         answer = BlockPrompts(system_prompt, prompt, self._settings, self._context).send(self._handler, markers)
         raise_if_cancelled(self._context.request.cancel_scope)
-        return answer
+        return text_to_keep(answer, self._handler)

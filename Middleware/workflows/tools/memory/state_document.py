@@ -9,6 +9,7 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.direct_calls import raise_if_cancelled
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import STATE_FILE, MemoryStore
+from Middleware.utilities.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
@@ -54,6 +55,8 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
         logger.warning("%s is not updated: workflow '%s' gave an empty text", name, settings.state_workflow)
     elif tells_of_a_failure(answer):
         logger.error("%s is not updated: a script of workflow '%s' failed", name, settings.state_workflow)
+    elif is_cut_off_thought(answer):
+        logger.error("%s is not updated: workflow '%s' gave a thought without an end", name, settings.state_workflow)
     elif loses_too_much(current, answer, settings.state_retention):
         logger.error("%s is not updated: the new text has %d characters, less than %g of the present %d "
                      "(stateDocumentMinRetentionRatio)", name, len(answer), settings.state_retention, len(current))

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from Middleware.utilities.cut_off_thoughts import THOUGHT_TAG
+
 logger = logging.getLogger(__name__)
 
 Item = dict[str, Any]
@@ -25,7 +27,6 @@ MOST_LEVELS = 32  # of objects and lists inside one item
 _EFFORT = 16  # how often the text may be read, all attempts to parse parts of it taken together
 _MOST_DIGITS = 300
 
-_TAG = re.compile(r"(?:<|\[(?=/?THINK]))(/?)((?i:think|thinking|thoughts?|reasoning))[>\]]")
 _FENCE = re.compile(r"```[ \t]*(\w*)")
 _START = re.compile(r'\{\s*"|\[\s*[{\]]')  # of an object that is not empty, a list of objects, an empty list
 _NEXT_OBJECT = re.compile(r"[\s,;]*(?=\{)")
@@ -60,7 +61,7 @@ def without_thinking(text: str) -> str:
     first, last = (starts[0], starts[-1]) if starts else (len(text), -1)
     kept: list[str] = []
     position, block = 0, ""
-    for tag in _TAG.finditer(text):
+    for tag in THOUGHT_TAG.finditer(text):
         closing, name = bool(tag.group(1)), tag.group(2).lower()
         if block:
             if closing and name == block:

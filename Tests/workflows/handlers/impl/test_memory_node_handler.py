@@ -358,9 +358,10 @@ def test_a_summary_without_input(lab: EngineLab, keys: dict[str, Any], discussio
         run(lab, node("WriteCurrentSummaryToFileAndReturnIt", **keys), discussion_id=discussion_id)
 
 
-def test_a_blank_summary_is_not_written(lab: EngineLab, store: MemoryStore) -> None:
+@pytest.mark.parametrize("text", [" ", "<think>Hm"])
+def test_a_blank_summary_is_not_written(lab: EngineLab, store: MemoryStore, text: str) -> None:
     store.save_summary("old", "h0")
-    assert run(lab, node("WriteCurrentSummaryToFileAndReturnIt", input=" ")) == " "
+    assert run(lab, node("WriteCurrentSummaryToFileAndReturnIt", input=text)) == text
     assert store.summary() == ("old", "h0")
 
 

@@ -200,7 +200,7 @@ def test_answers_are_cleaned_once_and_never_streamed(lab: EngineLab, store: Memo
 
 
 @pytest.mark.parametrize("prompt", ["[LATEST_MEMORIES]", "plain"])
-@pytest.mark.parametrize("answer", ["", " \n"])
+@pytest.mark.parametrize("answer", ["", " \n", "<think>Let me see"])
 def test_a_blank_answer_is_not_stored(lab: EngineLab, store: MemoryStore, prompt: str, answer: str) -> None:
     remember(store, 7)
     store.save_summary("old", "h1")

@@ -421,10 +421,12 @@ def test_completion_endpoints_get_the_prompt_template(lab: CompactorLab) -> None
     assert body["max_length"] == 750
 
 
+@pytest.mark.parametrize("answer", [" \n", "<think>Let me see"])
 @pytest.mark.parametrize(("empty", "expected"), [
     ("old", (message_lines(chat(9)[4:6]), "OLDEST")), ("neutral", ("OLD", "OLDEST"))])
-def test_raw_text_stands_in_for_an_empty_summary(lab: CompactorLab, empty: str, expected: tuple[str, str]) -> None:
-    lab.answers[empty] = " \n"
+def test_raw_text_stands_in_for_an_empty_summary(lab: CompactorLab, empty: str, expected: tuple[str, str],
+                                                 answer: str) -> None:
+    lab.answers[empty] = answer
     assert lab.compact(chat(9)) == both(*expected)
     if empty == "neutral":
         assert lab.prompts[-1] == f"oldest||{message_lines(chat(4))}"

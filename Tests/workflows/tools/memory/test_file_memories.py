@@ -179,6 +179,28 @@ def test_thoughts_are_cut(lab: MemoryLab) -> None:
     assert lab.stored() == [("fact", hash_content("m4"))]
 
 
+@pytest.mark.parametrize("thought", [
+    "<think>A thought that", "\n<THINKING>\nA thought", "[THINK]A thought", "[[T]] own tags", "<think>a</thinking>"])
+def test_a_thought_without_an_end_is_no_memory(lab: MemoryLab, caplog: pytest.LogCaptureFixture, thought: str) -> None:
+    lab.endpoint("Main", {"removeThinking": True, "startThinkTag": "[[t]]", "endThinkTag": "[[/t]]"}, lab.backend.url)
+    open_file(lab)
+    lab.backend.responder = lambda request: chat_reply(thought, "length")
+    lab.remember(chat(8))
+    assert lab.stored() == []
+    assert "Endpoint 'Main': its answer is a thought without an end (finish reason: length)" in caplog.text
+    lab.backend.responder = lambda request: chat_reply("fact about <think> tags")
+    lab.remember(chat(8))
+    assert lab.stored() == [("fact about <think> tags", hash_content("m4"))]
+
+
+def test_a_workflows_thought_without_an_end_is_no_memory(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
+    lab.workflow("Maker", [static("<think>A thought")])
+    lab.settings(fileMemoryWorkflowName="Maker")
+    for count in (3, 8):
+        lab.remember(chat(count))
+    assert lab.store.memories() == [] and "no memory: the answer is a thought without an end" in caplog.text
+
+
 def test_workflow_gets_the_inputs(lab: MemoryLab) -> None:
     lab.put("x1", "x2", "x3", "x4", texts=["1", "2{a}", "3", "4"])
     lab.store.save_summary("sum", "h")

@@ -72,6 +72,13 @@ def test_short_documents(chat: MemoryChat, caplog: pytest.LogCaptureFixture, cur
     assert ("is not updated" in caplog.text) is kept and "ooo" not in caplog.text and "nnn" not in caplog.text
 
 
+def test_a_thought_without_an_end_is_no_document(chat: MemoryChat, caplog: pytest.LogCaptureFixture) -> None:
+    MemoryStore(chat.folder).save_state_document("old")
+    chat.answers = lambda prompt: "<think>Now what has changed"
+    update(chat, "fact")
+    assert document(chat) == "old" and "a thought without an end" in caplog.text
+
+
 def test_loses_too_much() -> None:
     assert loses_too_much(OLD, "", 0.5) and not loses_too_much(OLD, "", 0) and not loses_too_much(OLD, OLD, -1)
 

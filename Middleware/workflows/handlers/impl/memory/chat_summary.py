@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory_service import NO_SUMMARY, MemoryService, summary_lag
 from Middleware.services.memory_store import MemoryStore
+from Middleware.utilities.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.memory.node_values import helper_result, keys_of, whole_number
@@ -79,9 +80,9 @@ class WriteCurrentSummaryHandler(BaseHandler):
         return text
 
     def _write(self, text: str, folder: DiscussionFolder, context: ExecutionContext) -> None:
-        if not text.strip():
-            logger.warning("Discussion %s: node '%s' gives no text; the summary stays as it is", folder.discussion_id,
-                           context.node_name)
+        if not text.strip() or is_cut_off_thought(text):
+            logger.warning("Discussion %s: node '%s' gives %s; the summary stays as it is", folder.discussion_id,
+                           context.node_name, "a thought without an end" if text.strip() else "no text")
             return
         store = MemoryStore(folder)
         with contextlib.ExitStack() as turn:

@@ -1,0 +1,48 @@
+"""Answers whose tokens ran out while the model was still thinking, so that nothing of them answers anything."""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.text_cleaner import fold_case, is_true
+
+_DATA = ("{", "[", "```")  # nobody begins to think with these
+THOUGHT_TAG = re.compile(r"(?:<|\[(?=/?THINK]))(/?)((?i:think|thinking|thoughts?|reasoning))[>\]]")
+"""The tags in which models think, whatever an endpoint file says. Groups: the slash of a closing tag, the name."""
+
+
+def is_cut_off_thought(text: str, endpoint: Mapping[str, Any] | None = None, finish_reason: str | None = None) -> bool:
+    """Whether a cleaned answer is a thought from its first word on that never ends.
+
+    ``endpoint`` is the file of the endpoint that answered, if it is known: its own tags count, too. Where it says that
+    thoughts have a closing tag only, ``finish_reason`` "length" tells that one without it was cut off.
+    """
+    text = text.strip()
+    return bool(text) and (_opens_and_never_closes(text) or _never_closes(text, endpoint or {}, finish_reason))
+
+
+def _opens_and_never_closes(text: str) -> bool:
+    opening = THOUGHT_TAG.match(text)
+    if opening is None or opening[1]:
+        return False
+    name = opening[2].lower()
+    return not any(tag[1] and tag[2].lower() == name for tag in THOUGHT_TAG.finditer(text, opening.end()))
+
+
+def _never_closes(text: str, endpoint: Mapping[str, Any], finish_reason: str | None) -> bool:
+    start, end = (_tag(endpoint, key) for key in ("startThinkTag", "endThinkTag"))
+    folded = fold_case(text)
+    if not end or end in folded:
+        return False
+    if start and folded.startswith(start):
+        return True
+    keys = ("removeThinking", "expectOnlyClosingThinkTag")
+    closing_only = all(is_true(ENDPOINT.value(endpoint, key)) for key in keys)
+    return closing_only and finish_reason == "length" and not text.startswith(_DATA)
+
+
+def _tag(endpoint: Mapping[str, Any], key: str) -> str:
+    tag = ENDPOINT.value(endpoint, key)
+    return fold_case(tag.strip()) if isinstance(tag, str) else ""
