@@ -35,7 +35,8 @@ class RequestContext:
         background_nodes: how many of them, those of nested workflows included.
         usage, finish_reason, reasoning, fingerprint: outcome of the responder's LLM call, if it said.
         route, endpoint: what was chosen, for the log; while it is answered, the endpoint that was called last.
-        told: problems with stored data that the log has been told of.
+        told: what the log has been told of and need not hear again.
+        images_shown: a model was shown images of the request, or descriptions of them were at hand.
         stamping: the steps of giving messages their times that were taken.
         hashes: of contents of messages, by content: several nodes look at the whole conversation.
         started, first_token_at, answered_at, cancelled_at, background_at: monotonic seconds; the last: when the nodes
@@ -66,6 +67,7 @@ class RequestContext:
     route: str = ""
     endpoint: str = ""
     told: set[str] = field(default_factory=set, repr=False)
+    images_shown: bool = False
     stamping: set[str] = field(default_factory=set, repr=False)
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
     first_token_at: float | None = None

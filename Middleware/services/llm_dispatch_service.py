@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.models.request_context import first_time_told
 from Middleware.services import message_selection as selection
 from Middleware.services.answer_shape import AnswerShape
 from Middleware.services.tool_enforcement import ToolRound
@@ -82,6 +83,7 @@ class _Call:
         self.clamp = self._context_clamp()
 
     def run(self) -> Any:
+        self._note_images()
         arguments = self._chat_arguments() if self.handler.takes_message_collection else self._completion_arguments()
         shape, llm = self.shape, self.handler.llm
         call = functools.partial(
@@ -167,6 +169,20 @@ class _Call:
 
     def _images(self) -> list[str]:
         return selection.gather_images(self.messages, self.count, self.max_images) if self.takes_images else []
+
+    def _note_images(self) -> None:
+        """Say, once in a request, that the model which answers does not see its images, unless others did."""
+        context, request = self.context, self.context.request
+        count = len(selection.gather_images(self.messages, max(self.count, 1), 0))
+        if not count:
+            return
+        if self.takes_images:
+            request.images_shown = True
+        answers = context.is_responder and (context.run is None or context.run.non_responder is None)
+        if answers and not request.images_shown and first_time_told("images that no model is shown"):
+            logger.info("Node '%s': the model of endpoint '%s' is not shown the %d image(s) of the conversation, since "
+                        "the node does not accept images ('acceptImages').", context.node_name,
+                        self.handler.endpoint_name, count)
 
     def _token_cap(self) -> int | None:
         cap = self.node.get("lastMessagesToSendInsteadOfPromptMaxTokenSize")

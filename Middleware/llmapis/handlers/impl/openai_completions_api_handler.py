@@ -7,6 +7,7 @@ from typing import Any
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
 from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of, text_in
+from Middleware.models.request_context import first_time_told
 
 
 class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
@@ -15,6 +16,9 @@ class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
     PATH = "/v1/completions"
 
     def payload(self, prompt: Prompt) -> dict[str, Any]:
+        images = len(self.images(prompt))
+        if images and first_time_told(f"images that endpoint '{self.settings.endpoint_name}' cannot take"):
+            self.unreadable(f"{images} image(s): text completions take none")
         model = {} if self.settings.model is None else {"model": self.settings.model}
         return {**model, **super().payload(prompt)}
 

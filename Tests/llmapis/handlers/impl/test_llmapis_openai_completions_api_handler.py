@@ -11,6 +11,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSetting
 from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities.stream_parsers import SSEParser
 from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_event, sse_reply
@@ -61,9 +62,13 @@ def test_model_may_be_empty_left_out_or_overridden() -> None:
     assert handler(model="m", samplers={"model": "x"}).payload(HI) == {"model": "x", "prompt": "Be kind. hi"}
 
 
-def test_images_are_not_sent() -> None:
+def test_images_are_not_sent_and_the_log_says_so_once_in_a_request(caplog: pytest.LogCaptureFixture) -> None:
     prompt = Prompt([{"role": "user", "content": "", "images": ["AAAA"]}], "", "hi")
-    assert handler(model="m").payload(prompt) == {"model": "m", "prompt": "hi"}
+    with request_scope(RequestContext()):
+        for _ in range(2):
+            assert handler(model="m").payload(prompt) == {"model": "m", "prompt": "hi"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "Endpoint 'E': skipped 1 image(s): text completions take none."]
 
 
 # -- events -------------------------------------------------------------------------------------------------------

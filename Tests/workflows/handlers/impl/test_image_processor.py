@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import struct
 import threading
 import time
@@ -538,3 +539,43 @@ def test_a_second_node_of_a_request_asks_nothing(lab: EngineLab, prompt: str, op
     messages = [user(opening), shown("u1", RED), assistant("a1"), shown("u2", DARK)]
     assert run_on(lab, [node, node], messages) == f"red{SEPARATOR}dark"
     assert described(lab) == ["dark", "red"]
+
+
+# -- images that nobody looks at ---------------------------------------------------------------------------------------
+
+def unseen(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "acceptImages" in record.getMessage()]
+
+
+BLIND = llm("", title="Talk")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_images_that_the_answering_model_is_not_shown(lab: EngineLab, caplog: pytest.LogCaptureFixture,
+                                                      stream: bool) -> None:
+    caplog.set_level(logging.INFO)
+    nodes = [llm("Think"), llm("Think", workflowName="x"), {**BLIND, "returnToUser": True}, llm("Note", title="After")]
+    run_on(lab, nodes, [shown("u1", RED), assistant("a1"), shown("u2", DARK)], stream=stream)
+    assert unseen(caplog) == ["Node 'Talk': the model of endpoint 'Main' is not shown the 2 image(s) of the "
+                              "conversation, since the node does not accept images ('acceptImages')."]
+    next_request(lab)
+    run(lab, llm("Answer it", title="Authored"), shown("u1", RED))
+    assert len(unseen(caplog)) == 2 and "'Authored'" in unseen(caplog)[1]
+
+
+@pytest.mark.parametrize("nodes", [
+    [{**BLIND, "acceptImages": True}], [eyes(), BLIND], [eyes(saveVisionResponsesToDiscussionId=True), BLIND],
+    [llm("What?", acceptImages=True), BLIND], [BLIND, static("fixed")]])
+def test_images_that_somebody_looked_at(lab: EngineLab, caplog: pytest.LogCaptureFixture,
+                                        nodes: list[dict[str, Any]]) -> None:
+    caplog.set_level(logging.INFO)
+    for _ in range(2):  # the second time descriptions are at hand
+        run_on(lab, nodes, [shown("u1", RED)], discussion_id="k1")
+        next_request(lab)
+    assert unseen(caplog) == []
+
+
+def test_images_beyond_what_is_sent_are_no_loss(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    run(lab, {**BLIND, "lastMessagesToSendInsteadOfPrompt": 2}, shown("u1", RED), assistant("a1"), user("u2"))
+    assert unseen(caplog) == []

@@ -48,6 +48,7 @@ class ImageProcessorHandler(BaseHandler):
         places = [(index, image) for index, message in enumerate(messages) for image in images_of(message)]
         if not places:
             return NO_IMAGES
+        context.request.images_shown = True
         texts = ImageDescriber(context, messages).describe(places)
         output = join_descriptions(texts[image] for _, image in places)
         self._insert(context, {len(messages) - 1 if len(messages) > 1 else 1: output})
@@ -60,6 +61,7 @@ class ImageProcessorHandler(BaseHandler):
         scanned = [index for index in _newest(own, self._scan_limit(context)) if images_of(messages[index])]
         if not scanned:
             return NO_IMAGES
+        context.request.images_shown = True
         texts = self._with_new_ones(context, messages, scanned)
         if self.value(context, "addAsUserMessage"):
             self._insert(context, {index + 1: texts[index] for index in scanned})
