@@ -213,15 +213,22 @@ def status_error(endpoint: str, target: Target, status: int, reason: str, body: 
     return BackendStatusError(text, endpoint=endpoint, status=status, body=body)
 
 
+def too_long_hint(said: str) -> str:
+    """What to do if that is a server's way to say that a prompt is too long, else ""."""
+    if not _TOO_LONG.search(said):
+        return ""
+    return ("The prompt is longer than the model's context window. Let 'maxContextTokenSize' of the endpoint be that "
+            "of the server, and set 'clampPromptToContextWindow' to true in the user file.")
+
+
 def sentence(text: str) -> str:
     """``text`` with a full stop at its end, unless it has one or something like it."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _hint(status: int, location: str, body: str) -> str:
-    if status in (400, 413, 500) and _TOO_LONG.search(body):
-        return ("The prompt is longer than the model's context window. Let 'maxContextTokenSize' of the endpoint be "
-                "that of the server, and set 'clampPromptToContextWindow' to true in the user file.")
+    if status in (400, 413, 500) and (hint := too_long_hint(body)):
+        return hint
     if 300 <= status < 400:
         where = f" (to {location.partition('?')[0][:200]})" if location and "@" not in location else ""
         return f"The server redirects{where}; put the final URL into the endpoint."

@@ -74,6 +74,7 @@ class SSEParser:
     """Server-sent events as LLM servers send them: each ``data:`` line is a payload of its own.
 
     An event name stays in force until the next ``event:`` line. Comments, other fields and empty payloads are skipped.
+    ``error:`` with an object behind it is how llama.cpp's server told of errors for years: an event called ``error``.
     """
 
     def __init__(self) -> None:
@@ -98,6 +99,8 @@ class SSEParser:
                     events.append(SSEEvent(self._event, payload))
             elif line.startswith("event:"):
                 self._event = line[6:].strip() or None
+            elif line.startswith("error:") and (payload := line[6:].lstrip()).startswith("{"):
+                events.append(SSEEvent("error", payload))
         return events
 
 

@@ -37,6 +37,9 @@ def ndjson(blocks: list[bytes]) -> list[str]:
     ("data: \u4f60\u2028\U0001f600\n\n".encode(), [(None, "\u4f60\u2028\U0001f600")]),
     (b"data: \xff\xc3\n\ndata: ok\n\n", [(None, "\ufffd\ufffd"), (None, "ok")]),
     (b"  data: x\n", [(None, "x")]),
+    (b'data: 1\n\nerror: {"code":500}\n\ndata: 2\n\n', [(None, "1"), ("error", '{"code":500}'), (None, "2")]),
+    (b"event: a\nerror: {}\ndata: 1\n", [("error", "{}"), ("a", "1")]),
+    (b"error: none\nerror:\nerror\nerrors: {}\n", []),
     (b"", []),
 ])
 def test_sse(data: bytes, events: list[tuple[str | None, str]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from Middleware.exceptions import BackendError, BackendResponseError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
-from Middleware.llmapis.backend_errors import secrets_of, short_body
+from Middleware.llmapis.backend_errors import secrets_of, sentence, short_body, too_long_hint
 from Middleware.llmapis.handlers.base.backend_call import (
     BackendSettings,
     Chunk,
@@ -242,16 +242,16 @@ class LlmApiHandler(ABC):
         chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}
         if calls:
             chunk["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
-        if self.outcome.usage:
-            chunk["usage"] = self.outcome.usage
-        yield chunk
+        told = {"usage": self.outcome.usage, "reasoning": self.outcome.reasoning}
+        yield {**chunk, **{key: value for key, value in told.items() if value}}
 
     # -- helpers of the dialects ---------------------------------------------------------------------------------
     def raise_error_object(self, error: Any) -> None:
         """Raise what an error object of the back-end says, without the key that some servers repeat in it."""
         secrets = secrets_of(self.headers(), parse_target(self.settings.base_url))
         text = short_body(json.dumps({"error": error}, default=str).encode(), secrets)
-        raise BackendResponseError(f"{self._who()}: an error instead of an answer: {text}",
+        message, hint = f"{self._who()}: an error instead of an answer: {text}", too_long_hint(text)
+        raise BackendResponseError(f"{sentence(message)} {hint}" if hint else message,
                                    endpoint=self.settings.endpoint_name, body=text)
 
     def _who(self) -> str:

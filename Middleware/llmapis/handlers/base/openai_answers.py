@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiHandler
 
 
@@ -77,5 +78,13 @@ def text_in(fields: Mapping[str, Any], key: str) -> str:
 
 
 def reasoning_of(fields: Mapping[str, Any]) -> str:
-    """The reasoning in a delta, a message or a choice; servers have two names for it."""
-    return text_in(fields, "reasoning_content") or text_in(fields, "reasoning")
+    """The reasoning in a delta, a message or a choice; servers have two names for it, and Mistral blocks of content."""
+    told = text_in(fields, "reasoning_content") or text_in(fields, "reasoning")
+    content = fields.get("content")
+    return told or (_thinking_in(content) if isinstance(content, list) else "")
+
+
+def _thinking_in(blocks: list[Any]) -> str:
+    """What the blocks of type ``thinking`` say, which is a text or a list of text blocks."""
+    thoughts = (block for block in blocks if isinstance(block, Mapping) and block.get("type") == "thinking")
+    return "".join(text_of(block.get("thinking")) for block in thoughts)

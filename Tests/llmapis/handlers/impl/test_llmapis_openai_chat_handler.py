@@ -101,6 +101,14 @@ def test_reasoning_is_carried_beside_the_text(key: str) -> None:
     assert read(chat_chunk({key: "hm"})) == [{**SILENCE, "reasoning": "hm"}]
 
 
+def test_thinking_among_content_blocks_is_reasoning() -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}
+    assert read(chat_chunk({"content": [thinking]})) == [{**SILENCE, "reasoning": "hm"}]
+    call = handler()
+    message = {"content": [thinking, {"type": "thinking", "thinking": "!"}, {"type": "text", "text": "a"}, 5]}
+    assert call.read_response({"choices": [{"message": message}]}) == "a" and call.outcome.reasoning == "hm!"
+
+
 def test_content_as_blocks() -> None:
     assert text(read(chat_chunk({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}))) == "ab"
 
@@ -116,6 +124,25 @@ def test_error_object_raises(error: dict[str, Any]) -> None:
 def test_error_event_raises() -> None:
     with pytest.raises(BackendResponseError, match="bad"):
         handler().read_events(SSEParser().feed(b'event: error\ndata: {"message": "bad"}\n\n'))
+
+
+LLAMA_CPP_ERROR = b'error: {"code":500,"message":"the request exceeds the available context size","type":"x"}\n\n'
+
+
+def test_error_line_of_llama_cpp_raises() -> None:
+    with pytest.raises(BackendResponseError, match="available context size.* 'maxContextTokenSize'"):
+        handler().read_events(SSEParser().feed(LLAMA_CPP_ERROR))
+
+
+def test_an_answer_that_breaks_off_with_an_error_line_is_no_complete_one(backend: StubBackend) -> None:
+    token = sse_event(chat_chunk({"content": "Hel"}))
+    for pieces in ([token, LLAMA_CPP_ERROR], [token + LLAMA_CPP_ERROR], [LLAMA_CPP_ERROR]):
+        backend.script(Reply(pieces=pieces, headers={"Content-Type": "text/event-stream"}))
+        found: list[dict[str, Any]] = []
+        with pytest.raises(BackendResponseError, match="available context size"):
+            for chunk in handler(backend).stream(HI):
+                found.append(chunk)
+        assert text(found) == "Hel" * (len(b"".join(pieces)) > len(LLAMA_CPP_ERROR))
 
 
 # -- streams ------------------------------------------------------------------------------------------------------
@@ -200,6 +227,13 @@ def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
         list(call.stream(HI))
     with pytest.raises(BackendResponseError, match="holds no event"):
         list(call.stream(HI))
+
+
+def test_plain_body_instead_of_a_stream_keeps_its_reasoning(backend: StubBackend) -> None:
+    message = {"role": "assistant", "content": "whole", "reasoning_content": "hm"}
+    backend.script(json_reply({"choices": [{"message": message, "finish_reason": "stop"}]}))
+    chunks = [chunk for chunk in handler(backend).stream(HI) if chunk != SILENCE]
+    assert chunks == [{"token": "whole", "finish_reason": "stop", "reasoning": "hm"}]
 
 
 @pytest.mark.parametrize("body", [b"", b"\n\n", b": ping\n\n", b"data: [DONE]\n\n"])
