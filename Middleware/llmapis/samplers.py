@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from Middleware.exceptions import ConfigNotFoundError
+from Middleware.llmapis.endpoint_file import endpoint_path
 from Middleware.utilities import config_utils
 from Middleware.utilities.config_keys.api_type import API_TYPE, THINKING
 from Middleware.utilities.config_keys.endpoint import ENDPOINT
@@ -56,11 +58,13 @@ class Sources:
                 and self.preset is other.preset and self.extra is other.extra)
 
 
-def find_sources(endpoint: Mapping[str, Any], api_type: Mapping[str, Any], preset_name: str | None) -> Sources:
+def find_sources(endpoint: Mapping[str, Any], api_type: Mapping[str, Any], preset_name: str | None,
+                 endpoint_name: str = "") -> Sources:
     """Look up what ``preset_name`` means for ``endpoint``.
 
     Without a preset name the endpoint lends its own ``presetSamplers``, if it has any. Raises ConfigNotFoundError for
-    a preset that exists neither as a donor endpoint nor as a file.
+    a preset that exists neither as a donor endpoint nor as a file; for one that the endpoint adds it names the file of
+    ``endpoint_name``.
     """
     preset_type = str(api_type.get(*_PRESET_TYPE) or "")
     name = str(preset_name).strip() if preset_name is not None else ""
@@ -73,8 +77,19 @@ def find_sources(endpoint: Mapping[str, Any], api_type: Mapping[str, Any], prese
             preset = _block(config_utils.find_preset(name, preset_type))
     append = endpoint.get(*_EXTRA)
     if isinstance(append, str) and append.strip():
-        extra = _block(config_utils.find_preset(append.strip(), preset_type))
+        extra = _added_preset(append.strip(), preset_type, endpoint_name)
     return Sources(endpoint, api_type, donor, preset, extra)
+
+
+def _added_preset(name: str, preset_type: str, endpoint_name: str) -> Mapping[str, Any]:
+    try:
+        return _block(config_utils.find_preset(name, preset_type))
+    except ConfigNotFoundError as error:
+        if not endpoint_name:
+            raise
+        raise ConfigNotFoundError(f"preset '{name}' does not exist", tried=error.tried,
+                                  file=endpoint_path(endpoint_name), json_path=_EXTRA[0],
+                                  suggestion=error.suggestion) from None
 
 
 def _donor_samplers(name: str) -> Mapping[str, Any]:
@@ -107,7 +122,7 @@ class SamplerResolver:
     def resolve(self, endpoint_name: str, endpoint: Mapping[str, Any], api_type: Mapping[str, Any],
                 preset_name: str | None) -> Samplers:
         """The sampler fields of ``endpoint`` under ``preset_name``; shared, not to be changed."""
-        sources = find_sources(endpoint, api_type, preset_name)
+        sources = find_sources(endpoint, api_type, preset_name, endpoint_name)
         key = (id(endpoint), preset_name)  # the entry keeps the object alive, so its id is not reused
         known = self._known.get(key)
         if known is not None and known[0].same_as(sources):

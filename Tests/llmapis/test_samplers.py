@@ -168,6 +168,19 @@ def test_missing_preset_names_the_places_looked_at(lab: Lab) -> None:
     assert caught.value.suggestion == "Steady"
 
 
+def test_missing_append_preset_names_the_endpoint_that_wants_it(lab: Lab) -> None:
+    lab.preset("OpenAiCompatibleApis", "Extra", {})
+    lab.endpoint("Main", {"presetSamplers": {"temperature": .4}, "appendPresetName": "Extr"})
+    with pytest.raises(ConfigNotFoundError) as caught:
+        resolve("Main", None)
+    error = caught.value
+    assert str(error).startswith("Endpoints/lab/Main.json: preset 'Extr' does not exist. Looked for: "
+                                 "Presets/OpenAiCompatibleApis/tester/Extr.json, ")
+    assert (error.file, error.json_path, error.suggestion) == (
+        "Endpoints/lab/Main.json", "appendPresetName", "Extra")
+    assert "Presets/OpenAiCompatibleApis/Extr.json" in error.tried
+
+
 def test_results_are_remembered_until_a_file_changes(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     lab.endpoint("Main", {"presetSamplers": {"temperature": .4, "odd": 1}})

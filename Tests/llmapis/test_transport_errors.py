@@ -113,6 +113,21 @@ def test_a_prompt_that_is_too_long(backend: StubBackend, transport: Transport, s
     assert ("'maxContextTokenSize'" in str(caught.value)) == hinted
 
 
+@pytest.mark.parametrize(("status", "said", "hinted"), [
+    (500, "image input is not supported - hint: you may need to provide the mmproj", True),
+    (400, "org/model is not a multimodal model", True),
+    (400, "Invalid content type. image_url is only supported by certain models.", True),
+    (400, "This model does not support image inputs", True),
+    (500, "this model is missing data required for image input", True),
+    (400, "At most 1 image(s) may be provided in one request.", False), (429, "image input is not supported", False)])
+def test_a_model_that_cannot_see(backend: StubBackend, transport: Transport, status: int, said: str,
+                                 hinted: bool) -> None:
+    backend.default = Reply(status=status, body={"error": {"message": said}})
+    with pytest.raises(BackendStatusError) as caught:
+        transport.post_json(ask(backend, single_attempt=True))
+    assert ("'acceptImages'" in str(caught.value)) == hinted
+
+
 def test_the_log_speaks_in_sentences(backend: StubBackend, transport: Transport,
                                      caplog: pytest.LogCaptureFixture) -> None:
     backend.script(Reply(status=502, body={"error": "nginx"}), Reply(body={"ok": 1}))

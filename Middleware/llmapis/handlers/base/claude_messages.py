@@ -13,6 +13,7 @@ from Middleware.llmapis.handlers.base.image_sources import image_format, looks_l
 IMAGE_NOTE = "(An image could not be processed.)"
 UNKNOWN_CALL = "unknown"  # id of a tool result that names no call
 _DATA_URI = re.compile(r"data:(image/[^;,]+)(?:;[^;,]*)*;base64", re.IGNORECASE)
+_MISNAMED = {"image/jpg": "image/jpeg"}  # clients write it, and the API refuses it
 _SNIFFED_LENGTH = 24  # base64 characters that hold the first bytes of an image
 _CHOICES = {"auto": "auto", "required": "any"}
 
@@ -113,7 +114,7 @@ def image_block(source: object) -> Block | None:
     head, _, data = source.partition(",")
     uri = _DATA_URI.fullmatch(head)
     if uri is not None:
-        return _base64_image(uri[1].lower(), data) if data else None
+        return _base64_image(_MISNAMED.get(uri[1].lower(), uri[1].lower()), data) if data else None
     if looks_like_base64(source):
         found = image_format(base64.b64decode(source[:_SNIFFED_LENGTH]))
         return _base64_image(f"image/{found or 'jpeg'}", source)

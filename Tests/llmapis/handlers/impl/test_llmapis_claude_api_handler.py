@@ -615,6 +615,7 @@ def image(media_type: str, data: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("source", "block"), [
     ("data:image/gif;base64,R0lG", image("image/gif", "R0lG")),
+    ("data:image/jpg;base64,R0lG", image("image/jpeg", "R0lG")),
     ("data:image/webp;charset=x;base64,R0lG", image("image/webp", "R0lG")),
     (PNG, image("image/png", PNG)), (UNKNOWN, image("image/jpeg", UNKNOWN)),
     ("http://h/x", {"type": "image", "source": {"type": "url", "url": "http://h/x"}}),
