@@ -8,7 +8,7 @@ from typing import Any
 
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import arguments_object, text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Message
-from Middleware.llmapis.handlers.base.image_sources import image_format, looks_like_base64
+from Middleware.llmapis.handlers.base.image_sources import image_format, looks_like_base64, without_line_breaks
 
 IMAGE_NOTE = "(An image could not be processed.)"
 UNKNOWN_CALL = "unknown"  # id of a tool result that names no call
@@ -115,6 +115,7 @@ def image_block(source: object) -> Block | None:
     uri = _DATA_URI.fullmatch(head)
     if uri is not None:
         return _base64_image(_MISNAMED.get(uri[1].lower(), uri[1].lower()), data) if data else None
+    source = without_line_breaks(source)
     if looks_like_base64(source):
         found = image_format(base64.b64decode(source[:_SNIFFED_LENGTH]))
         return _base64_image(f"image/{found or 'jpeg'}", source)

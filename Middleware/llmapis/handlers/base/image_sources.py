@@ -20,6 +20,11 @@ def image_format(data: bytes) -> str | None:
     return next((name for signature, name in _SIGNATURES if data.startswith(signature)), None)
 
 
+def without_line_breaks(source: str) -> str:
+    """Base64 as one line; several tools wrap it, and Ollama accepts that."""
+    return source.replace("\r", "").replace("\n", "") if "\n" in source else source
+
+
 def looks_like_base64(text: str) -> bool:
     return len(text) >= MIN_RAW_LENGTH and len(text) % 4 == 0 and _BASE64.fullmatch(text) is not None
 
@@ -50,5 +55,6 @@ def image_url(source: object) -> str | None:
         return None
     if source.startswith(("data:image/", "http://", "https://")):
         return source
+    source = without_line_breaks(source)
     found = raw_base64_format(source)
     return f"data:image/{found};base64,{source}" if found else None

@@ -633,6 +633,12 @@ def test_unusable_images_leave_the_text_alone(source: Any, caplog: pytest.LogCap
     assert "1 image(s)" in caplog.text and "passwd" not in caplog.text
 
 
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_base64_in_lines(line_break: str) -> None:
+    lines = line_break.join(PNG[start:start + 76] for start in range(0, len(PNG), 76)) + line_break
+    assert sent(user("a", images=[lines])) == [user([image("image/png", PNG), text_block("a")])]
+
+
 def test_usable_and_unusable_images() -> None:
     assert sent(user([text_block("a")], images=["nonsense", PNG])) == [user([image("image/png", PNG), text_block("a")])]
 

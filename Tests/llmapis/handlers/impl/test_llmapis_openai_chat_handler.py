@@ -325,6 +325,15 @@ def test_images_become_blocks() -> None:
     assert "images" not in out and message["images"] == images
 
 
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_base64_in_lines(line_break: str) -> None:
+    """As the command ``base64`` and several languages write it, and Ollama reads it."""
+    png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(100)).decode()
+    lines = line_break.join(png[start:start + 76] for start in range(0, len(png), 76)) + line_break
+    [out] = sent({"role": "user", "content": "look", "images": [lines]})
+    assert out["content"][1]["image_url"]["url"] == f"data:image/png;base64,{png}"
+
+
 def test_unusable_images_leave_the_text_alone() -> None:
     assert sent({"role": "user", "content": "a", "images": ["nonsense"]}, {"role": "tool", "content": "b",
                                                                            "images": ["https://h/x"]}) == [
