@@ -17,6 +17,7 @@ from typing import Any
 
 from Middleware.exceptions import ClientError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.streaming_utils import remove_thinking_from_text
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class ToolRound:
         yield from answer.as_text()
 
     def _read(self, text: str, last: bool) -> ToolCall | None:
-        call = self._demand.read(text)
+        call = self._demand.read(remove_thinking_from_text(text, self._llm.outcome.endpoint_config))
         if call is not None:
             self._llm.outcome.finish_reason = FINISH_REASON
         elif last:

@@ -254,6 +254,14 @@ def test_without_a_system_prompt_there_is_one_now(backend: StubBackend, node: di
     assert backend.requests[0].json["messages"][0]["content"] == demand().instructions
 
 
+def test_thinking_before_the_call_is_no_prose(lab: Lab, backend: StubBackend, stream: bool) -> None:
+    thinking = {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}
+    lab.endpoint("Main", {"apiTypeConfigFileName": "Llama", **thinking}, backend.url)
+    backend.script(say(f"<think>Köln, {{I}} guess.</think>\n\n{GOOD}", stream))
+    assert outcome(Round(stream).run()) == ("", [CALL], "tool_calls")
+    assert len(backend.requests) == 1
+
+
 def test_prose_is_drawn_again_with_the_same_request(backend: StubBackend, stream: bool,
                                                     caplog: pytest.LogCaptureFixture) -> None:
     backend.script(say("secret prose", stream, usage={"total_tokens": 1}), say(GOOD, stream, usage=USAGE))
