@@ -67,7 +67,7 @@ def text_to_keep(text: str, handler: LlmHandler) -> str:
     finish_reason = getattr(outcome, "finish_reason", None)
     if not is_cut_off_thought(text, rules, finish_reason):
         return text
-    logger.warning("Endpoint '%s': its answer is a thought without an end (finish reason: %s) and is not stored. Give "
+    logger.warning("Endpoint '%s': its answer is a thought without an end (finish reason: %s) and is not used. Give "
                    "the call more tokens, or switch thinking off for it.",
                    getattr(outcome, "endpoint_name", "") or handler.endpoint_name, finish_reason or "none")
     return ""

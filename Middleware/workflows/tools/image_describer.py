@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services.direct_calls import answer_text, raise_if_cancelled, run_together, unstreamed
+from Middleware.services.direct_calls import answer_text, raise_if_cancelled, run_together, text_to_keep, unstreamed
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.vision_cache import RecentDescriptions, recent_descriptions
 from Middleware.utilities import config_utils
@@ -58,7 +58,7 @@ class ImageDescriber:
         self._count = _count(context.config.get("lastMessagesToSendInsteadOfPrompt"))
 
     def describe(self, places: Iterable[tuple[int, str]]) -> dict[str, str]:
-        """Descriptions by image; blank ones included.
+        """Descriptions by image; blank ones included, as for a model that got no further than its thoughts.
 
         ``places`` are images with the index of their message; of an image with several the first counts. Raises
         BackendError and EarlyTerminationException.
@@ -82,7 +82,7 @@ class ImageDescriber:
                                    llm_handler=handler, stream=False)
         result = LLMDispatchService.dispatch(call, llm_takes_images=True)
         raise_if_cancelled(scope)
-        text = answer_text(result, handler, self._context.config)
+        text = text_to_keep(answer_text(result, handler, self._context.config), handler)
         if text.strip():
             self._memory.put(key, text)
         return text

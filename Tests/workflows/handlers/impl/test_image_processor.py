@@ -513,11 +513,14 @@ def test_users_share_nothing(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) ->
     assert len(lab.backend.requests) == 2
 
 
-def test_blank_answers_are_asked_for_again(lab: EngineLab) -> None:
-    lab.backend.responder = lambda request: chat_reply(" ")
-    assert run(lab, eyes(), shown("u1", RED)) == ""
+@pytest.mark.parametrize("answer", [" ", "<think>It may be"])
+@pytest.mark.parametrize("keys", [{}, {"saveVisionResponsesToDiscussionId": True}])
+def test_blank_answers_are_asked_for_again(lab: EngineLab, answer: str, keys: dict[str, Any]) -> None:
+    lab.backend.responder = lambda request: chat_reply(answer)
+    assert run(lab, eyes(**keys), shown("u1", RED), discussion_id="k1") == ""
+    next_request(lab)
     lab.backend.responder = name_image
-    assert run(lab, eyes(), shown("u1", RED)) == "red"
+    assert run(lab, eyes(**keys), shown("u1", RED), discussion_id="k1") == "red"
 
 
 def test_another_conversation_asks_anew_if_it_is_sent_along(lab: EngineLab) -> None:
