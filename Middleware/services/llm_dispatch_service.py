@@ -151,12 +151,17 @@ class _Call:
 
     # -- messages ------------------------------------------------------------------------------------------------
     def _completion_messages(self) -> list[Message]:
-        """One message more than the node says, which makes up for the open assistant message that clients append."""
+        """One message more than the node says, which makes up for the open assistant message that clients append.
+
+        With a token cap it is as many as the node says, like for chat types.
+        """
+        cap = self._token_cap()
+        if cap is not None:
+            chosen = extract_last_n_turns(self.messages, max(self.count, 1), remove_all_systems_override=True)
+            return extract_last_turns_by_estimated_token_limit(chosen, cap)
         logger.debug("Node '%s': a completion back-end is sent the newest %d + 1 messages that are not 'system'.",
                      self.context.node_name, self.count)
-        chosen = extract_last_n_turns(self.messages, self.count + 1, remove_all_systems_override=True)
-        cap = self._token_cap()
-        return chosen if cap is None else extract_last_turns_by_estimated_token_limit(chosen, cap)
+        return extract_last_n_turns(self.messages, self.count + 1, remove_all_systems_override=True)
 
     def _arrange_assistants(self, conversation: list[Message]) -> list[Message]:
         if as_flag(self.node.get("mergeConsecutiveAssistantMessages")):

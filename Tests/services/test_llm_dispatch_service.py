@@ -424,12 +424,21 @@ def test_completion_token_cap_comes_before_the_template() -> None:
     assert out["prompt"] == "<|im_start|>assistant\n2<|im_start|>user\n3<|im_end|>\n"
 
 
-@pytest.mark.parametrize(("cap", "expected"), [(1000, "0123"), (0, "3"), (3, "123")])
+@pytest.mark.parametrize(("cap", "expected"), [(1000, "123"), (0, "3"), (2, "23")])
 def test_completion_token_cap_removes_from_the_newest_messages_that_are_not_system(cap: int, expected: str) -> None:
     messages = [m("user", "old"), m("user", "0"), m("system", "s" * 3500), m("user", "1"), m("user", "2"),
                 m("system", "t"), m("user", "3")]  # one token each, but for the first system message
     prompt = dispatch(messages, last(3, lastMessagesToSendInsteadOfPromptMaxTokenSize=cap), chat=False)["prompt"]
     assert prompt == "".join(f"<|im_start|>user\n{text}<|im_end|>\n" for text in expected)
+
+
+def test_completion_token_cap_of_any_size_makes_the_count_that_of_chat_types() -> None:
+    messages = [m("user", str(number)) for number in range(5)]
+    capped = last(2, lastMessagesToSendInsteadOfPromptMaxTokenSize=1000)
+    assert [message["content"] for message in conversation(messages, capped)] == ["3", "4"]
+    prompt = dispatch(messages, capped, chat=False)["prompt"]
+    assert prompt == "<|im_start|>user\n3<|im_end|>\n<|im_start|>user\n4<|im_end|>\n"
+    assert dispatch(messages, last(2), chat=False)["prompt"] == "<|im_start|>user\n2<|im_end|>\n" + prompt
 
 
 def test_completion_clamp_counts_what_would_be_sent(caplog: pytest.LogCaptureFixture) -> None:
