@@ -124,12 +124,13 @@ class _EndpointCheck:
     # -- texts ---------------------------------------------------------------------------------------------------------
     def cleaning(self) -> Iterator[Finding]:
         content = self.content
-        tags = [isinstance(content.get(key), str) and content[key] != ""
-                for key in ("startThinkTag", "endThinkTag", "thinkTagText")]
-        if as_flag(content.get("removeThinking")) and not tags[2] and not (tags[0] and tags[1]) and not (
-                tags[1] and as_flag(content.get("expectOnlyClosingThinkTag"))):
-            yield self._at("warning", "removeThinking", "'removeThinking' is on, but the tags are missing; thinking is "
-                           "kept", "'startThinkTag' and 'endThinkTag', such as <think> and </think>")
+        start, end, legacy = (isinstance(content.get(key), str) and content[key] != ""
+                              for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
+        usable = legacy if not start and not end else start and end
+        if as_flag(content.get("removeThinking")) and not usable:
+            what = "a tag is missing" if start or end else "the tags are missing"
+            yield self._at("warning", "removeThinking", f"'removeThinking' is on, but {what}; thinking is kept",
+                           "'startThinkTag' and 'endThinkTag', such as <think> and </think>")
         for flag, text in INJECTIONS:
             if as_flag(content.get(flag)) and not content.get(text):
                 yield self._at("note", flag, f"'{flag}' has no effect, as '{text}' is empty")
