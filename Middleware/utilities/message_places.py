@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 CONTEXT = 8  # messages
 _FEWEST_TELLING = 3
+_FEWEST_STILL = 2
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,15 @@ def _resembles(noted: Sequence[str], actual: Sequence[str]) -> bool:
     if len(noted) < CONTEXT or "" in noted:
         return True
     telling = [one for one in noted[:len([one for one in actual if one])] if noted.count(one) == 1]
-    return 2 * sum(actual.count(one) == 1 for one in telling) > len(telling)
+    return (2 * sum(actual.count(one) == 1 for one in telling) > len(telling)
+            or _half_stand_still(telling, noted, actual))
+
+
+def _half_stand_still(telling: Sequence[str], noted: Sequence[str], actual: Sequence[str]) -> bool:
+    """Whether half of ``telling`` are still just as far from the message, as they are when all that one side of the
+    conversation said has changed."""
+    still = sum(one == other and one in telling for one, other in zip(noted, actual, strict=False))
+    return still >= _FEWEST_STILL and 2 * still >= len(telling)
 
 
 def _near_the_same(found: Sequence[int], hashes: Sequence[str], noted: Sequence[str]) -> int | None:

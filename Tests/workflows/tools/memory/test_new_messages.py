@@ -94,6 +94,15 @@ def test_a_text_that_is_said_again_soon_is_another_message_if_the_first_is_gone(
     assert first_new(now, ["ok"], len(now), {"ok": place_of(then, 12)}) == 0
 
 
+@pytest.mark.parametrize("at", [2, 8, 12, 20])
+@pytest.mark.parametrize("added", [0, 1, 6])
+def test_a_message_is_known_though_all_answers_before_it_have_changed(at: int, added: int) -> None:
+    """As they do when a client begins to rewrite what it shows."""
+    chat = [f"{role}{number}" for number in range(15) for role in ("u", "a")]
+    now = [text.replace("a", "A") for text in chat] + [f"m{number}" for number in range(added)]
+    assert first_new(now, [chat[at]], len(now), {chat[at]: place_of(chat, at)}) == at + 1
+
+
 def test_of_many_repeats_the_first_that_fits_counts() -> None:
     """Half of the repeats were deleted, and more came: what may be new is looked at."""
     history = [*"xyz", *"ab" * 10]
