@@ -21,6 +21,7 @@ _SLICE_SECONDS = 0.1  # how long SQLite waits by itself, deaf to a cancelled req
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 RECENCY_BONUS = 1.5
 _DAY = 86400.0
+_MOST_ROWS = 1 << 31
 
 
 def recency_score(date: object, now: datetime | None = None) -> float:
@@ -33,6 +34,11 @@ def recency_score(date: object, now: datetime | None = None) -> float:
     except (TypeError, ValueError, OverflowError):
         return 1.0
     return 1.0 + RECENCY_BONUS * math.exp(-0.01 * max(0.0, days))
+
+
+def row_limit(number: int) -> int:
+    """A number of rows as SQLite can take it."""
+    return min(max(0, number), _MOST_ROWS)
 
 
 def utc_now() -> str:

@@ -20,6 +20,10 @@ PLACES_TABLE = ("CREATE TABLE IF NOT EXISTS vector_memory_hash_places (log_id IN
                 "place TEXT NOT NULL)")
 """Where the logged messages stood, as JSON: their hashes alone do not tell equal messages apart."""
 
+FORGET = ("DELETE FROM memories_fts WHERE rowid = ?", "DELETE FROM memory_embeddings WHERE memory_id = ?",
+          "DELETE FROM memory_indexed_topics WHERE memory_id = ?")
+"""All that belongs to the memory with an id."""
+
 TABLES = (
     "CREATE TABLE IF NOT EXISTS memories (id INTEGER PRIMARY KEY, discussion_id TEXT NOT NULL, "
     "memory_text TEXT NOT NULL, date_added TEXT NOT NULL, metadata_json TEXT)",

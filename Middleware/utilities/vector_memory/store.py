@@ -16,14 +16,14 @@ from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 from Middleware.utilities.vector_memory import connection, conversion, schema
 from Middleware.utilities.vector_memory.cache import file_state
 from Middleware.utilities.vector_memory.codec import Codec, is_token
+from Middleware.utilities.vector_memory.connection import row_limit
 from Middleware.utilities.vector_memory.encrypted_index import StoredRow, index_of
 from Middleware.utilities.vector_memory.keyword_query import phrases_of, usable_weights
-from Middleware.utilities.vector_memory.keyword_search import KeywordSearch, search_ids
+from Middleware.utilities.vector_memory.keyword_search import KeywordSearch, search_present_ids
 from Middleware.utilities.vector_memory.vector_cache import vectors_of
 
 Row = dict[str, Any]
 _MOST_VALUES = 500  # in one statement; old SQLite takes 999
-_MOST_ROWS = 1 << 31
 
 
 class VectorMemories:
@@ -94,6 +94,8 @@ class VectorMemories:
         if self._tables != schema.ALL_NAMES:
             with connection.transaction(database, self._scope):
                 schema.create_tables(database)
+                if self.exists and "memories_fts" not in self._tables:
+                    conversion.write_index(database, self._codec)
             self._tables = schema.ALL_NAMES
         if self._codec.active:
             if conversion.has_clear_rows(database):
@@ -124,7 +126,7 @@ class VectorMemories:
         place = ("(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
                  if "vector_memory_hash_places" in self._tables else "NULL")
         rows = self._all("vector_memory_hash_log", f"SELECT l.message_hash, {place} FROM vector_memory_hash_log l "
-                         "ORDER BY l.timestamp DESC, l.id DESC LIMIT ?", (_count(limit),))
+                         "ORDER BY l.timestamp DESC, l.id DESC LIMIT ?", (row_limit(limit),))
         return [LoggedMessage(row[0], place_from_text(row[1])) for row in rows]
 
     def log_hash(self, message_hash: str, place: MessagePlace | None = None) -> None:
@@ -166,6 +168,8 @@ class VectorMemories:
             (self.discussion_id, encode(text), connection.utc_now(), encode(metadata)))
         number = row.lastrowid
         assert number is not None
+        for statement in schema.FORGET:  # what was known of a row that others deleted, whose id is free again
+            self._db.execute(statement, (number,))
         if index_topics:
             self._db.execute("INSERT OR IGNORE INTO memory_indexed_topics VALUES (?)", (number,))
         if not self._codec.active:
@@ -176,7 +180,7 @@ class VectorMemories:
     def keyword_search(self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None,
                        use_recency: bool = False) -> list[Row]:
         """The memories that fit the terms of ``query`` best; see ``keyword_query`` and ``keyword_search``."""
-        limit = _count(limit)
+        limit = row_limit(limit)
         search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
         if not self.exists or not search.phrases or limit < 1:
             return []
@@ -184,7 +188,7 @@ class VectorMemories:
             numbers = index_of(self.path, self._cipher).search(search, file_state(self.path), self._stored_rows,
                                                                self._codec, self._scope)
         elif "memories_fts" in self._tables:
-            numbers = connection.when_free(lambda: search_ids(self._db, search, self._scope), self._scope)
+            numbers = connection.when_free(lambda: search_present_ids(self._db, search, self._scope), self._scope)
         else:
             numbers = []
         return self.by_ids(numbers)
@@ -194,7 +198,7 @@ class VectorMemories:
         if not self.exists or "memory_embeddings" not in self._tables:
             return []
         return vectors_of(self.path, model, self._cipher).nearest(
-            vector, _count(limit), file_state(self.path), lambda: self.embeddings(model), self._scope)
+            vector, row_limit(limit), file_state(self.path), lambda: self.embeddings(model, False), self._scope)
 
     def by_ids(self, numbers: Sequence[int]) -> list[Row]:
         """The memories with these ids, in their order; missing ones are left out."""
@@ -209,7 +213,7 @@ class VectorMemories:
     def all_memories(self, limit: int = -1, offset: int = 0) -> Iterator[Row]:
         """Every memory, oldest first."""
         for row in self._all("memories", "SELECT * FROM memories ORDER BY id LIMIT ? OFFSET ?",
-                             (-1 if limit < 0 else _count(limit), _count(offset))):
+                             (-1 if limit < 0 else row_limit(limit), row_limit(offset))):
             yield self._in_clear(row)
 
     def counts(self) -> dict[str, int]:
@@ -228,16 +232,17 @@ class VectorMemories:
                                  "VALUES (?, ?, ?, ?)", rows)
         return len(rows)
 
-    def embeddings(self, model: str) -> list[tuple[int, bytes]]:
-        """Row ids and vectors, 32-bit floats as bytes, of one model."""
+    def embeddings(self, model: str, strays: bool = True) -> list[tuple[int, bytes]]:
+        """Row ids and vectors, 32-bit floats as bytes, of one model; ``strays`` are those of memories that are gone."""
+        kept = "" if strays else "AND memory_id IN (SELECT id FROM memories) "
         rows = self._all("memory_embeddings", "SELECT memory_id, vector FROM memory_embeddings WHERE model = ? "
-                         "ORDER BY memory_id", (model,))
+                         f"{kept}ORDER BY memory_id", (model,))
         return [(row[0], self._codec.decode_vector(row[1])) for row in rows]
 
     def without_embeddings(self, model: str, limit: int = 20) -> list[Row]:
         """The oldest memories that have no vector of this model."""
         rows = self._all("memories", f"SELECT m.* {self._missing} ORDER BY m.id LIMIT ?",
-                         (model, _count(limit)))
+                         (model, row_limit(limit)))
         return [self._in_clear(row) for row in rows]
 
     def count_without_embeddings(self, model: str) -> int:
@@ -292,8 +297,3 @@ class VectorMemories:
         rows = self._all("memories_fts", "SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f "
                          "JOIN memories m ON m.id = f.rowid")
         return {row[0] for row in rows if not is_token(row[2]) and conversion.holds_topics(row[1], row[2])}
-
-
-def _count(number: int) -> int:
-    """A number of rows as SQLite can take it."""
-    return min(max(0, number), _MOST_ROWS)

@@ -149,6 +149,12 @@ def test_the_log_is_read_newest_first(path: Path, asked: int, expected: list[str
 
 # -- old and foreign databases ------------------------------------------------------------------------------------
 
+def changed(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(statement)
+        database.commit()
+
+
 def test_an_old_database_is_read(path: Path) -> None:
     old_database(path, "the old mill")
     before = path.read_bytes()
@@ -168,11 +174,39 @@ def test_an_old_database_is_written(path: Path) -> None:
         assert len(memories.keyword_search("mill")) == 2 and memories.log_hashes() == ["new", "old"]
 
 
+def test_a_missing_index_is_made_with_the_next_write(path: Path, cipher: Cipher) -> None:
+    old_database(path, "the old mill")
+    changed(path, "DROP TABLE memories_fts")
+    with opened(path, cipher) as memories:
+        memories.store_chunk([item("the new mill")], None)
+        assert sorted(texts(memories.keyword_search("mill"))) == ["the new mill", "the old mill"]
+
+
+def test_the_id_of_a_memory_that_somebody_deleted_is_free(path: Path, cipher: Cipher) -> None:
+    """What the file still has of it must neither stand in the way of the next memory nor pass for its own."""
+    with opened(path, cipher) as memories:
+        memories.store_chunk([item("the mill"), item("a wrong ledger", topics=["zoo"])], None, index_topics=True)
+        memories.add_embeddings([(2, vector_to_blob([1.0]))], "m")
+        memories._db.execute("DELETE FROM memories WHERE id = 2")
+        assert memories.store_chunk([item("the inspector", topics=["zoo"])], "h") == [2]
+        assert memories.keyword_search("ledger") == memories.keyword_search("zoo") == []
+        assert texts(memories.keyword_search("inspector")) == ["the inspector"]
+        assert texts(memories.without_embeddings("m")) == ["the mill", "the inspector"]
+
+
+def test_deleted_memories_take_no_places_in_a_result(path: Path, cipher: Cipher) -> None:
+    with opened(path, cipher) as memories:
+        memories.store_chunk([item("mill mill mill"), item("mill mill"), item("the mill of Tobias"), item("-")], None)
+        memories.add_embeddings([(number, vector_to_blob([1.0, float(number)])) for number in (1, 2, 3)], "m")
+        memories._db.execute("DELETE FROM memories WHERE id < 3")
+        assert texts(memories.keyword_search("mill", 1)) == ["the mill of Tobias"]
+        assert memories.nearest([1.0, 0.0], "m", 1) == [3]
+        assert [number for number, _ in memories.embeddings("m")] == [1, 2, 3]
+
+
 def test_more_columns_do_no_harm(path: Path, cipher: Cipher) -> None:
     old_database(path, "the old mill")
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("ALTER TABLE memories ADD COLUMN mood TEXT DEFAULT 'calm'")
-        database.commit()
+    changed(path, "ALTER TABLE memories ADD COLUMN mood TEXT DEFAULT 'calm'")
     with opened(path, cipher) as memories:
         memories.store_chunk([item("the new mill")], None)
         assert [row["mood"] for row in memories.keyword_search("mill")] == ["calm", "calm"]
