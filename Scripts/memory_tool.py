@@ -41,6 +41,7 @@ from Middleware.services.discussion_catalog import catalog, export, removal  # n
 from Middleware.services.discussion_catalog.check import check  # noqa: E402
 from Middleware.services.discussion_catalog.overview import overview  # noqa: E402
 from Middleware.services.discussion_catalog.reading import ENCRYPTED, Reader  # noqa: E402
+from Middleware.services.discussion_catalog.searchable import survey  # noqa: E402
 from Middleware.services.discussion_keys import DiscussionKeys, discussion_keys  # noqa: E402
 from Middleware.services.memory_service import MemoryService  # noqa: E402
 from Middleware.utilities import config_utils  # noqa: E402
@@ -101,12 +102,23 @@ def search(session: Session) -> int:
     reader, options = session.reader(), session.options
     if options.mode != "keyword" and not options.endpoint:
         raise NotDoneError(f"--mode {options.mode} needs --endpoint, the name of an embedding endpoint.")
+    _require_sound(reader)
     found = MemoryService().search_vector_memories(
         reader.discussion.discussion_id, options.phrases, options.limit, reader.discussion.key_hash, options.weights,
         options.recency, options.dates, options.mode, options.query, options.endpoint, options.expand,
         encryption_key=reader.encryption_key)
     output.say(restore_braces(found))
     return 0
+
+
+def _require_sound(reader: Reader) -> None:
+    """Raises NotDoneError for a database that cannot be read."""
+    path = reader.discussion.database()
+    try:
+        if path is not None:
+            survey(path)
+    except sqlite3.Error as error:
+        raise NotDoneError(f"{path} cannot be searched: {error}") from None
 
 
 def check_some(session: Session) -> int:
@@ -143,7 +155,7 @@ def export_one(session: Session) -> int:
     atomic_write(target, json.dumps(content, indent=2, ensure_ascii=True).encode("ascii"), OWNER_ONLY)
     output.say(f"Discussion '{reader.discussion.discussion_id}' is in {target}, in clear.")
     for problem in content["unreadable"]:
-        output.complain(f"Exported as plain text: {problem}")
+        output.complain(f"Not exported as it should be: {problem}")
     return 1 if content["unreadable"] else 0
 
 

@@ -36,6 +36,7 @@ def make_utf8() -> None:
 
 
 def say(text: str) -> None:
+    text = text.replace("\r\n", "\n")  # people edit files on Windows, too
     print(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text), flush=True)
 
 

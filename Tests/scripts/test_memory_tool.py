@@ -159,6 +159,13 @@ def test_texts_do_not_steer_the_terminal(lab: DiscussionLab, tool: Tool) -> None
     assert "\x1b" not in tool.out and "\nnext" in tool.out
 
 
+def test_line_ends_of_windows_are_line_ends(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain")
+    (lab.root / "plain" / "state_document.md").write_bytes(b"# Mill\r\nlocked\r\n")
+    tool("show", "plain")
+    assert "# Mill\nlocked\n" in tool.out
+
+
 def test_braces_are_shown_as_the_user_wrote_them(lab: DiscussionLab, tool: Tool) -> None:
     lab.store("plain", texts=("__WILMER_L_CURLY__x__WILMER_R_CURLY__", ))
     tool("show", "plain")
@@ -233,6 +240,12 @@ def test_a_lost_index_is_noticed_and_made_anew(lab: DiscussionLab, tool: Tool) -
     assert tool("rebuild-index", "plain") == 0 and "2 memories" in tool.out
     assert tool("check", "plain") == 0
     assert tool("search", "plain", "ledger") == 0 and "Mara" in tool.out
+
+
+def test_a_damaged_database_is_no_empty_one(lab: DiscussionLab, tool: Tool) -> None:
+    lab.store("plain")
+    (lab.root / "plain" / "vector_memory.db").write_bytes(b"no database" * 100)
+    assert tool("search", "plain", "ledger") == 1 and "vector_memory.db" in tool.err and tool.out == ""
 
 
 def test_no_index_without_searchable_memories(lab: DiscussionLab, tool: Tool) -> None:

@@ -249,6 +249,14 @@ def test_export_keeps_what_cannot_be_parsed(lab: DiscussionLab) -> None:
     assert content["files"] == {"memories.json": "[broken"} and "memories.json" in content["unreadable"][0]
 
 
+def test_export_without_a_damaged_database(lab: DiscussionLab) -> None:
+    lab.store("one")
+    put(lab.root / "one" / "vector_memory.db", "no database at all")
+    content = export(lab.reader("one"))
+    assert content["files"]["chat_summary.json"] and content["vectorMemory"] is None
+    assert "vector_memory.db" in content["unreadable"][0]
+
+
 def test_export_without_the_key(lab: DiscussionLab) -> None:
     lab.store("private", KEY)
     with pytest.raises(DataKeyError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,8 +23,8 @@ VERSION = 1
 def export(reader: Reader) -> dict[str, Any]:
     """What is in the files, by their names, and the rows of the database.
 
-    A file that is no JSON, or no UTF-8, is there as text, and named in ``unreadable``. Raises DataKeyError for data
-    whose key is not at hand, OSError, and sqlite3.Error.
+    A file that is no JSON, or no UTF-8, is there as text, and named in ``unreadable``; so is a damaged database, of
+    which there is nothing. Raises DataKeyError for data whose key is not at hand, and OSError.
     """
     discussion = reader.discussion
     files: dict[str, Any] = {}
@@ -33,10 +34,13 @@ def export(reader: Reader) -> dict[str, Any]:
         if name and name not in files:  # of two folders the first counts
             files[name], problem = _content(reader, file)
             unreadable += [problem] if problem else []
-    path = discussion.database()
+    try:
+        database = _database(reader, discussion.database())
+    except sqlite3.Error as error:
+        database, unreadable = None, [*unreadable, f"{discussion.display(VECTOR_DATABASE)}: {error}"]
     return {"format": FORMAT, "version": VERSION, "discussionId": discussion.discussion_id,
             "keyFolder": discussion.key_hash, "exportedAt": datetime.now(UTC).isoformat(timespec="seconds"),
-            "files": files, "vectorMemory": None if path is None else _database(reader, path), "unreadable": unreadable}
+            "files": files, "vectorMemory": database, "unreadable": unreadable}
 
 
 def _name_in_export(reader: Reader, file: StoredFile) -> str:
@@ -58,7 +62,9 @@ def _content(reader: Reader, file: StoredFile) -> tuple[Any, str]:
     return reader.text(file.path), ""
 
 
-def _database(reader: Reader, path: str) -> dict[str, Any]:
+def _database(reader: Reader, path: str | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
     with VectorMemories(path, cipher=reader.cipher) as memories:
         rows = [{**row, "metadata": _metadata(row["metadata_json"])} for row in memories.all_memories()]
         vectors = [{"memoryId": number, "model": model, "float32": base64.b64encode(blob).decode("ascii")}

@@ -184,13 +184,11 @@ class VectorMemories:
         search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
         if not self.exists or not search.phrases or limit < 1:
             return []
-        if self._codec.active:
+        if self._codec.active or "memories_fts" not in self._tables:
             numbers = index_of(self.path, self._cipher).search(search, file_state(self.path), self._stored_rows,
                                                                self._codec, self._scope)
-        elif "memories_fts" in self._tables:
-            numbers = connection.when_free(lambda: search_present_ids(self._db, search, self._scope), self._scope)
         else:
-            numbers = []
+            numbers = connection.when_free(lambda: search_present_ids(self._db, search, self._scope), self._scope)
         return self.by_ids(numbers)
 
     def nearest(self, vector: Sequence[float], model: str, limit: int) -> list[int]:

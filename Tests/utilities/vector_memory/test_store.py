@@ -174,9 +174,11 @@ def test_an_old_database_is_written(path: Path) -> None:
         assert len(memories.keyword_search("mill")) == 2 and memories.log_hashes() == ["new", "old"]
 
 
-def test_a_missing_index_is_made_with_the_next_write(path: Path, cipher: Cipher) -> None:
+def test_a_missing_index_hides_nothing_and_is_made_with_the_next_write(path: Path, cipher: Cipher) -> None:
     old_database(path, "the old mill")
     changed(path, "DROP TABLE memories_fts")
+    with opened(path, cipher, write=False) as memories:
+        assert texts(memories.keyword_search("mill")) == ["the old mill"]
     with opened(path, cipher) as memories:
         memories.store_chunk([item("the new mill")], None)
         assert sorted(texts(memories.keyword_search("mill"))) == ["the new mill", "the old mill"]
