@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import re
+import time
 from dataclasses import dataclass, field
 
 from Middleware.models.cancel_scope import CancelScope
@@ -21,6 +22,8 @@ COMPACTOR = ".compactor.lock"
 VECTOR_DATABASE = "vector_memory.db"
 KEY_FOLDER = re.compile("[0-9a-f]{16}")
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+_TICK = 2.0  # seconds; some file systems keep time no finer
+_MOST_ROOTS = 15
 
 
 def holds_data_of_a_key(discussion_id: str) -> bool:
@@ -35,6 +38,43 @@ def holds_data_of_a_key(discussion_id: str) -> bool:
             return any(entry.is_dir() for entry in entries)
     except (OSError, ValueError):
         return False
+
+
+class FlatFiles:
+    """Finds files of old installations, which lie beside the folders of discussions, ignoring case.
+
+    There may be very many folders and no such file: the names that end like one are kept until a folder changes.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, frozenset[str]]] = {}
+
+    def find(self, folder: str, name: str) -> str | None:
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            return path
+        return find_file_ignoring_case(path) if name.lower() in self._names(folder) else None
+
+    def _names(self, folder: str) -> frozenset[str]:
+        """In lower case."""
+        try:
+            changed = os.stat(folder).st_mtime_ns
+            known = self._known.get(folder)
+            if known is not None and known[0] == changed:
+                return known[1]
+            names = frozenset(filter(_is_flat_file, map(str.lower, os.listdir(folder))))
+        except (OSError, ValueError):  # no such folder; no possible name
+            return frozenset()
+        if abs(time.time() - changed / 1e9) > _TICK:  # else the next change may look like this one
+            self._known = {**dict(list(self._known.items())[-_MOST_ROOTS:]), folder: (changed, names)}
+        return names
+
+
+def _is_flat_file(name: str) -> bool:
+    return name.endswith(".json")
+
+
+_flat_files = FlatFiles()
 
 
 @dataclass(frozen=True)
@@ -81,8 +121,7 @@ class DiscussionFolder:
         path = os.path.join(self.folder, name)
         found = find_file_ignoring_case(path)
         if found is None and not self.key_hash:
-            flat = os.path.join(os.path.dirname(self.folder), f"{self.discussion_id}_{name}")
-            found = find_file_ignoring_case(flat)
+            found = _flat_files.find(os.path.dirname(self.folder), f"{self.discussion_id}_{name}")
         return found or path
 
     def plain_file(self, name: str) -> str:

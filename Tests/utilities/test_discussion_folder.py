@@ -72,6 +72,26 @@ def test_flat_files_and_other_case(root: Path) -> None:
     assert os.path.samefile(DiscussionFolder("k1").file("memories.json"), root / "k1" / "Memories.JSON")
 
 
+def test_very_many_discussions_are_not_listed_for_each_missing_file(root: Path, monkeypatch: pytest.MonkeyPatch
+                                                                    ) -> None:
+    (root / "k1").mkdir(parents=True)
+    os.utime(root, (1_000_000_000, 1_000_000_000))
+    listed: list[str] = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: listed.append(str(folder)) or listdir(folder))
+    for _ in range(3):
+        assert DiscussionFolder("k1").file("memories.json") == str(root / "k1" / "memories.json")
+    assert listed.count(str(root)) == 1
+
+
+def test_a_flat_file_that_appears_is_found(root: Path) -> None:
+    root.mkdir()
+    os.utime(root, (1_000_000_000, 1_000_000_000))
+    assert DiscussionFolder("k1").file("memories.json") == str(root / "k1" / "memories.json")
+    (root / "K1_Memories.json").write_text("[]", encoding="utf-8")
+    assert os.path.samefile(DiscussionFolder("k1").file("memories.json"), root / "K1_Memories.json")
+
+
 def test_databases_of_old_installations(root: Path, tmp_path: Path) -> None:
     public = tmp_path / "install" / "Public"
     public.mkdir(parents=True)
