@@ -26,15 +26,19 @@ class MessagePlace:
         index: how many messages were before it; None if that is not known.
         history: a hash of all messages up to it; "" if it is not known.
         alone: no other message was like it.
+        repeats_first: it said what the first one had said, so that the first one with its text is none that has lost
+            all that was before it.
     """
 
     before: tuple[str, ...]
     index: int | None = None
     history: str = ""
     alone: bool = True
+    repeats_first: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        return {"before": list(self.before), "index": self.index, "history": self.history, "alone": self.alone}
+        return {"before": list(self.before), "index": self.index, "history": self.history, "alone": self.alone,
+                "repeatsFirst": self.repeats_first}
 
 
 class LoggedMessage(NamedTuple):
@@ -46,7 +50,8 @@ class LoggedMessage(NamedTuple):
 
 def place_of(hashes: Sequence[str], index: int) -> MessagePlace:
     """The place of the message ``index`` among messages with these hashes."""
-    return MessagePlace(_before(hashes, index), index, _history(hashes, index), hashes.count(hashes[index]) == 1)
+    return MessagePlace(_before(hashes, index), index, _history(hashes, index), hashes.count(hashes[index]) == 1,
+                        index > 0 and hashes[index] == hashes[0])
 
 
 def place_from_json(value: Any) -> MessagePlace | None:
@@ -59,7 +64,8 @@ def place_from_json(value: Any) -> MessagePlace | None:
     if not (isinstance(before, list) and all(isinstance(entry, str) for entry in before)):
         return None
     return MessagePlace(tuple(before), index if type(index) is int else None,
-                        history if isinstance(history, str) else "", value.get("alone") is not False)
+                        history if isinstance(history, str) else "", value.get("alone") is not False,
+                        value.get("repeatsFirst") is True)
 
 
 def place_from_text(text: Any) -> MessagePlace | None:
@@ -81,7 +87,8 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
         return known
     fits = {index: _fit(place.before, _before(hashes, index)) for index in found}
     best = max(fits.values())
-    if best > 0 or (best == 0 and not found[0]):  # the first one may have lost all that was before it
+    may_be_cut_off = not found[0] and not place.repeats_first
+    if best > 0 or (best == 0 and may_be_cut_off):
         return next(index for index in found if fits[index] == best)
     likely = [index for index in found if _fits_but_for_one(place.before, _before(hashes, index))]
     if likely:

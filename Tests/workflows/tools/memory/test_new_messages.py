@@ -103,6 +103,16 @@ def test_a_message_is_known_though_all_answers_before_it_have_changed(at: int, a
     assert first_new(now, [chat[at]], len(now), {chat[at]: place_of(chat, at)}) == at + 1
 
 
+def test_the_first_message_is_not_taken_for_a_later_one_with_its_text() -> None:
+    """The later one was deleted: the memory before it decides, or all of the conversation would be remembered twice."""
+    chat = ["ok", *(f"m{number}" for number in range(1, 15)), "ok", "m16"]
+    places = {chat[at]: place_from_json(place_of(chat, at).as_json()) for at in (8, 15)}
+    now = [*chat[:12], "other", "words", "follow"]
+    assert first_new(now, ["m8", "ok"], len(now), places) == 9  # type: ignore[arg-type]
+    assert first_new(chat, ["m8", "ok"], len(chat), places) == 16  # type: ignore[arg-type]
+    assert first_new(chat[15:], ["m8", "ok"], 2, places) == 0  # type: ignore[arg-type]  # again rather than never
+
+
 def test_of_many_repeats_the_first_that_fits_counts() -> None:
     """Half of the repeats were deleted, and more came: what may be new is looked at."""
     history = [*"xyz", *"ab" * 10]
@@ -115,7 +125,8 @@ def test_places_that_are_none(value: Any) -> None:
     assert place_from_json(value) is None
 
 
-@pytest.mark.parametrize("value", [{"before": ["a"]}, {"before": ["a"], "index": True, "history": 5}])
+@pytest.mark.parametrize("value", [{"before": ["a"]}, {"before": ["a"], "index": True, "history": 5},
+                                   {"before": ["a"], "repeatsFirst": 1}])
 def test_places_of_which_little_is_known(value: Any) -> None:
     assert place_from_json(value) == MessagePlace(("a",)) == place_from_json("a")
 
