@@ -88,18 +88,43 @@ def folded_up_to(messages: Sequence[Message], boundary: Boundary | None) -> int:
     """The number of messages before the boundary, which Oldest tells of already; 0 if the boundary is gone."""
     if boundary is None:
         return 0
-    index = boundary.index
-    if index is not None and index < len(messages) and _hash(messages[index]) == boundary.stored_hash:
-        return index
+    if boundary.index is not None and _stands_still(messages, boundary):
+        return boundary.index
     return next((number for number, message in enumerate(messages) if _hash(message) == boundary.stored_hash), 0)
 
 
-def told_up_to(messages: Sequence[Message], state: CompactorState, folded: Folded | None) -> int:
-    """The number of messages that Oldest tells of already; the boundary may have moved back behind that."""
-    start = folded_up_to(messages, state.boundary)
-    if folded is None or folded != folded_mark(messages, folded.index, state.oldest):
-        return start
-    return max(start, folded.index)
+def told_up_to(messages: Sequence[Message], state: CompactorState, folded: Folded | None, due: int) -> int:
+    """The number of messages that Oldest tells of already; the boundary may have moved back behind that.
+
+    Where all messages have moved, as a client has dropped the first ones, the last two folded ones tell it: the text of
+    the boundary alone may be that of others, too, and is if it comes behind those that are ``due``. No more than these
+    are taken to be told, since nobody looks at them again.
+    """
+    boundary = folded_up_to(messages, state.boundary)
+    stands = _stands_still(messages, state.boundary)
+    if folded is None or state.oldest is None or folded.summary_hash != hash_content(state.oldest[0]):
+        return boundary if stands else min(boundary, due)
+    if folded == folded_mark(messages, folded.index, state.oldest):
+        return max(boundary, folded.index) if stands else folded.index
+    if stands:
+        return boundary
+    moved = _ends_of(messages, folded)
+    if len(moved) == 1:
+        return min(moved[0], due)
+    return boundary if boundary <= due else 0
+
+
+def _stands_still(messages: Sequence[Message], boundary: Boundary | None) -> bool:
+    index = None if boundary is None else boundary.index
+    return (boundary is not None and index is not None and index < len(messages)
+            and _hash(messages[index]) == boundary.stored_hash)
+
+
+def _ends_of(messages: Sequence[Message], folded: Folded) -> list[int]:
+    """How many messages reach up to the last folded one, for each place where the last two stand."""
+    hashes = [_hash(message) for message in messages]
+    return [index + 2 for index in range(len(hashes) - 1)
+            if hashes[index:index + 2] == [folded.previous_hash, folded.stored_hash]]
 
 
 def folded_mark(messages: Sequence[Message], count: int, oldest: Pair | None) -> Folded | None:
@@ -191,7 +216,7 @@ class ContextCompaction:
             return state
         start, last = self._messages[self._sections.old], self._messages[self._sections.recent - 1]
         renewed = CompactorState((old, _hash(last)), Boundary(_hash(start), self._sections.old), state.oldest)
-        told = told_up_to(self._messages, state, self._store.folded())
+        told = told_up_to(self._messages, state, self._store.folded(), self._sections.old)
         shifted = self._messages[told:self._sections.old]
         if not shifted:
             return self._saved(renewed, told)

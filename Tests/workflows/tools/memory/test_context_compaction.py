@@ -284,6 +284,26 @@ def test_a_history_cut_at_its_head_alone_costs_one_call(lab: CompactorLab) -> No
     assert lab.files == {**before, FILES[0]: [("OLD", stored(5)), ("__boundary__", f"1:{stored(4)}")]}
 
 
+def test_a_repeated_message_at_the_boundary_is_known_where_all_have_moved(lab: CompactorLab) -> None:
+    """As when a client puts a message before all others, or drops the first ones."""
+    history = [*chat(4), said(0), *chat(9)[5:]]
+    lab.compact(history)
+    lab.compact([said(99), *history, said(9)])
+    assert lab.folds == [message_lines(chat(4)), message_lines([said(0)])]
+    lab.compact([*history[1:], *chat(13)[9:]])
+    assert lab.folds[2:] == [message_lines([said(5), said(6), said(7)])]
+
+
+def test_a_later_message_like_the_one_at_the_boundary_hides_nothing(lab: CompactorLab) -> None:
+    """All that was folded has left the window of the client since."""
+    lab.compact(chat(9))
+    later = [*chat(17)[10:], said(4), said(18)]
+    lab.compact(later)
+    assert lab.folds[1:] == [message_lines(later[:4])]
+    lab.compact([*later, said(19), said(20)])
+    assert lab.folds[2:] == [message_lines(later[4:6])]
+
+
 def test_equal_messages_are_folded_like_others(lab: CompactorLab) -> None:
     for count in (9, 11, 11, 13):
         lab.compact([said(0)] * count)
