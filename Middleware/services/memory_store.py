@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from Middleware.exceptions import UnreadableDataError
 from Middleware.utilities.discussion_files import (
@@ -71,7 +72,12 @@ class MemoryStore:
         return pairs or [], pairs is not None
 
     def append_memory(self, text: str, stored_hash: str) -> None:
-        self._write(MEMORIES_FILE, pairs_as_json([*(self._pairs(MEMORIES_FILE) or []), (text, stored_hash)]))
+        """What others have put beside the texts stays."""
+        known = self._read(MEMORIES_FILE)
+        if known is None:
+            known = []
+        pairs_in(known, self.folder.display(MEMORIES_FILE))
+        self._write(MEMORIES_FILE, [*known, *pairs_as_json([(text, stored_hash)])])
 
     def replace_memories(self, pairs: Sequence[Pair]) -> None:
         """Make ``pairs`` all there is; the memories so far are kept beside them, in ``memories.json.bak``."""
@@ -143,7 +149,7 @@ class MemoryStore:
         content = self._read(name)
         return {} if content is None else texts_in(content, self.folder.display(name))
 
-    def _read(self, name: str) -> object:
+    def _read(self, name: str) -> Any:
         return read_json(self.folder.file(name), self.folder.cipher, self.folder.display(name))
 
     def _write(self, name: str, content: object) -> None:

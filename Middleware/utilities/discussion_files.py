@@ -204,8 +204,8 @@ def read_chunks_with_hashes(path: str, encryption_key: bytes | None = None) -> l
     """
     content = read_json(path, cipher_for(encryption_key))
     if content is None:
-        ensure_json_file_exists(path, encryption_key=encryption_key)
-    return pairs_in(content or [], os.path.basename(path)) if content is not None else []
+        content = ensure_json_file_exists(path, encryption_key=encryption_key)
+    return pairs_in(content, os.path.basename(path))
 
 
 def write_chunks_with_hashes(chunks: Iterable[Pair], path: str, overwrite: bool = False,
@@ -213,8 +213,10 @@ def write_chunks_with_hashes(chunks: Iterable[Pair], path: str, overwrite: bool 
     """Append to what is in the file, or replace it. Raises UnreadableDataError if the file holds something else."""
     cipher = cipher_for(encryption_key)
     content = read_json(path, cipher)
-    known = [] if content is None else pairs_in(content, os.path.basename(path))
-    write_json(path, pairs_as_json([*([] if overwrite else known), *chunks]), cipher, mode)
+    if content is None:
+        content = []
+    pairs_in(content, os.path.basename(path))
+    write_json(path, [*([] if overwrite else content), *pairs_as_json(chunks)], cipher, mode)
 
 
 def update_chunks_with_hashes(chunks: Iterable[Pair], path: str, mode: str = "append",

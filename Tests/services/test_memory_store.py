@@ -55,6 +55,15 @@ def test_memories(root: Path, store: MemoryStore) -> None:
     assert [entry["text_block"] for entry in backup] == ["a", "b"]
 
 
+def test_what_stands_beside_the_texts_stays(root: Path, store: MemoryStore) -> None:
+    store.append_memory("one", "h1")
+    path = root / "k1" / "memories.json"
+    path.write_text('[{"hash": "h1", "text_block": "one", "note": {"by": "me", "weight": 3}}]', encoding="utf-8")
+    store.append_memory("two", "h2")
+    assert json.loads(path.read_text("utf-8")) == [
+        {"hash": "h1", "text_block": "one", "note": {"by": "me", "weight": 3}}, {"text_block": "two", "hash": "h2"}]
+
+
 def test_summary(root: Path, store: MemoryStore) -> None:
     store.save_summary("first", "1")
     assert not (root / "k1" / "chat_summary.json.bak").exists()
@@ -138,6 +147,16 @@ def test_unreadable_files_count_as_absent_and_stay(root: Path, store: MemoryStor
         with pytest.raises(UnreadableDataError):
             write()
     assert {path.read_text(encoding="utf-8") for path in folder.iterdir()} == {"{broken"}
+
+
+@pytest.mark.parametrize("content", ["{}", '""', "0"])
+def test_an_empty_something_is_no_list(root: Path, store: MemoryStore, content: str) -> None:
+    path = root / "k1" / "memories.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(UnreadableDataError):
+        store.append_memory("a", "1")
+    assert path.read_text(encoding="utf-8") == content
 
 
 def test_files_of_a_key(root: Path) -> None:

@@ -78,6 +78,7 @@ def test_case_of_the_name_does_not_count(path: Path) -> None:
 
 @pytest.mark.parametrize("content, problem", [
     (b'[\n{"text_block": "a",\n', "line 3"), (b"", "empty"), (b'{"a": 1}', "list was expected"),
+    (b"{}", "list was expected"), (b'""', "list was expected"), (b"false", "list was expected"),
     (b'[{"text_block": 1, "hash": "x"}]', "entry 1"), (b'[{"text_block": "a"}]', "entry 1")])
 def test_other_content_is_reported_and_never_replaced(path: Path, content: bytes, problem: str) -> None:
     path.parent.mkdir()
@@ -88,6 +89,14 @@ def test_other_content_is_reported_and_never_replaced(path: Path, content: bytes
         with pytest.raises(UnreadableDataError, match="left as it is"):
             f.write_chunks_with_hashes(PAIRS, str(path), overwrite)
     assert path.read_bytes() == content
+
+
+def test_appending_keeps_what_stands_beside_the_texts(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b'[{"note": 3, "text_block": "a", "hash": "x"}]')
+    f.write_chunks_with_hashes([("b", "y")], str(path))
+    assert json.loads(path.read_bytes()) == [{"note": 3, "text_block": "a", "hash": "x"},
+                                             {"text_block": "b", "hash": "y"}]
 
 
 def test_a_list_where_an_object_belongs(path: Path) -> None:
