@@ -135,8 +135,10 @@ class VectorMemories:
             self._insert_hash(message_hash, place)
 
     def _insert_hash(self, message_hash: str, place: MessagePlace | None) -> None:
-        row = self._db.execute("INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) "
-                               "VALUES (?, ?, ?)", (self.discussion_id, message_hash, connection.utc_now()))
+        # A clock may have been set back, or been wrong; what comes later must count as newer all the same.
+        row = self._db.execute("INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) SELECT "
+                               "?, ?, max(?, coalesce((SELECT max(timestamp) FROM vector_memory_hash_log), ''))",
+                               (self.discussion_id, message_hash, connection.utc_now()))
         if place is not None:
             self._db.execute("INSERT OR REPLACE INTO vector_memory_hash_places VALUES (?, ?)",
                              (row.lastrowid, json.dumps(place.as_json())))

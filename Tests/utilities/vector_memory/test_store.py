@@ -147,6 +147,17 @@ def test_the_log_is_read_newest_first(path: Path, asked: int, expected: list[str
         assert memories.log_hashes(asked) == expected
 
 
+def test_the_log_grows_in_order_whatever_the_clock_says(path: Path) -> None:
+    with opened(path) as memories:
+        memories.log_hash("a")
+        stamp, = memories._db.execute("SELECT timestamp FROM vector_memory_hash_log").fetchone()
+        assert stamp <= connection.utc_now()
+        memories._db.execute("UPDATE vector_memory_hash_log SET timestamp = '2999-01-01T00:00:00+00:00'")
+        memories.log_hash("b")
+        memories.store_chunk([item("the mill")], "c")
+        assert memories.log_hashes() == ["c", "b", "a"]
+
+
 # -- old and foreign databases ------------------------------------------------------------------------------------
 
 def changed(path: Path, statement: str) -> None:
