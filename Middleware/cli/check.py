@@ -36,7 +36,8 @@ def main(words: Sequence[str] = ()) -> int:
     parser = build_command_parser(program_name("check"), DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--online", action="store_true",
-                        help="also ask the servers of the checked users' endpoints whether they answer")
+                        help="also ask the LLM servers whether they answer: those of the users that are named, else "
+                             "those of the current one")
     parser.add_argument("--strict", action="store_true", help="warnings, too, make the exit status 1")
     arguments, options = parse_command_arguments(parser, words)
     words = _users_without_flag(arguments, options)
@@ -93,12 +94,21 @@ def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str |
     found += check_modes(result.paths, result.endpoints)
     found += check_test_files(path for file, path in result.paths.items() if file.endswith(TEST_SUFFIX))
     if options.online:
-        servers = origins(result.used_endpoints)
-        say(f"Asking {len(servers)} server(s) whether they answer: {', '.join(servers) or 'none'}", error_stream=True)
+        whose = names or _served(result)
+        servers = origins({file: content for user in whose for file, content in
+                           result.used_endpoints.get(user, {}).items()})
+        say(f"Asking {len(servers)} server(s) of {', '.join(whose)} whether they answer: "
+            f"{', '.join(servers) or 'none'}", error_stream=True)
         found += probe(servers)
     result.add([*found, *_spellings()])
     root = config_utils.get_root_config_directory()
     return result, Summary(root, result.files, result.users, time.monotonic() - started, options.online)
+
+
+def _served(result: CheckResult) -> Sequence[str]:
+    """Whom a start with the same command line serves: the current user; all users, if nobody is."""
+    current = (users.current_user() or "").casefold()
+    return [user for user in result.users if user.casefold() == current] or result.users
 
 
 def _spellings() -> Iterator[Finding]:

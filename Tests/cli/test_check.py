@@ -311,6 +311,22 @@ def test_servers_are_asked(tmp_path: Path, live: int, dead: int) -> None:
     assert "hunter2" not in str(Page.seen) + ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize(("current", "words", "asked"), [
+    ("BOB", [], "bob"), ("BOB", ["alice"], "alice"), (None, [], "both")])
+def test_without_names_the_servers_of_the_current_user_are_asked(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str], dead: int, current: str | None, words: list[str],
+        asked: str) -> None:
+    write_tree(tmp_path, put("Users/bob.json", {"endpointConfigsSubDirectory": "bobs"}),
+               put("Users/_current-user.json", {"currentUser": current} if current else {}),
+               changed(ENDPOINT, endpoint=f"http://127.0.0.1:{dead}/a"),
+               changed(SPARE, endpoint=f"http://127.0.0.1:{dead}/b"),
+               put("Endpoints/bobs/Main.json", {"endpoint": "http://no-such-host.invalid",
+                                                "apiTypeConfigFileName": "Chat"}))
+    told = told_of(capsys, "--PublicDirectory", str(tmp_path), "--online", *words)
+    assert (f"127.0.0.1:{dead} refuses" in told) == (asked in ("alice", "both"))
+    assert ("no-such-host.invalid has" in told) == (asked in ("bob", "both"))
+
+
 def test_servers_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         write_tree(tmp_path, changed(ENDPOINT, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}"),

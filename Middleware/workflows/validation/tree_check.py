@@ -38,7 +38,7 @@ class CheckResult:
         workflows: the workflows that each of them reaches, by how messages name their files.
         paths: of all files that were read, by how messages name them.
         endpoints: the content of all endpoint files that were read.
-        used_endpoints: that of those which the users can name.
+        used_endpoints: that of those which each of the users can name.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -47,7 +47,7 @@ class CheckResult:
     workflows: dict[str, dict[str, LoadedWorkflow]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     endpoints: dict[str, Any] = field(default_factory=dict)
-    used_endpoints: dict[str, Any] = field(default_factory=dict)
+    used_endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, findings: Iterable[Finding]) -> None:
         """Findings of other checks, each in its place."""
@@ -189,9 +189,9 @@ class TreeCheck:
         known = {finding.json_path for _, finding in self._found if finding.file == file.display}
         self._add(self._locate(check.memory(known)), user)
         self._named(user, lookups, tree)
-        self._used_endpoints(tree)
+        self.result.used_endpoints[user] = dict(self._used_endpoints(tree))
 
-    def _used_endpoints(self, tree: Tree) -> None:
+    def _used_endpoints(self, tree: Tree) -> Iterator[tuple[str, Any]]:
         """Those in the current user's folder; texts of workflows may name any of them."""
         try:
             folder = endpoint_candidate("x")[:-1]
@@ -200,7 +200,7 @@ class TreeCheck:
         for file in tree.of_kind("endpoint"):
             parts = tuple(file.display.casefold().split("/")[:-1])
             if parts == tuple(part.casefold() for part in folder):
-                self.result.used_endpoints[file.display] = self._source(file).content
+                yield file.display, self._source(file).content
 
     def _workflows(self, user: str, check: UserCheck, lookups: Lookups, tree: Tree) -> None:
         files = [file.display for file in tree.of_kind("workflow")]
