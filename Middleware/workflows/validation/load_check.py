@@ -5,6 +5,7 @@ A request that fails before it reaches a workflow has what leads there checked: 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 CURRENT_USER = KINDS["current-user"]
+_TYPE_OF_NODE = re.compile(r"(nodes)?\[\d+\]\.type")
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class LoadCheck:
     def check(self, loaded: LoadedWorkflow, registry: Registry) -> None:
         """Check ``loaded`` unless that was done. Belongs inside the request: the user's settings count."""
         self._look(_Subject(id(loaded.nodes), loaded.display, loaded.nodes),
-                   lambda lookups: check_workflow(loaded, registry, lookups))
+                   lambda lookups: [finding for finding in check_workflow(loaded, registry, lookups)
+                                    if not _is_told_by_run(finding)])
 
     def explain(self, file: str = "") -> None:
         """Check what leads to a workflow, for a request that failed. Belongs inside the request.
@@ -182,6 +185,11 @@ class LoadCheck:
             _make_room(self._told, self._size)
             told = self._told[user, file] = _Told(version)
         return told
+
+
+def _is_told_by_run(finding: Finding) -> bool:
+    """Whether it is about the type of a node that runs all the same: the run itself warns of that."""
+    return finding.severity == "warning" and _TYPE_OF_NODE.fullmatch(finding.json_path) is not None
 
 
 def _version(display: str) -> object:
