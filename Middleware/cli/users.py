@@ -14,12 +14,13 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config_keys.user import USER
-from Middleware.utilities.config_paths import missing_folder
+from Middleware.utilities.config_paths import meant_folder, missing_folder
 from Middleware.utilities.path_utils import split_name
 
 DEFAULT_PORT: int = USER["port"].default
 SEVERAL_USERS_PORT = 5050
 MAX_NAMED = 12
+NAME_CONFIGS = "Name the folder that holds 'Users', 'Endpoints' and the others with --ConfigDirectory."
 _USER_TOKEN = re.compile(r"<user>[/\\]*")
 
 
@@ -51,15 +52,16 @@ def _folder_problem() -> str:
     root = config_utils.get_root_config_directory()
     if os.path.isdir(os.path.join(root, "Users")):
         return ""
-    path = os.path.abspath(root)
-    below = os.path.join(path, "Configs")
-    hint = f"Did you mean {below}?" if os.path.isdir(os.path.join(below, "Users")) else (
-        "Name the folder that holds 'Users', 'Endpoints' and the others with --ConfigDirectory.")
-    if os.path.isdir(root):
-        return f"The configuration folder {path} holds no folder 'Users'. {hint}"
+    path, meant = os.path.abspath(root), meant_folder(root)
     missing, flag = missing_folder(root)
+    if flag == "--PublicDirectory" and meant:
+        return f"There is no folder {missing}. Did you mean --PublicDirectory {meant}?"
     if flag == "--PublicDirectory":
         return f"There is no folder {missing}. Name the folder that holds 'Configs' with --PublicDirectory."
+    is_below = meant.startswith(path + os.sep)
+    hint = " ".join([*([] if is_below else [NAME_CONFIGS]), *([f"Did you mean {meant}?"] if meant else [])])
+    if os.path.isdir(root):
+        return f"The configuration folder {path} holds no folder 'Users'. {hint}"
     return f"There is no configuration folder {path}. {hint}"
 
 

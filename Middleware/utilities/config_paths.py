@@ -50,10 +50,37 @@ def get_root_config_directory() -> str:
 def missing_folder(root: str) -> tuple[str, str]:
     """Of a config root that does not exist: the absolute path of the uppermost folder that a flag names and that is
     missing, and the flag to correct."""
-    public = get_root_public_directory()
-    if clean_directory(instance.CONFIG_DIRECTORY) or not clean_directory(instance.PUBLIC_DIRECTORY):
+    if not _is_public_given():
         return os.path.abspath(root), "--ConfigDirectory"
+    public = get_root_public_directory()
     return os.path.abspath(root if os.path.isdir(public) else public), "--PublicDirectory"
+
+
+def meant_folder(root: str) -> str:
+    """What the flag that led to this config root should have named, if a level more or less leads to a configuration.
+
+    An absolute path; empty if ``root`` holds one itself, or if there is none near.
+    """
+    if _holds_users(root):
+        return ""
+    named = os.path.abspath(get_root_public_directory() if _is_public_given() else root)
+    above = os.path.dirname(named)
+    near = [os.path.join(named, "Configs"), os.path.join(named, "Public", "Configs"), named, above]
+    if os.path.basename(named).casefold() == "configs":
+        near.append(os.path.join(above, "Public", "Configs"))
+    found = [folder for folder in near if _holds_users(folder)]
+    if _is_public_given():
+        found = [os.path.dirname(folder) for folder in found if os.path.basename(folder).casefold() == "configs"]
+    return next(iter(found), "")
+
+
+def _is_public_given() -> bool:
+    """Whether the config root follows from ``--PublicDirectory``."""
+    return bool(not clean_directory(instance.CONFIG_DIRECTORY) and clean_directory(instance.PUBLIC_DIRECTORY))
+
+
+def _holds_users(folder: str) -> bool:
+    return os.path.isdir(os.path.join(folder, "Users"))
 
 
 def get_default_logging_directory() -> str:

@@ -136,6 +136,13 @@ def test_the_missing_folder_and_its_flag(words: tuple[str, ...], missing: str, f
         f"{missing}: error: there is no such folder\n    Expected: {flag} with the path of the folder")
 
 
+def test_the_folder_above_the_configuration(alices_public: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["--ConfigDirectory", str(alices_public)]) == 1
+    out = capsys.readouterr().out
+    assert out.count("error") == 2 and ": error: the folder holds no folder 'Users'\n" in out
+    assert f"Did you mean '{alices_public / 'Configs'}'?" in out
+
+
 @pytest.mark.skipif(os.path.normcase("A") == "a" or sys.platform == "darwin", reason="any case names the same file")
 def test_another_spelling_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree(tmp_path, changed(USER, endpointConfigsSubDirectory="HOME"))

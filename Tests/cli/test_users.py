@@ -93,6 +93,22 @@ def test_another_folder(config, tmp_path):
         users.check_users()
 
 
+@pytest.mark.parametrize(("flag", "named", "meant"), [
+    ("--ConfigDirectory", ".", "Public/Configs"), ("--ConfigDirectory", "Configs", "Public/Configs"),
+    ("--ConfigDirectory", "Public/Configs/Users", "Public/Configs"), ("--PublicDirectory", ".", "Public"),
+    ("--PublicDirectory", "Configs", "Public"), ("--PublicDirectory", "Public/Configs", "Public"),
+    ("--PublicDirectory", "Public/Configs/Users", "Public"), ("--PublicDirectory", "Public/logs", "")])
+def test_a_folder_near_the_one_that_is_meant(config, tmp_path, flag, named, meant):
+    (tmp_path / "Public").mkdir()
+    config.path.rename(tmp_path / "Public" / "Configs")
+    instance.CONFIG_DIRECTORY = str(tmp_path / named) if flag == "--ConfigDirectory" else None
+    instance.PUBLIC_DIRECTORY = str(tmp_path / named) if flag == "--PublicDirectory" else None
+    with pytest.raises(StartError) as error:
+        users.check_users()
+    shown = f"{flag} {tmp_path / meant}" if flag == "--PublicDirectory" else str(tmp_path / meant)
+    assert str(error.value).endswith(f" Did you mean {shown}?" if meant else " with --PublicDirectory.")
+
+
 def test_case_of_a_user_file_does_not_matter(config):
     config.user("alice")
     instance.USERS = ["ALICE"]

@@ -17,6 +17,7 @@ from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
+from Middleware.utilities.config_paths import meant_folder, missing_folder
 from Middleware.workflows.validation.findings import Finding
 
 PASSED, FAILED, WRONG = 0, 1, 2
@@ -38,8 +39,12 @@ def _main(arguments: argparse.Namespace) -> int:
     instance.CONFIG_DIRECTORY = config_utils.clean_directory(arguments.ConfigDirectory) or instance.CONFIG_DIRECTORY
     instance.PUBLIC_DIRECTORY = config_utils.clean_directory(arguments.PublicDirectory) or instance.PUBLIC_DIRECTORY
     root = config_utils.get_root_config_directory()
-    if not os.path.isdir(root):
-        return _refuse(f"there is no configuration folder {os.path.abspath(root)}")
+    meant = meant_folder(root)
+    if meant or not os.path.isdir(root):
+        path, flag = missing_folder(root)
+        hint = f". Did you mean {flag} {meant}?" if meant else ""
+        return _refuse(f"the configuration folder {path} holds no folder 'Users'{hint}" if os.path.isdir(path)
+                       else f"there is no configuration folder {path}{hint}")
     started = time.perf_counter()
     try:
         tests, findings = _read(test_files(arguments.paths))

@@ -9,7 +9,7 @@ from typing import Any
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_paths import missing_folder
+from Middleware.utilities.config_paths import meant_folder, missing_folder
 from Middleware.utilities.config_places import endpoint_candidate
 from Middleware.utilities.config_users import find_user_file
 from Middleware.utilities.config_workflows import LoadedWorkflow, load_workflow
@@ -119,9 +119,9 @@ class TreeCheck:
 
     def run(self) -> CheckResult:
         root = config_utils.get_root_config_directory()
-        if not os.path.isdir(root):
-            missing, flag = missing_folder(root)
-            self.result.findings = [Finding("error", missing, "", None, "there is no such folder", _EXPECTED[flag])]
+        meant = meant_folder(root)
+        if meant or not os.path.isdir(root):
+            self.result.findings = [_no_configuration(root, meant)]
             return self.result
         tree = self._tree = read_tree(root, self._only)
         self._known_users = tree.users()
@@ -246,6 +246,13 @@ class TreeCheck:
             yield from check_workflow(load_workflow(name, folder or "."), self._registry, lookups)
         except ConfigurationError:  # reported at the file
             return
+
+
+def _no_configuration(root: str, meant: str) -> Finding:
+    """``meant``: the folder near that should have been named, if there is one."""
+    missing, flag = missing_folder(root)
+    message = "the folder holds no folder 'Users'" if os.path.isdir(missing) else "there is no such folder"
+    return Finding("error", missing, "", None, message, _EXPECTED[flag], meant)
 
 
 def _variables(content: Any) -> Iterator[str]:

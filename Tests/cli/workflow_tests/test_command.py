@@ -257,6 +257,10 @@ def test_another_configuration_can_be_named(two, capsys, tmp_path):
     status, _, err = run(capsys, "--ConfigDirectory", str(tmp_path / "nowhere"))
     assert status == 2 and "there is no configuration folder" in err
 
+    other.rename(tmp_path / "Configs")
+    status, _, err = run(capsys, "--ConfigDirectory", str(tmp_path))
+    assert status == 2 and f"Did you mean --ConfigDirectory {tmp_path / 'Configs'}?" in err
+
 
 @pytest.mark.parametrize("jobs", ["1", "3", "16"])
 def test_the_output_does_not_depend_on_how_many_run_at_a_time(two, capsys, jobs):
