@@ -47,7 +47,8 @@ class PromptCategorizationService:
                 answer = answer.get("content")
             category = match_category(UNKNOWN if answer is None else str(answer), list(routing))
             if category:
-                logger.info("Category %s, found at attempt %d of %d", category, attempt, attempts)
+                logger.log(logging.INFO if attempt > 1 else logging.DEBUG,  # the choice is told with its workflow
+                           "Category %s, found at attempt %d of %d", category, attempt, attempts)
                 return category
             sensitive_log(logger, logging.DEBUG, "No category is named in: %s", answer)
         logger.warning("Workflow %s named none of the categories in %d attempt(s): %s", workflow, attempts,

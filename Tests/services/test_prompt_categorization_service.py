@@ -155,6 +155,10 @@ def test_the_verdict_is_logged_without_the_answer(lab: Lab, caplog: pytest.LogCa
     warning = caplog.records[-1].getMessage()
     assert caplog.records[-1].levelno == logging.WARNING and "diary" not in caplog.text
     assert all(word in warning for word in ("Categorize", "RECIPES, OTHER", "3"))
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        chosen("recipes")
+    assert caplog.text == ""  # who runs the workflow tells of the choice
 
 
 def test_a_failing_categorization_fails_the_request(lab: Lab) -> None:
