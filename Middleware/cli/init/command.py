@@ -105,10 +105,10 @@ def _set_up(wishes: Wishes, person: Person) -> tuple[Choice, Written]:
         _settle_existing(wishes.user or DEFAULT_USER, person)  # before anything is looked for
     found = _search(wishes, person)
     server, model = _choose(_usable(found), wishes, person)
-    user = _settle_existing(wishes.user or person.user(), person)
+    user, is_new = _settle_existing(wishes.user or person.user(), person)
     closer = look_closer(server.kind, model, lambda name: _show(server, name))
     choice = Choice(server, closer, user, wishes.port or port_for(found))
-    written = write(make_plan(choice), user)
+    written = write(make_plan(choice), user, is_new)
     config_utils.reset_config_store()
     return choice, written
 
@@ -155,14 +155,14 @@ def _address(text: str) -> str:
                          "http://192.168.1.20:11434. Nothing was written.") from error
 
 
-def _settle_existing(name: str, person: Person) -> str:
-    """The user to write: this one, or another if nothing of an existing one is to be replaced. Raises StartError or
-    Stopped."""
+def _settle_existing(name: str, person: Person) -> tuple[str, bool]:
+    """The user to write: this one, or another if nothing of an existing one is to be replaced; and whether there is
+    nothing of the user yet. Raises StartError or Stopped."""
     while True:
         user = as_spelled(name)
         existing = existing_files(user)
         if not existing:
-            return user
+            return user, True
         more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
         what = f"There is a user '{user}' already ({existing[0]}{more})"
         if not person.is_asked:
@@ -170,7 +170,7 @@ def _settle_existing(name: str, person: Person) -> str:
                              f"{output.init_command('--user', other_name(user))}")
         name = person.other_user(what, other_name(user))
         if name == REPLACE:
-            return user
+            return user, False
 
 
 def _show(server: Server, name: str) -> Reply:

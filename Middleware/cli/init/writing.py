@@ -22,6 +22,10 @@ _NAME = re.compile(r"[^\W_][\w-]*")
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 
 
+class _Taken(Exception):
+    """The new user's file is there already."""
+
+
 @dataclass
 class Written:
     """What was written: paths below the config folder.
@@ -70,9 +74,10 @@ def current_user() -> str | None:
         return None
 
 
-def write(plan: Plan, user: str) -> Written:
+def write(plan: Plan, user: str, is_new: bool) -> Written:
     """Write all files, and make ``user`` the current one at last. Files that are replaced stay under another name.
 
+    ``is_new``: there was nothing of this user when somebody last looked, and nobody agreed to replace anything.
     Raises StartError with everything as it was.
     """
     previous = current_user()
@@ -82,8 +87,12 @@ def write(plan: Plan, user: str) -> Written:
     everything = {**plan.shipped, **plan.files, CURRENT_USER: current}
     folders = {folder for path in everything for folder in _missing_folders(_path(path))}
     try:
+        if is_new:
+            _claim(f"Users/{user}.json", plan, undo)
         for path, data in everything.items():
             _write_one(path, data, done, undo)
+    except _Taken:
+        raise StartError(f"There is a user '{user}' by now: another init was faster. Nothing was written.") from None
     except BaseException as error:
         _take_back(undo, done.kept, folders)
         if isinstance(error, OSError):
@@ -92,6 +101,19 @@ def write(plan: Plan, user: str) -> Written:
         raise
     done.shipped, done.files = list(plan.shipped), [*plan.files, CURRENT_USER]
     return done
+
+
+def _claim(path: str, plan: Plan, undo: list[tuple[str, bytes | None]]) -> None:
+    """Write the user's own file before all others: of several processes that do so at a time one succeeds."""
+    target = _path(path)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    except FileExistsError:
+        raise _Taken from None
+    undo.append((target, None))
+    with open(descriptor, "wb") as file:
+        file.write(plan.files[path])
 
 
 def _write_one(path: str, data: bytes, done: Written, undo: list[tuple[str, bytes | None]]) -> None:

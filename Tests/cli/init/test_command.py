@@ -565,6 +565,21 @@ def test_an_end_after_everything_was_written_does_not_deny_it(
     assert "othing was written" not in text
 
 
+def test_of_two_at_the_same_time_one_writes(lab: Lab, ollama: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_closer, files = command.look_closer, {}
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(command, "look_closer", look_closer)
+        assert lab.init("--yes", "--backend", ollama.url, "--model", "llama3.2:3b")[0] == 0
+        files.update(lab.files())
+        return look_closer(*arguments)
+
+    monkeypatch.setattr(command, "look_closer", slow)
+    status, text = lab.init("--yes", "--backend", ollama.url, "--model", "qwen3:14b")
+    assert (status, lab.files()) == (1, files)
+    assert text.endswith("ERROR: There is a user 'me' by now: another init was faster. Nothing was written.\n")
+
+
 @pytest.mark.parametrize("moment", range(1, 40, 3))
 def test_an_end_while_files_are_written_leaves_none(
         lab: Lab, ollama: StubBackend, answers: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch,
