@@ -12,6 +12,8 @@ from Middleware.api.private_logs import PrivacyFilter
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.path_utils import safe_join
 
+logger = logging.getLogger(__name__)
+
 LINE_FORMAT = "[%(asctime)s] %(levelname)s [%(user)s] [%(name)s.%(funcName)s:%(lineno)d] %(message)s"
 DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
 FILE_NAME = "wilmerai.log"
@@ -100,12 +102,23 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     logging.getLogger("waitress").setLevel(  # it repeats, without an id, which clients have left
         logging.NOTSET if root.level <= logging.DEBUG else max(root.level, logging.WARNING))
+    if not level and not _level_named(_wanted_level(None)):
+        logger.warning("The environment variable %s is %r, which is no level; INFO is used. Expected: DEBUG, INFO, "
+                       "WARNING or ERROR.", LEVEL_VARIABLE, os.environ[LEVEL_VARIABLE])
 
 
 def log_level(name: str | None = None) -> int:
     """The number of a level name; the environment's if None; INFO if that is no level."""
-    wanted = (name or os.environ.get(LEVEL_VARIABLE) or "INFO").strip().upper()
-    return logging.getLevelNamesMapping().get(wanted, logging.INFO)
+    return _level_named(_wanted_level(name)) or logging.INFO
+
+
+def _wanted_level(name: str | None) -> str:
+    return (name or os.environ.get(LEVEL_VARIABLE, "")).strip().upper() or "INFO"
+
+
+def _level_named(name: str) -> int:
+    """0 for what is no level, and for NOTSET: everything is logged by the name DEBUG only."""
+    return logging.getLevelNamesMapping().get(name, logging.NOTSET)
 
 
 def _file_handler(directory: str) -> RotatingFileHandler:

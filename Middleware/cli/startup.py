@@ -129,7 +129,7 @@ def configure(arguments: LaunchArguments) -> None:
         raise StartError(f"Cannot write log files in {directory}: {error}. Choose another folder with "
                          "--LoggingDirectory.") from error
     logger.info("WilmerAI %s, Python %s, users: %s, concurrency: %s per %s, waiting at most %g s", VERSION,
-                platform.python_version(), ", ".join(users.configured_users()) or "the current one",
+                platform.python_version(), _served_users(),
                 instance.CONCURRENCY_LIMIT or "unlimited", instance.CONCURRENCY_LEVEL, instance.CONCURRENCY_TIMEOUT)
     names: list[str | None] = [*users.configured_users()]
     for user in names or [None]:
@@ -157,19 +157,24 @@ def describe(launch: Launch) -> list[str]:
     locks = _data_directory(config_utils.get_lock_database_directory, instance.USER_LEVEL_SQLITE_DIRECTORY,
                             os.path.join(public, "SqlLiteDBs"))
     log_folder = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else f"{instance.LOGGING_DIRECTORY} (off)"
-    names = users.configured_users() or [f"{users.current_user()} (from Users/_current-user.json)"]
     base = url_of(launch.host, launch.port)
     lines = [f"WilmerAI {VERSION}",
              f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",
              f"  Conversations:  {conversations}",
              f"  Lock databases: {locks}",
              f"  Log files:      {log_folder}",
-             f"  Users:          {', '.join(names)}",
+             f"  Users:          {_served_users()}",
              f"  Listening on:   {launch.host}, port {launch.port}: {base}"]
     if others := urls_elsewhere(launch.address, launch.port):
         lines.append(f"  Other devices:  {', '.join(others)}")
     lines += access_notes.describe(launch.address)
     return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if launch.demo else demo.elsewhere())
+
+
+def _served_users() -> str:
+    """The configured users, else the current one and what says so; under a WSGI host there may be neither."""
+    current = users.current_user()
+    return ", ".join(users.configured_users()) or (f"{current} (from Users/_current-user.json)" if current else "none")
 
 
 def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:

@@ -165,7 +165,8 @@ def _check_current_user() -> None:
     try:
         user = config_utils.get_current_username()
     except (ConfigurationError, OSError, ValueError) as error:
-        raise StartError(f"No --User was given, and the current user cannot be read: {error}") from error
+        raise StartError(f"No --User was given, and the current user cannot be read: {error}"
+                         f"{existing_users_hint('')}") from error
     try:
         config_utils.get_user_config_for(user)
     except (ConfigurationError, OSError, ValueError) as error:

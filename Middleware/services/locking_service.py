@@ -106,7 +106,8 @@ class LockingService:
             if database.exists:
                 database.delete_dead(self.session_id)
         except (*_FAILURES, ConfigurationError, OSError) as error:
-            logger.warning("Old locks of user %s cannot be deleted: %s", user or "(current)", error)
+            whose = f"user {user}" if user else "the current user"
+            logger.warning("Old locks of %s cannot be deleted: %s", whose, error)
 
     # -- which file ----------------------------------------------------------------------------------------------
     def _database(self, user: str | None) -> LockDatabase:

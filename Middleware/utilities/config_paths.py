@@ -13,6 +13,22 @@ _INSTALL_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abs
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 
 
+class _ToldPaths:
+    """Which directories of another system were complained about: each is looked up at every request."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str, str]] = set()
+
+    def is_new(self, key: str, path: str, instead: str) -> bool:
+        mark = (key, path, instead)
+        known = mark in self._known
+        self._known.add(mark)
+        return not known
+
+
+_TOLD = _ToldPaths()
+
+
 def clean_directory(value: str | None, *, keep_trailing: bool = False) -> str | None:
     """A directory as given on the command line or in a user file, made usable; None if nothing is left of it.
 
@@ -101,7 +117,8 @@ def choose_directory(flag: str | None, configured: object, default: str, key: st
     if from_user is None:
         return default
     if os.name != "nt" and _WINDOWS_PATH.match(from_user) and not os.path.isdir(from_user):
-        logger.warning("%s is a Windows path (%s), which means nothing here; %s is used.", key, from_user, default)
+        if _TOLD.is_new(key, from_user, default):
+            logger.warning("%s is a Windows path (%s), which means nothing here; %s is used.", key, from_user, default)
         return default
     return from_user
 

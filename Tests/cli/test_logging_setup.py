@@ -107,6 +107,16 @@ def test_level(monkeypatch):
     assert log_level("nonsense") == logging.INFO
 
 
+@pytest.mark.parametrize(("value", "told"), [("trace", True), ("NOTSET", True), ("warning", False), ("  ", False)])
+def test_a_level_of_the_environment_that_is_none_is_told(monkeypatch, capsys, value, told):
+    monkeypatch.setenv("WILMER_LOG_LEVEL", value)
+    set_up_logging()
+    assert logging.getLogger().level == (logging.WARNING if value == "warning" else logging.INFO)
+    assert (f"WILMER_LOG_LEVEL is {value!r}, which is no level" in capsys.readouterr().err) == told
+    set_up_logging(level="ERROR")
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(("level", "library"), [
     ("DEBUG", logging.DEBUG), ("INFO", logging.WARNING), ("ERROR", logging.ERROR)])
 def test_waitress_repeats_no_client_that_left(level, library):

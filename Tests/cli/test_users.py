@@ -133,6 +133,9 @@ def test_a_broken_user_file_does_not_keep_the_server_down(config, capsys):
 def test_without_any_user_there_is_a_reason(config):
     with pytest.raises(StartError, match="_current-user"):
         users.check_users()
+    config.user("ann")
+    with pytest.raises(StartError, match=r"_current-user.json\.\nThe users that exist: ann\.$"):
+        users.check_users()
 
 
 def test_a_current_user_without_a_file_is_only_a_warning(config, capsys):

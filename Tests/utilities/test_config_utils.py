@@ -104,7 +104,8 @@ def test_data_directories_flag_then_user_then_default(tree: Tree, monkeypatch: p
     assert config.get_discussions_root_directory() == "/data/d"
     if os.name != "nt":
         assert config.get_lock_database_directory() == str(ROOT / "Public" / "SqlLiteDBs")
-        assert "sqlLiteDirectory is a Windows path" in caplog.text
+        assert config.get_lock_database_directory() == str(ROOT / "Public" / "SqlLiteDBs")
+        assert caplog.text.count("sqlLiteDirectory is a Windows path") == 1
     monkeypatch.setattr(instance, "USER_LEVEL_SQLITE_DIRECTORY", "/flag")
     assert config.get_lock_database_directory() == "/flag"
 
