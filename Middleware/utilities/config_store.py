@@ -23,6 +23,7 @@ from Middleware.utilities.config_data import FrozenDict, freeze
 from Middleware.utilities.config_duplicates import DuplicateKey, duplicate_keys
 from Middleware.utilities.config_keys.everywhere import SCHEMA_KEY
 from Middleware.utilities.config_text import parse_json
+from Middleware.utilities.path_utils import is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -243,7 +244,7 @@ def _is_unsettled(signature: Signature | None) -> bool:
 def _scan(path: str) -> Mapping[str, bool] | None:
     try:
         with os.scandir(path) as entries:
-            return FrozenDict((entry.name, entry.is_dir()) for entry in entries)
+            return FrozenDict((entry.name, is_folder(entry)) for entry in entries)
     except OSError as error:
         logger.warning("A configuration folder cannot be listed: %s", error)
         return None

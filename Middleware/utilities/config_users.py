@@ -132,7 +132,8 @@ def existing_users() -> list[str]:
         inside = os.path.relpath(folder, root).replace(os.sep, "/")
         prefix = "" if inside == "." else f"{inside}/"
         names += [f"{prefix}{name[:-len('.json')]}" for name in files
-                  if name.lower().endswith(".json") and not name.startswith(".")]
+                  if name.lower().endswith(".json") and not name.startswith(".")
+                  and os.path.isfile(os.path.join(folder, name))]
     return sorted((name for name in names if name != CURRENT_USER_FILE),
                   key=lambda name: ("/" in name, name.startswith("_"), name))
 

@@ -102,3 +102,11 @@ def _is_encodable(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a folder, or what it links to, is a folder. A link in a circle is none."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

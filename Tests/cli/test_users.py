@@ -47,6 +47,15 @@ def test_near_names_come_first(config, wrong, near):
     users.check_users()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_link_that_leads_nowhere_is_no_user(config):
+    config.user("bob")
+    (config.path / "Users" / "alice.json").symlink_to("gone.json")
+    instance.USERS = ["alice"]
+    with pytest.raises(StartError, match=r"The users that exist: bob\.$"):
+        users.check_users()
+
+
 def test_many_users_are_counted(config):
     for number in range(30):
         config.user(f"u{number:02}")

@@ -252,6 +252,13 @@ def test_folder_listings_are_remembered(store: ConfigStore, clock: Clock, tmp_pa
     assert store.list_folder(str(tmp_path / "none"))[0] is None
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_link_in_a_circle_hides_nothing_else(store: ConfigStore, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[]", encoding="utf-8")
+    (tmp_path / "circle.json").symlink_to("circle.json")
+    assert store.list_folder(str(tmp_path))[0] == {"a.json": False, "circle.json": False}
+
+
 def test_memory_of_missing_names_is_bounded(store: ConfigStore, tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("Middleware.utilities.config_store.MAX_REMEMBERED", 50)

@@ -8,6 +8,7 @@ from typing import Any
 
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.config_files import config_store
+from Middleware.utilities.path_utils import is_folder
 from Middleware.workflows.validation.file_kinds import KINDS, FileKind, kind_of
 from Middleware.workflows.validation.findings import Finding
 from Middleware.workflows.validation.key_checks import is_remark
@@ -71,18 +72,23 @@ def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
     return tree
 
 
-def _walk(root: str, folder: str) -> Iterator[tuple[str, str]]:
+def _walk(root: str, folder: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
+    """``above``: the real paths of the folders around this one, into which links may lead back."""
+    here = os.path.join(root, *folder.split("/")) if folder else root
+    real = os.path.realpath(here)
+    if real in above:
+        return
     try:
-        with os.scandir(os.path.join(root, *folder.split("/")) if folder else root) as found:
-            entries = sorted((entry.name, entry.is_dir(), entry.path) for entry in found)
+        with os.scandir(here) as found:
+            entries = sorted((entry.name, is_folder(entry), entry.path) for entry in found)
     except OSError:  # reported by whoever looks for something in it
         return
-    for name, is_folder, path in entries:
+    for name, holds_more, path in entries:
         display = f"{folder}/{name}" if folder else name
         if name.startswith("."):
             continue
-        if is_folder:
-            yield from _walk(root, display)
+        if holds_more:
+            yield from _walk(root, display, above | {real})
         else:
             yield display, path
 

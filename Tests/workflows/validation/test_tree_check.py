@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -434,3 +435,16 @@ def test_secrets_are_never_shown(tree: TreeLab) -> None:
         nodes(llm(endpointName="Third", preset="")))
     assert len(findings) >= 6
     assert "hunter2" not in json.dumps([str(finding) for finding in findings])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_that_lead_back_are_not_followed(tree: TreeLab) -> None:
+    expected = tree.result()
+    folder = tree.public / "Configs" / "Workflows" / "alice"
+    (folder / "here").symlink_to(".")
+    (folder / "up").symlink_to("..")
+    (folder / "elsewhere").symlink_to(tree.public / "elsewhere")
+    (folder / "circle.json").symlink_to("circle.json")
+    found = tree.result()
+    assert {finding.file for finding in found.findings} == {"Workflows/alice/circle.json"}
+    assert (expected.findings, found.files) == ([], expected.files + 1)
