@@ -1,12 +1,14 @@
 """Workflow files: where they are looked for, what they hold, and the shared ones that clients may select."""
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
+from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, ConfigValueError
 from Middleware.utilities.config_data import FrozenDict
 from Middleware.utilities.config_files import (
     candidate,
@@ -29,9 +31,12 @@ from Middleware.utilities.config_users import (
     get_current_username,
     listed_settings,
     settings_for,
+    user_display_path,
     user_name_setting,
 )
 from Middleware.utilities.path_utils import is_flat_name, split_name
+
+logger = logging.getLogger(__name__)
 
 TEST_SUFFIX = ".test.json"
 """How the names of files end that lie beside workflows and hold tests of them; none of them is a workflow."""
@@ -159,8 +164,9 @@ def shared_selection(name: object, user: str | None = None) -> tuple[str, str] |
     if not is_flat_name(name):
         return None
     assert isinstance(name, str)
-    folder = shared_workflow_folder(user)
-    names = _shared_names(folder)
+    with _naming_file_of(user):
+        folder = shared_workflow_folder(user)
+        names = _shared_names(folder)
     is_file = names.get(f"{name}.json") is False
     if names.get(name) and not (is_file and not _has_default(folder, name)):
         return DEFAULT_WORKFLOW, f"{folder}/{name}"
@@ -210,9 +216,30 @@ def model_ids() -> list[str]:
     """The ids that model listings show, per configured user in order (legacy mode: the current one)."""
     ids: list[str] = []
     for user in configured_users() or [get_current_username()]:
-        settings = listed_settings(user)
-        shared = []
-        if settings is not None and flag_in(settings, "allowSharedWorkflows", user):
-            shared = _list_shared(_shared_folder_in(settings))
-        ids.extend([f"{user}:{name}" for name in shared] or [user])
+        ids.extend([f"{user}:{name}" for name in _shared_models(user)] or [user])
     return ids
+
+
+def _shared_models(user: str) -> list[str]:
+    """The shared workflows that this user lists. What is wrong with one user's settings is logged, and hides no other.
+    """
+    settings = listed_settings(user)
+    if settings is None or not flag_in(settings, "allowSharedWorkflows", user):
+        return []
+    try:
+        with _naming_file_of(user):
+            return _list_shared(_shared_folder_in(settings))
+    except ConfigurationError as error:
+        logger.warning("The models of user %s cannot be listed: %s", user, error)
+        return []
+
+
+@contextlib.contextmanager
+def _naming_file_of(user: str | None) -> Iterator[None]:
+    """Have errors about settings of the user (None: the current one) name the file."""
+    try:
+        yield
+    except ConfigValueError as error:
+        if error.file:
+            raise
+        raise ConfigValueError(str(error), file=user_display_path(user or get_current_username())) from None

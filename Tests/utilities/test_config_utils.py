@@ -590,6 +590,21 @@ def test_listing_of_an_empty_or_missing_shared_folder(tree: Tree) -> None:
     assert config.model_ids() == ["ann"]
 
 
+@pytest.mark.parametrize("folder", [5, ["x"], "../x", "/abs"])
+def test_a_bad_shared_folder_of_one_user_hides_no_other(tree: Tree, monkeypatch: pytest.MonkeyPatch,
+                                                        caplog: pytest.LogCaptureFixture, folder: Any) -> None:
+    monkeypatch.setattr(instance, "USERS", ["bob", "ann"])
+    tree.user("ann", allowSharedWorkflows=True)
+    tree.user("bob", allowSharedWorkflows=True, sharedWorkflowsSubDirectoryOverride=folder)
+    tree.put("Workflows/_shared/greet/_DefaultWorkflow", [])
+    with caplog.at_level(logging.WARNING):
+        assert config.model_ids() == ["bob", "ann:greet"]
+    assert "The models of user bob cannot be listed: Users/bob.json: sharedWorkflowsSubDirectoryOverride" in caplog.text
+    with pytest.raises(ConfigValueError, match="Users/bob.json: sharedWorkflowsSubDirectoryOverride") as caught:
+        config.shared_selection("greet", "bob")
+    assert caught.value.file == "Users/bob.json"
+
+
 def test_each_user_has_an_own_shared_folder(tree: Tree, monkeypatch: pytest.MonkeyPatch,
                                             caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(instance, "USERS", ["bob", "ann", "ghost"])
