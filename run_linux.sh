@@ -2,7 +2,15 @@
 # Makes the Python environment on the first start, installs what requirements.lock names when that file has changed,
 # and starts WilmerAI. All arguments go to run_waitress.py.
 set -u
-cd -- "$(dirname -- "${BASH_SOURCE[0]}")" || exit 1
+script=${BASH_SOURCE[0]}
+while [ -L "$script" ]; do # it may be called by a link to it
+    target=$(readlink "$script")
+    case $target in
+        /*) script=$target ;;
+        *) script=$(dirname -- "$script")/$target ;;
+    esac
+done
+CDPATH='' cd -- "$(dirname -- "$script")" || exit 1
 
 fail() { echo "ERROR: $*" >&2; exit 1; }
 
