@@ -99,6 +99,8 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     apply_arguments(arguments)
     if not arguments.users and (problem := no_such_command(arguments.config_directory)):
         raise StartError(problem)
+    if problem := users.second_user(arguments.config_directory):
+        raise StartError(problem)
     users.check_users()
     if demo.is_wanted(arguments):
         first_start.offer()

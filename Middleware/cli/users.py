@@ -13,6 +13,7 @@ from Middleware.cli.errors import StartError
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import command
 from Middleware.utilities.config_keys.user import USER
 from Middleware.utilities.config_paths import meant_folder, missing_folder
 from Middleware.utilities.path_utils import split_name
@@ -74,6 +75,17 @@ def require_user_file(user: str) -> None:
     if not exists:
         path = os.path.join(config_utils.get_root_config_directory(), "Users", f"{user.lower()}.json")
         raise StartError(f"Config file not found for user '{user}': {path}{existing_users_hint(user)}")
+
+
+def second_user(folder: str | None) -> str:
+    """Why ``folder``, which was given as that of the configuration, is probably a user's name; "" if it is not."""
+    if not folder or os.path.exists(folder) or not configured_users():
+        return ""
+    usual = os.path.join(config_utils.get_root_public_directory(), "Configs", "Users", f"{folder.lower()}.json")
+    if not os.path.isfile(usual):
+        return ""
+    flags = command([word for name in (*configured_users(), folder) for word in ("--User", name)])
+    return f"There is no configuration folder '{folder}', but a user of that name. Each user has a flag: {flags}"
 
 
 def existing_users_hint(user: str) -> str:

@@ -56,6 +56,16 @@ def test_a_link_that_leads_nowhere_is_no_user(config):
         users.check_users()
 
 
+def test_a_user_without_a_flag_of_its_own(config):
+    instance.CONFIG_DIRECTORY, instance.PUBLIC_DIRECTORY = "Bob", str(config.path.parent)
+    config.user("bob")
+    assert users.second_user("Bob") == ""  # nobody was named before it
+    instance.USERS = ["ann"]
+    assert users.second_user("Bob") == ("There is no configuration folder 'Bob', but a user of that name. "
+                                        "Each user has a flag: --User ann --User Bob")
+    assert users.second_user("kim") == users.second_user(str(config.path)) == users.second_user(None) == ""
+
+
 def test_many_users_are_counted(config):
     for number in range(30):
         config.user(f"u{number:02}")
