@@ -130,9 +130,10 @@ def configure(arguments: LaunchArguments) -> None:
     except OSError as error:
         raise StartError(f"Cannot write log files in {directory}: {error}. Choose another folder with "
                          "--LoggingDirectory.") from error
-    logger.info("WilmerAI %s, Python %s, users: %s, concurrency: %s per %s, waiting at most %g s", VERSION,
+    logger.info("WilmerAI %s, Python %s, users: %s, %s at a time: %s, waiting at most %g s", VERSION,
                 platform.python_version(), _served_users(),
-                instance.CONCURRENCY_LIMIT or "unlimited", instance.CONCURRENCY_LEVEL, instance.CONCURRENCY_TIMEOUT)
+                "LLM calls" if instance.CONCURRENCY_LEVEL == "endpoint" else "requests",
+                instance.CONCURRENCY_LIMIT or "any number", instance.CONCURRENCY_TIMEOUT)
     names: list[str | None] = [*users.configured_users()]
     for user in names or [None]:
         locking_service.delete_dead_locks(user)
