@@ -20,6 +20,7 @@ from Middleware.services.response_builder_service import ResponseBuilderService,
 from Middleware.utilities import config_utils
 
 BEARER = "Bearer "
+CURRENT: Any = object()  # stands for the header of the current request
 LATEST = ":latest"
 MAX_IDEMPOTENCY_KEY = 128  # characters
 MAX_MESSAGES = 100_000  # of a request
@@ -28,8 +29,14 @@ FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
-def extract_api_key(authorization: str | None) -> str | None:
-    """The client's key: what follows exactly ``Bearer ``, trimmed; None if there is none."""
+def extract_api_key(authorization: str | None = CURRENT) -> str | None:
+    """The client's key: what follows exactly ``Bearer ``, trimmed; None if there is none.
+
+    Args:
+        authorization: the header, by default that of the current Flask request.
+    """
+    if authorization is CURRENT:
+        authorization = http.headers.get("Authorization") if has_request_context() else None
     if not authorization or not authorization.startswith(BEARER):
         return None
     return authorization[len(BEARER):].strip() or None

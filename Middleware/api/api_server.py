@@ -33,21 +33,27 @@ class ApiServer:
         self.app.register_error_handler(HTTPException, _http_error)
         self.app.register_error_handler(Exception, _unexpected_error)
         for handler in discover_handlers():
+            self._register(handler)
+
+    def _register(self, handler: BaseApiHandler) -> None:
+        try:
             handler.register_routes(self.app)
+        except Exception:  # one broken dialect must not take the others down
+            logger.exception("The routes of the front-end handler %s could not be registered", type(handler).__name__)
 
 
 def discover_handlers() -> list[BaseApiHandler]:
     """One object of every concrete handler under ``Middleware/api/handlers``; a broken module is logged and skipped."""
-    found: dict[str, BaseApiHandler] = {}
+    found: dict[type[BaseApiHandler], BaseApiHandler] = {}
     for module in pkgutil.walk_packages(handlers.__path__, handlers.__name__ + "."):
         name = module.name.rpartition(".")[2]
         if module.ispkg or name.startswith(("__", "base_")):
             continue
         try:
             members = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
-            for class_name, member in members:
-                if issubclass(member, BaseApiHandler) and not inspect.isabstract(member):
-                    found.setdefault(class_name, member())
+            for _, member in members:
+                if issubclass(member, BaseApiHandler) and not inspect.isabstract(member) and member not in found:
+                    found[member] = member()
         except Exception:  # one broken dialect must not take the others down
             logger.exception("The front-end handler %s could not be loaded", module.name)
     return list(found.values())

@@ -43,6 +43,13 @@ def test_api_key(header: str | None, key: str | None) -> None:
     assert api_helpers.extract_api_key(header) == key
 
 
+@pytest.mark.parametrize(("headers", "key"), [({"Authorization": "Bearer k "}, "k"), ({}, None)])
+def test_api_key_of_the_current_request(headers: dict[str, str], key: str | None) -> None:
+    with Flask("test").test_request_context(headers=headers):
+        assert api_helpers.extract_api_key() == key
+    assert api_helpers.extract_api_key() is None
+
+
 @pytest.mark.parametrize(("model", "workflow"), [
     ("fast", "fast"), ("fast:latest", "fast"), ("bob:fast", "fast"), ("bob:fast:latest", "fast"), (":fast", "fast"),
     ("single", "single"), ("a b", "a b"), ("fast:latest:latest", None), ("gpt-4", None), ("", None), (None, None),

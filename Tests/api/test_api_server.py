@@ -112,6 +112,46 @@ def test_new_handlers_are_found_and_broken_ones_skipped(lab: ApiLab, tmp_path: P
     assert "must not be imported" not in caplog.text
 
 
+PAIR = """
+from Middleware.api.handlers.base.base_api_handler import BaseApiHandler
+
+
+class Pair(BaseApiHandler):
+    def register_routes(self, app):
+        app.add_url_rule("/{0}", "{0}", lambda: self.serve("openai", self.fail), methods=["POST"])
+
+    def fail(self, context, body):
+        raise RuntimeError("internal words")
+"""
+COLLIDING = """
+from Middleware.api.handlers.base.base_api_handler import BaseApiHandler
+
+
+class Colliding(BaseApiHandler):
+    def register_routes(self, app):
+        app.add_url_rule("/x", "same", lambda: "1")
+        app.add_url_rule("/y", "same", lambda: "2")
+"""
+
+
+def test_a_handler_needs_nothing_but_routes_and_shares_its_name_with_others(
+        lab: ApiLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    sources = {"pair_one": PAIR.format("one"), "pair_two": PAIR.format("two"), "colliding": COLLIDING}
+    for name, source in sources.items():
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+    monkeypatch.setattr(handlers, "__path__", [*handlers.__path__, str(tmp_path)])
+    try:
+        client = ApiServer().app.test_client()
+    finally:
+        for name in sources:
+            sys.modules.pop(f"Middleware.api.handlers.{name}", None)
+    for path in ("/one", "/two"):
+        answer = client.post(path, json={})
+        assert answer.status_code == 500 and answer.get_json()["error"].startswith("Internal error (RuntimeError)")
+    assert client.get("/v1/models").status_code == 200
+    assert "The routes of the front-end handler Colliding could not be registered" in caplog.text
+
+
 def test_a_given_application_is_used() -> None:
     flask = Flask("mine", static_folder=None)
     assert ApiServer(flask).app is flask

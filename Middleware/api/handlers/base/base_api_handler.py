@@ -56,9 +56,9 @@ class BaseApiHandler(ABC):
     def register_routes(self, app: Flask) -> None:
         """Add this dialect's routes to the application."""
 
-    @abstractmethod
     def error_body(self, message: str, status: int) -> dict[str, Any]:
-        """The JSON body of a failure that is not a 400."""
+        """The JSON body of a failure that is not a 400; dialects with a form of their own override it."""
+        return {"error": message}
 
     def serve(self, api_type: str, answer: Any) -> Response:
         """Run one POST view: ``answer(context, body)`` with the request's state set up, errors in this dialect."""
