@@ -38,7 +38,8 @@ def estimated_usage(request: RequestContext, messages: list[dict[str, Any]], ans
             rough_estimate_token_length(str(message.get("content") or "")) for message in messages)
     if "completion_tokens" not in said:
         said["completion_tokens"] = rough_estimate_token_length(answer)
-    return {**usage, "total_tokens": said["prompt_tokens"] + said["completion_tokens"], **said}
+    said.setdefault("total_tokens", said["prompt_tokens"] + said["completion_tokens"])
+    return {**usage, **{key: said[key] for key in _COUNTS}}
 
 
 @dataclass(frozen=True)

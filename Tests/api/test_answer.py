@@ -479,6 +479,11 @@ def test_what_a_whole_answer_says(request_: RequestContext, value: Any, text: st
     running_requests.end(request_)
 
 
+def test_estimated_counts_come_in_their_usual_order(request_: RequestContext) -> None:
+    assert list(estimated_usage(request_, [], "x")) == ["prompt_tokens", "completion_tokens", "total_tokens"]
+    running_requests.end(request_)
+
+
 def test_reasoning_of_a_whole_answer(lab: Lab, request_: RequestContext) -> None:
     lab.user(sendReasoningToClient=True)
     request_.reasoning = "hm"

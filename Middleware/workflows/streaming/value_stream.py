@@ -24,7 +24,9 @@ def value_to_chunks(value: Any) -> Iterator[dict[str, Any]]:
         if message["content"]:
             yield {"token": message["content"], "finish_reason": None}
         calls = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
-        yield {"token": "", "finish_reason": message.get("finish_reason") or "tool_calls", "tool_calls": calls}
+        yield {"token": "", "finish_reason": None, "tool_calls": calls}
+        reason = message.get("finish_reason")
+        yield {"token": "", "finish_reason": reason if reason and isinstance(reason, str) else "tool_calls"}
         return
     if message is not None:
         value = message["content"]

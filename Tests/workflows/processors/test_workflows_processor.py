@@ -369,6 +369,17 @@ def test_group_chat_name_of_an_answer_with_tool_calls(lab: EngineLab, content: s
     assert lab.streamed(nodes, *messages) == text
 
 
+@pytest.mark.parametrize(("reason", "said"), [("tool_calls", "tool_calls"), ("length", "length"), (None, "tool_calls"),
+                                              (5, "tool_calls"), ("", "tool_calls")])
+def test_a_tool_call_dict_ends_with_a_chunk_of_its_own(lab: EngineLab, reason: Any, said: str) -> None:
+    lab.workflow("Main", [static("x")])
+    answer = {"content": "wait", "tool_calls": [CALL], "finish_reason": reason}
+    chunks = [chunk for chunk in start(lab, probes={"StaticResponse": Probe(answer)}, stream=True)
+              if chunk["token"] or chunk.get("tool_calls") or chunk["finish_reason"]]
+    assert [(chunk["token"], "tool_calls" in chunk, chunk["finish_reason"]) for chunk in chunks] == [
+        ("wait", False, None), ("", True, None), ("", False, said)]
+
+
 def test_tool_call_dict_streams(lab: EngineLab) -> None:
     lab.workflow("Main", [static("x")])
     answer = {"content": "wait", "tool_calls": [CALL], "finish_reason": "tool_calls"}
