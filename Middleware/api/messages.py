@@ -83,17 +83,26 @@ def _openai_call(call: Any) -> Any:
 def _link_tool_results(messages: list[Message]) -> None:
     """Give calls without an id one, and the results that follow them the same, in order, as OpenAI servers want it."""
     waiting: list[Message] = []
+    known: list[Any] = []
     for position, message in enumerate(messages):
         calls = message.get("tool_calls")
         if message["role"] == "assistant" and isinstance(calls, list):
-            waiting = []
+            waiting, known = [], [call["id"] for call in calls if isinstance(call, dict) and call.get("id")]
             for number, call in enumerate(calls):
                 if isinstance(call, dict) and isinstance(call.get("function"), Mapping) and not call.get("id"):
                     calls[number] = {"id": f"call_{position}_{number}", **call}
                     waiting.append(calls[number])
-        elif message["role"] == "tool" and waiting:
-            call = waiting.pop(0)
-            call["id"] = message.setdefault("tool_call_id", call["id"])  # some clients name it in the result only
+        elif message["role"] == "tool" and waiting and message.get("tool_call_id") not in known:
+            call = _take_call_of(message, waiting)
+            # some clients name it in the result only
+            call["id"] = message["tool_call_id"] = message.get("tool_call_id") or call["id"]
+
+
+def _take_call_of(result: Message, waiting: list[Message]) -> Message:
+    """The call that a result without a known id answers: the first of the tool that it names, else the first."""
+    name = result.get("name")
+    place = next((number for number, call in enumerate(waiting) if name and call["function"].get("name") == name), 0)
+    return waiting.pop(place)
 
 
 # -- contents ----------------------------------------------------------------------------------------------------------

@@ -190,3 +190,24 @@ def test_input_is_not_changed(lab: Lab) -> None:
     before = repr(raw)
     chat_messages(raw)
     assert repr(raw) == before
+
+
+def native(name: str, **more: Any) -> dict[str, Any]:
+    return {"function": {"name": name, "arguments": {}}, **more}
+
+
+@pytest.mark.parametrize(("calls", "results", "links"), [
+    ([native("f"), native("g")], [{"tool_name": "g"}, {"tool_name": "f"}], ["call_0_1", "call_0_0"]),
+    ([native("f"), native("f")], [{"tool_name": "f"}, {"tool_name": "f"}], ["call_0_0", "call_0_1"]),
+    ([native("f"), native("g")], [{"tool_name": "other"}, {"tool_name": "g"}], ["call_0_0", "call_0_1"]),
+    ([native("f"), native("g")], [{"name": "g"}, {}], ["call_0_1", "call_0_0"]),
+    ([native("f", id="x"), native("g")], [{"tool_call_id": "x"}, {}], ["x", "call_0_1"]),
+    ([native("f", id="x"), native("g")], [{"tool_call_id": "y"}, {"tool_call_id": "x"}], ["y", "x"]),
+    ([native("f"), native("g")], [{"tool_call_id": ""}, {"tool_call_id": None}], ["call_0_0", "call_0_1"]),
+    ([native("f"), native("g")], [{"tool_call_id": ["odd"]}, {"name": {}}], [["odd"], "call_0_1"])])
+def test_results_find_their_calls_by_id_and_name(calls: list[Any], results: list[Any], links: list[Any]) -> None:
+    asked = {"role": "assistant", "content": "", "tool_calls": calls}
+    messages = chat_messages([asked, *({"role": "tool", "content": "r", **result} for result in results)])
+    assert [message["tool_call_id"] for message in messages[1:]] == links
+    ids = [call["id"] for call in messages[0]["tool_calls"]]
+    assert all(link in ids for link in links) and len(ids) == 2

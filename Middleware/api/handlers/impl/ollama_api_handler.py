@@ -1,6 +1,7 @@
 """The Ollama dialect: chat, text generation, model lists and what clients ask to see whether a server is Ollama."""
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,8 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.response_builder_service import Counters, ResponseBuilderService
 from Middleware.services.stream_renderers import OllamaChatStream, OllamaGenerateStream
+
+_NO_TIME = re.compile(r"[+-]?0+(?:\.0*)?(?:ns|us|\u00b5s|ms|s|m|h)?")
 
 
 class OllamaApiHandler(BaseApiHandler):
@@ -85,7 +88,7 @@ class OllamaApiHandler(BaseApiHandler):
         context.stream = stream_flag(body, default=True)
         model = api_helpers.get_model_name()
         if not body["messages"]:
-            return self._loaded(context, self.builder.build_ollama_chat_response("", model, context.request_id))
+            return self._loaded(body, self.builder.build_ollama_chat_response("", model, context.request_id))
 
         def whole(answer: FinishedAnswer) -> dict[str, Any]:
             return self.builder.build_ollama_chat_response(
@@ -103,7 +106,7 @@ class OllamaApiHandler(BaseApiHandler):
         context.stream = stream_flag(body, default=True)
         model = api_helpers.get_model_name()
         if not messages:
-            return self._loaded(context, self.builder.build_ollama_generate_response("", model, context.request_id))
+            return self._loaded(body, self.builder.build_ollama_generate_response("", model, context.request_id))
 
         def whole(answer: FinishedAnswer) -> dict[str, Any]:
             return self.builder.build_ollama_generate_response(
@@ -114,9 +117,10 @@ class OllamaApiHandler(BaseApiHandler):
             model, context.request_id, lambda usage: counters(context, usage)), whole)
 
     @staticmethod
-    def _loaded(context: RequestContext, answer: dict[str, Any]) -> Response:
-        """The answer to a request without any text, by which clients have a model loaded before they need it."""
-        return json_response({**answer, "done_reason": "load"})
+    def _loaded(body: dict[str, Any], answer: dict[str, Any]) -> Response:
+        """The answer to a request without any text, by which clients have a model loaded before they need it, or
+        unloaded when they leave."""
+        return json_response({**answer, "done_reason": "unload" if _is_no_time(body.get("keep_alive")) else "load"})
 
     # -- stopping ------------------------------------------------------------------------------------------------
     def cancel(self) -> Response:
@@ -140,6 +144,13 @@ def counters(context: RequestContext, usage: Mapping[str, Any]) -> Counters:
         total_duration=_nanoseconds(now - context.started), prompt_eval_count=_count(usage, "prompt_tokens"),
         prompt_eval_duration=_nanoseconds(first - context.started), eval_count=_count(usage, "completion_tokens"),
         eval_duration=_nanoseconds(now - first))
+
+
+def _is_no_time(duration: Any) -> bool:
+    """Whether it is zero: a number of seconds, or a text such as ``0s``."""
+    if isinstance(duration, str):
+        return _NO_TIME.fullmatch(duration) is not None
+    return type(duration) in (int, float) and duration == 0
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -186,6 +186,16 @@ def test_load_call_runs_no_workflow(lab: ApiLab, path: str, fields: dict[str, An
     assert lab.backend.requests == []
 
 
+@pytest.mark.parametrize(("keep_alive", "reason"), [
+    (0, "unload"), (0.0, "unload"), ("0", "unload"), ("0s", "unload"), ("0m", "unload"), (-1, "load"), ("5m", "load"),
+    ("10s", "load"), (None, "load"), (False, "load"), ("", "load"), ("soon", "load"), ({}, "load")])
+def test_unload_call_says_so(lab: ApiLab, keep_alive: Any, reason: str) -> None:
+    for path, fields in (("/api/generate", {}), ("/api/chat", {"messages": []})):
+        body = lab.post({"model": "m", "keep_alive": keep_alive, **fields}, path).json
+        assert (body["done"], body["done_reason"]) == (True, reason)
+    assert lab.backend.requests == []
+
+
 # -- models ------------------------------------------------------------------------------------------------------------
 
 def listed(lab: ApiLab) -> ApiLab:
