@@ -11,6 +11,7 @@ from typing import Any
 from Middleware.api.access_keys import PERMITTED_USERS_KEY, AccessKeys
 from Middleware.api.api_helpers import extract_idempotency_key
 from Middleware.api.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
+from Middleware.api.errors import RETRY_AFTER
 from Middleware.api.request_bodies import BODY_LEFT_KEY, BodyBroken, BodyTooLarge, take_body
 from Middleware.api.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.models.request_context import RequestContext, new_request_id
@@ -27,7 +28,7 @@ NO_KEY = Refusal("401 Unauthorized", "This server wants a key, and this request 
 COMPLETIONS = frozenset(("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions"))
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-STOPPING = Refusal("503 Service Unavailable", "The server is stopping.")
+STOPPING = Refusal("503 Service Unavailable", "The server is stopping.", (RETRY_AFTER,))
 
 
 class AdmissionMiddleware:

@@ -11,6 +11,7 @@ from typing import Any
 
 from Middleware.api.admission_middleware import COMPLETIONS
 from Middleware.api.disconnect_watcher import probe_for
+from Middleware.api.errors import RETRY_AFTER
 from Middleware.api.running_requests import request_of
 from Middleware.common.fair_semaphore import FairSemaphore, Place
 
@@ -19,7 +20,6 @@ logger = logging.getLogger(__name__)
 BUSY = json.dumps({"error": {"message": "Server busy, concurrency limit reached", "type": "server_error",
                              "code": 503}}).encode()
 SLICE = 0.1  # seconds between two looks at a waiting client
-RETRY_AFTER = "5"
 WORKFLOW_PATHS = COMPLETIONS | {"/api/chat", "/api/generate"}
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -57,7 +57,7 @@ class ConcurrencyLimitMiddleware:
         if way is _Way.REFUSED:
             start_response("503 Service Unavailable", [
                 ("Content-Type", "application/json"), ("Content-Length", str(len(BUSY))),
-                ("Retry-After", RETRY_AFTER)])
+                RETRY_AFTER])
             return [BUSY]
         slot = _Slot(self.semaphore)
         try:

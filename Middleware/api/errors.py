@@ -21,6 +21,8 @@ from Middleware.workflows.managers.workflow_manager import load_check
 
 logger = logging.getLogger(__name__)
 
+RETRY_AFTER = ("Retry-After", "5")  # seconds; the header of every 503
+
 
 @dataclass(frozen=True)
 class PublicError:

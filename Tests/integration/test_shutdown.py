@@ -250,7 +250,7 @@ def test_a_request_on_a_kept_connection_is_refused_while_the_server_stops(tree: 
                                {"Content-Type": "application/json"})
             response = connection.getresponse()
             error = json.loads(response.read())["error"]
-            assert response.status == 503
+            assert response.status == 503 and response.headers["Retry-After"] == "5"
             assert error == message if isinstance(message, str) else error["message"] == message["message"]
         with pytest.raises(ConnectionError):
             server.request("GET", "/v1/models")

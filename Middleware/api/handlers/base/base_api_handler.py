@@ -7,6 +7,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import Any, NoReturn
 
 from flask import Flask, Response, current_app
@@ -15,7 +16,7 @@ from flask import request as http
 from Middleware.api import api_helpers
 from Middleware.api.answer import FinishedAnswer, Start, StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.disconnect_watcher import probe_for
-from Middleware.api.errors import describe_error, log_error
+from Middleware.api.errors import RETRY_AFTER, describe_error, log_error
 from Middleware.api.missing_keys import missing_keys_of
 from Middleware.api.running_requests import REQUEST_ID_KEY, request_of, running_requests
 from Middleware.api.workflow_gateway import start_user_prompt
@@ -83,7 +84,10 @@ class BaseApiHandler(ABC):
         public = describe_error(error, context)
         if public.is_client_error:
             return json_response({"error": public.message}, public.status)
-        return json_response(self.error_body(public.message, public.status), public.status)
+        response = json_response(self.error_body(public.message, public.status), public.status)
+        if public.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            response.headers.add(*RETRY_AFTER)
+        return response
 
     def listing(self, build: Callable[[], dict[str, Any]]) -> Response:
         """Answer a request that runs no workflow with what ``build`` returns."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from Middleware.common import instance_global_variables as instance
+from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.workflows.handlers.impl.specialized.static_texts import StaticResponseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -52,6 +54,18 @@ def say(lab: ApiLab, text: str, **options: Any) -> None:
 
 def events(*items: Any, **options: Any) -> Any:
     return lambda request: sse_reply([*items, "[DONE]"], **options)
+
+
+def test_a_call_that_gets_no_slot_says_when_to_come_back(lab: ApiLab, front: Front, stream: bool,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    semaphore = FairSemaphore(1)
+    semaphore.acquire()
+    monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "endpoint")
+    monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.01)
+    monkeypatch.setattr(instance, "_request_semaphore", semaphore)
+    answer = ask(lab, front, stream=stream)
+    assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+    assert "no slot for an LLM call" in str(answer.json["error"])
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
