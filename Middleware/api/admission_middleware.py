@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from Middleware.api.access_keys import PERMITTED_USERS_KEY, AccessKeys
@@ -108,6 +108,11 @@ class AdmissionMiddleware:
             raise
 
 
+def route_path(environ: Mapping[str, Any]) -> str:
+    """The path of a request as the application's routes know it, whatever slashes a client's base URL ends in."""
+    return "/" + environ.get("PATH_INFO", "").strip("/")
+
+
 def _with_headers(start_response: Callable[..., Any], added: list[tuple[str, str]],
                   is_post: bool) -> Callable[..., Any]:
     """A ``start_response`` that adds what every answer has, unless the application has set it itself."""
@@ -122,7 +127,7 @@ def _with_headers(start_response: Callable[..., Any], added: list[tuple[str, str
 
 def _displace_earlier_attempt(request: RequestContext, environ: dict[str, Any]) -> None:
     """Cancel the request that works for the same idempotency key, and take its place."""
-    if environ.get("PATH_INFO", "").rstrip("/") not in COMPLETIONS:
+    if route_path(environ) not in COMPLETIONS:
         return
     key = extract_idempotency_key(environ)
     if key is None:
@@ -140,7 +145,7 @@ def _refuse(environ: dict[str, Any], start_response: Callable[..., Any], refusal
     """Answer in the dialect of the path, without a look at the application."""
     code, message = int(refusal.status[:3]), refusal.message
     logger.warning("Request %s of %s refused with %d: %s", request_id, environ.get("REMOTE_ADDR", "-"), code, message)
-    plain = code == 400 or environ.get("PATH_INFO", "").startswith("/api/")
+    plain = code == 400 or route_path(environ).startswith("/api/")
     body = json.dumps({"error": message} if plain else
                       ResponseBuilderService().build_openai_error(message, code)).encode("utf-8")
     start_response(refusal.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body))),

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from Middleware.api.admission_middleware import COMPLETIONS
+from Middleware.api.admission_middleware import COMPLETIONS, route_path
 from Middleware.api.disconnect_watcher import probe_for
 from Middleware.api.errors import RETRY_AFTER
 from Middleware.api.running_requests import request_of
@@ -119,7 +119,7 @@ class ConcurrencyLimitMiddleware:
 
 
 def _runs_a_workflow(environ: dict[str, Any]) -> bool:
-    return environ.get("REQUEST_METHOD") == "POST" and environ.get("PATH_INFO", "").rstrip("/") in WORKFLOW_PATHS
+    return environ.get("REQUEST_METHOD") == "POST" and route_path(environ) in WORKFLOW_PATHS
 
 
 class _Way(enum.Enum):

@@ -22,7 +22,7 @@ from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
 from Tests.api.api_lab import CHAT, ApiLab, settled
 from Tests.stub_backend import Reply, StubBackend
-from Tests.workflows.engine_lab import last_text, llm, reply_to, until, user
+from Tests.workflows.engine_lab import last_text, llm, reply_to, static, until, user
 
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 COMPLETIONS = ["/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions"]
@@ -163,6 +163,19 @@ def test_a_retry_displaces_its_earlier_attempt(path: str) -> None:
             assert second.request_id in first.cancel_scope.reason
             running_requests.end(first)  # its work ends while the second is under way
             assert idempotency_service.get_request_id_for_key("anon:k") == second.request_id
+
+
+def test_a_retry_under_a_path_with_more_slashes_is_one(lab: ApiLab) -> None:
+    inner = Inner()
+    app = AdmissionMiddleware(inner)
+    environ = {"REQUEST_METHOD": "POST", "HTTP_X_IDEMPOTENCY_KEY": "k", "wsgi.input": io.BytesIO()}
+    bodies = [app({**environ, "PATH_INFO": path}, lambda *_: None) for path in ("/" + CHAT, "//" + CHAT + "//")]
+    assert [request.cancel_scope.cancelled for request in inner.requests] == [True, False]
+    for body in bodies:
+        body.close()  # type: ignore[attr-defined]
+    lab.default([static("x")])
+    with lab.client.post("/", environ_overrides={"PATH_INFO": "/" + CHAT}, json={"messages": []}) as answer:
+        assert answer.status_code == 200  # the application knows no difference, either
 
 
 @pytest.mark.parametrize(("path", "headers"), [

@@ -172,12 +172,12 @@ def test_other_methods_never_wait(method: str) -> None:
 WORKFLOWS = [CHAT, "/chat/completions", "/v1/completions", "/completions", "/api/chat", "/api/generate"]
 
 
-@pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize(("before", "after"), [("", ""), ("", "/"), ("/", ""), ("//", "//")])
 @pytest.mark.parametrize("path", WORKFLOWS)
-def test_what_runs_a_workflow_waits(path: str, slash: str) -> None:
+def test_what_runs_a_workflow_waits(path: str, before: str, after: str) -> None:
     gate = Gate(App(b"x"), timeout=0.05)
     gate.open()
-    assert gate.open(PATH_INFO=path + slash)[0].status.startswith("503")
+    assert gate.open(PATH_INFO=before + path + after)[0].status.startswith("503")
 
 
 @pytest.mark.parametrize("path", ["/api/show", "/api/show/", "/v1/models", "/api/pull", "/v1/embeddings", "/", ""])
