@@ -20,6 +20,10 @@ logger = logging.getLogger(__name__)
 
 BASE_URLS = ("The base URL is this server's address, for OpenAI clients with /v1 behind it, for Ollama clients with "
              "nothing.")
+NOT_OFFERED = "WilmerAI does not offer this service, only chats and completions."
+OTHER_SERVICES = frozenset((
+    "audio", "batches", "blobs", "copy", "create", "delete", "embed", "embeddings", "files", "images", "messages",
+    "moderations", "pull", "push", "rerank", "responses"))  # of OpenAI's and Ollama's APIs, after /v1 or /api
 
 
 class ApiServer:
@@ -63,10 +67,18 @@ def _http_error(error: HTTPException) -> Response:
     status = error.code or 500
     text = one_line(f"{status} {error.name}: {http.method} {http.path[:200]}")
     logger.warning("Request %s refused: %s", http.environ.get(REQUEST_ID_KEY, "-"), ascii(text)[1:-1])
-    response = _error(text if status != 404 else f"{text}. {BASE_URLS}", status)
+    response = _error(text if status != 404 else f"{text}. {_hint(http.path)}", status)
     if allowed := getattr(error, "valid_methods", None):
         response.headers["Allow"] = ", ".join(sorted(allowed))
     return response
+
+
+def _hint(path: str) -> str:
+    """What may be wrong with a client that asks for a path which is not there."""
+    words = path.strip("/").split("/")
+    if words[0] in ("v1", "api"):
+        del words[0]
+    return NOT_OFFERED if words and words[0] in OTHER_SERVICES else BASE_URLS
 
 
 def _unexpected_error(error: Exception) -> Response:

@@ -63,6 +63,16 @@ def test_wrong_method(lab: ApiLab, method: str, path: str) -> None:
         assert ("POST" if path == CHAT else "GET") in response.headers["Allow"]
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/v1/responses", "/v1/audio/speech", "/api/embed",
+                                  "/api/embeddings/", "/api/pull", "/v1/messages"])
+def test_services_of_other_servers_are_no_matter_of_the_base_url(lab: ApiLab, path: str) -> None:
+    answer = lab.post({"model": "m", "input": "x"}, path)
+    error = answer.json["error"]
+    message = error if path.startswith("/api/") else error["message"]
+    assert answer.status == 404 and "base URL" not in message
+    assert message == f"404 Not Found: POST {path}. WilmerAI does not offer this service, only chats and completions."
+
+
 def test_options_and_head(lab: ApiLab) -> None:
     with lab.client.options(CHAT) as response:
         assert response.status_code == 200 and "POST" in response.headers["Allow"]
