@@ -18,6 +18,7 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.stream_renderers import StreamRenderer
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import rough_estimate_token_length
+from Middleware.workflows.streaming.value_stream import as_message
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +62,8 @@ class FinishedAnswer:
     @staticmethod
     def of(value: Any, request: RequestContext, messages: list[dict[str, Any]]) -> FinishedAnswer:
         """Read the engine's item: a text, or a dict with tool calls."""
-        calls = None
-        if isinstance(value, dict) and isinstance(value.get("tool_calls", ""), (list, tuple, type(None))):
-            calls, value = value["tool_calls"] or None, value.get("content") or ""
-        text = value if isinstance(value, str) else str(value)
+        message = as_message(value)
+        text, calls = (str(value), None) if message is None else (message["content"], message["tool_calls"] or None)
         return FinishedAnswer(text, calls, request.finish_reason,
                               request.reasoning if config_utils.user_flag("sendReasoningToClient") else "",
                               request.fingerprint, estimated_usage(request, messages, text))

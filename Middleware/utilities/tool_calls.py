@@ -7,6 +7,11 @@ from typing import Any
 MAX_DIGITS = 9  # of an index that comes as text
 
 
+def calls_among(value: Any) -> list[Mapping[str, Any]]:
+    """The tool calls in what foreign code gives as a list of them: its objects; none, if it is no list."""
+    return [call for call in value if isinstance(call, Mapping)] if isinstance(value, (list, tuple)) else []
+
+
 class ToolCallNumbers:
     """Says which call of a stream a fragment belongs to.
 

@@ -5,16 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from Middleware.utilities.streaming_utils import stream_text
-from Middleware.utilities.tool_calls import ToolCallAssembler
+from Middleware.utilities.tool_calls import ToolCallAssembler, calls_among
 
 
 def as_message(value: Any) -> dict[str, Any] | None:
     """A copy of a dict with a list of tool calls (or null), without entries that are no calls; None: a plain value."""
     if not isinstance(value, dict) or not isinstance(value.get("tool_calls", ""), (list, tuple, type(None))):
         return None
-    calls = [call for call in value["tool_calls"] or () if isinstance(call, Mapping)]
     content = value.get("content")
-    return {**value, "content": "" if content is None else str(content), "tool_calls": calls}
+    return {**value, "content": "" if content is None else str(content), "tool_calls": calls_among(value["tool_calls"])}
 
 
 def value_to_chunks(value: Any) -> Iterator[dict[str, Any]]:
@@ -38,7 +37,6 @@ def chunks_to_value(chunks: Iterable[Mapping[str, Any]]) -> str | dict[str, Any]
     tokens, assembler = [], ToolCallAssembler()
     for chunk in chunks:
         tokens.append(chunk.get("token") or "")
-        calls = chunk.get("tool_calls")
-        assembler.add(calls if isinstance(calls, list) else ())
+        assembler.add(chunk.get("tool_calls") or ())
     text, whole = "".join(tokens), assembler.calls()
     return {"content": text, "tool_calls": whole, "finish_reason": "tool_calls"} if whole else text

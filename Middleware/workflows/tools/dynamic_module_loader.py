@@ -27,6 +27,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.utilities.config_utils import get_project_root_directory_path
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active, sensitive_log
+from Middleware.utilities.tool_calls import calls_among
 from Middleware.workflows.tools.script_thread import ScriptThread
 
 logger = logging.getLogger(__name__)
@@ -198,7 +199,8 @@ def _chunks(script: ScriptThread) -> Generator[dict[str, Any], None, None]:
 
 
 def _chunk_of(value: Any) -> dict[str, Any]:
-    """A chunk dict whose token, if it has one, is a text; None stands for an empty one.
+    """A chunk dict whose token, tool calls and finish reason, if it has any, are of their types; None stands for an
+    empty token.
 
     What the engine itself says in chunks, such as where an answer ends, is not for scripts to say.
     """
@@ -207,6 +209,10 @@ def _chunk_of(value: Any) -> dict[str, Any]:
     chunk = {key: item for key, item in value.items() if key not in ENGINE_KEYS}
     if "token" in chunk:
         chunk["token"] = _token(chunk["token"])
+    if "tool_calls" in chunk:
+        chunk["tool_calls"] = calls_among(chunk["tool_calls"])
+    if not isinstance(chunk.get("finish_reason", ""), str):
+        chunk["finish_reason"] = None
     return chunk
 
 

@@ -326,19 +326,6 @@ def test_a_dict_without_usable_tool_calls_says_the_same_in_both_modes(lab: Engin
     assert FinishedAnswer.of(whole, lab.request, []).tool_calls is None
 
 
-def test_a_stream_with_tool_calls_says_the_same_where_nobody_streams(lab: EngineLab) -> None:
-    def answer(context: Any) -> Iterator[dict[str, Any]]:
-        yield {"token": "wait", "finish_reason": None}
-        yield {"token": "", "finish_reason": None, "tool_calls": [CALL]}
-        yield {"token": "", "finish_reason": "tool_calls"}
-
-    lab.workflow("Main", [static("x")])
-    whole, = start(lab, probes={"StaticResponse": Probe(answer)})
-    assert whole == {"content": "wait", "tool_calls": [CALL], "finish_reason": "tool_calls"}
-    chunks = list(start(lab, probes={"StaticResponse": Probe(answer)}, stream=True))
-    assert [chunk["tool_calls"] for chunk in chunks if "tool_calls" in chunk] == [[CALL]]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_entries_that_are_no_tool_calls_do_not_reach_the_client(lab: EngineLab, stream: bool) -> None:
     lab.workflow("Main", [static("x")])

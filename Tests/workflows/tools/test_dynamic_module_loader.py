@@ -275,7 +275,10 @@ def test_failing_generator_ends_with_the_text(script: Write, tmp_path: Path, cap
     ("['a']", {"token": "['a']", "finish_reason": None}), ("{'token': None}", {"token": ""}),
     ("{'token': 7, 'finish_reason': 'stop'}", {"token": "7", "finish_reason": "stop"}),
     ("{'token': 'a', 'end': True, 'more': True}", {"token": "a"}),
-    ("{'tool_calls': [1]}", {"tool_calls": [1]}), ("{'token': '', 'x': None}", {"token": "", "x": None})])
+    ("{'tool_calls': ({'id': 'x'}, 1)}", {"tool_calls": [{"id": "x"}]}),
+    ("{'tool_calls': 'abc'}", {"tool_calls": []}), ("{'tool_calls': True}", {"tool_calls": []}),
+    ("{'token': 'a', 'finish_reason': 5}", {"token": "a", "finish_reason": None}),
+    ("{'token': '', 'x': None}", {"token": "", "x": None})])
 def test_whatever_a_generator_yields_becomes_a_chunk(script: Write, written: str, chunk: dict[str, Any]) -> None:
     assert list(run_dynamic_module(script(f"def Invoke():\n    yield {written}\n"))) == [chunk]
 
