@@ -90,7 +90,7 @@ def _link_tool_results(messages: list[Message]) -> None:
             waiting, known = [], [call["id"] for call in calls if isinstance(call, dict) and call.get("id")]
             for number, call in enumerate(calls):
                 if isinstance(call, dict) and isinstance(call.get("function"), Mapping) and not call.get("id"):
-                    calls[number] = {"id": f"call_{position}_{number}", **call}
+                    calls[number] = {**call, "id": f"call_{position}_{number}"}
                     waiting.append(calls[number])
         elif message["role"] == "tool" and waiting and message.get("tool_call_id") not in known:
             call = _take_call_of(message, waiting)

@@ -204,6 +204,7 @@ def native(name: str, **more: Any) -> dict[str, Any]:
     ([native("f", id="x"), native("g")], [{"tool_call_id": "x"}, {}], ["x", "call_0_1"]),
     ([native("f", id="x"), native("g")], [{"tool_call_id": "y"}, {"tool_call_id": "x"}], ["y", "x"]),
     ([native("f"), native("g")], [{"tool_call_id": ""}, {"tool_call_id": None}], ["call_0_0", "call_0_1"]),
+    ([native("f", id=""), native("g", id=None)], [{}, {"tool_call_id": ""}], ["call_0_0", "call_0_1"]),
     ([native("f"), native("g")], [{"tool_call_id": ["odd"]}, {"name": {}}], [["odd"], "call_0_1"])])
 def test_results_find_their_calls_by_id_and_name(calls: list[Any], results: list[Any], links: list[Any]) -> None:
     asked = {"role": "assistant", "content": "", "tool_calls": calls}
