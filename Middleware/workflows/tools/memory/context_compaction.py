@@ -97,8 +97,8 @@ def told_up_to(messages: Sequence[Message], state: CompactorState, folded: Folde
     """The number of messages that Oldest tells of already; the boundary may have moved back behind that.
 
     Where all messages have moved, as a client has dropped the first ones, the last two folded ones tell it: the text of
-    the boundary alone may be that of others, too, and is if it comes behind those that are ``due``. No more than these
-    are taken to be told, since nobody looks at them again.
+    the boundary alone may be that of others, too, even of the one that stands in its place now. It is taken for another
+    if it comes behind those that are ``due``.
     """
     boundary = folded_up_to(messages, state.boundary)
     stands = _stands_still(messages, state.boundary)
@@ -106,12 +106,10 @@ def told_up_to(messages: Sequence[Message], state: CompactorState, folded: Folde
         return boundary if stands else min(boundary, due)
     if folded == folded_mark(messages, folded.index, state.oldest):
         return max(boundary, folded.index) if stands else folded.index
-    if stands:
-        return boundary
     moved = _ends_of(messages, folded)
     if len(moved) == 1:
-        return min(moved[0], due)
-    return boundary if boundary <= due else 0
+        return moved[0]
+    return boundary if stands or boundary <= due else 0
 
 
 def _stands_still(messages: Sequence[Message], boundary: Boundary | None) -> bool:

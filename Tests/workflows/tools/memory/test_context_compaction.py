@@ -304,6 +304,23 @@ def test_a_later_message_like_the_one_at_the_boundary_hides_nothing(lab: Compact
     assert lab.folds[2:] == [message_lines(later[4:6])]
 
 
+def test_a_message_like_the_one_at_the_boundary_that_moves_into_its_place_hides_nothing(lab: CompactorLab) -> None:
+    """As when two short replies are the same, and the client drops as many messages as have come."""
+    history = [*chat(6), said(4), *chat(15)[7:]]
+    lab.compact(history[:9])
+    lab.compact(history[2:11])
+    lab.compact(history[4:13])
+    assert lab.folds == [message_lines(chat(4)), message_lines(chat(6)[4:]), message_lines([said(4), said(7)])]
+
+
+def test_a_client_that_drops_the_first_messages_may_ask_for_an_answer_again(lab: CompactorLab) -> None:
+    """Then the boundary moves back behind what was folded."""
+    lab.compact(chat(12))
+    lab.compact(chat(9)[2:])
+    lab.compact(chat(13)[3:])
+    assert lab.folds == [message_lines(chat(7)), message_lines([said(7)])]
+
+
 def test_equal_messages_are_folded_like_others(lab: CompactorLab) -> None:
     for count in (9, 11, 11, 13):
         lab.compact([said(0)] * count)
