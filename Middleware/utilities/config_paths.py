@@ -84,7 +84,8 @@ def meant_folder(root: str) -> str:
     near = [os.path.join(named, "Configs"), os.path.join(named, "Public", "Configs"), named, above]
     if os.path.basename(named).casefold() == "configs":
         near.append(os.path.join(above, "Public", "Configs"))
-    found = [folder for folder in near if _holds_users(folder)]
+    uppermost = os.path.abspath(os.path.join(named, os.sep))  # on Windows and macOS it holds the 'Users' of the system
+    found = [folder for folder in near if folder != uppermost and _holds_users(folder)]
     if _is_public_given():
         found = [os.path.dirname(folder) for folder in found if os.path.basename(folder).casefold() == "configs"]
     return next(iter(found), "")

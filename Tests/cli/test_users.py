@@ -9,6 +9,7 @@ from Middleware.cli import demo, users
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.errors import StartError
 from Middleware.common import instance_global_variables as instance
+from Middleware.utilities import config_paths
 
 
 def test_a_configured_user_without_a_file_is_named_with_the_path(config):
@@ -126,6 +127,13 @@ def test_a_folder_near_the_one_that_is_meant(config, tmp_path, flag, named, mean
         users.check_users()
     shown = f"{flag} {tmp_path / meant}" if flag == "--PublicDirectory" else str(tmp_path / meant)
     assert str(error.value).endswith(f" Did you mean {shown}?" if meant else " with --PublicDirectory.")
+
+
+def test_the_users_of_the_system_are_no_configuration(monkeypatch):
+    """Windows and macOS have a folder ``Users`` at the top."""
+    top = os.path.abspath(os.sep)
+    monkeypatch.setattr(config_paths, "_holds_users", lambda folder: folder == top)
+    assert config_paths.meant_folder(os.path.join(top, "no-such-folder")) == ""
 
 
 def test_case_of_a_user_file_does_not_matter(config):
