@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from Middleware.utilities.config_keys.endpoint import ENDPOINT
-from Middleware.utilities.text_cleaner import fold_case, is_true
+from Middleware.utilities.text_cleaner import fold_case, is_true, think_tags
 
 _DATA = ("{", "[", "```")  # nobody begins to think with these
 THOUGHT_TAG = re.compile(r"(?:<|\[(?=/?THINK]))(/?)((?i:think|thinking|thoughts?|reasoning))[>\]]")
@@ -32,7 +32,7 @@ def _opens_and_never_closes(text: str) -> bool:
 
 
 def _never_closes(text: str, endpoint: Mapping[str, Any], finish_reason: str | None) -> bool:
-    start, end = (_tag(endpoint, key) for key in ("startThinkTag", "endThinkTag"))
+    start, end = (fold_case(tag.strip()) for tag in think_tags(endpoint))
     folded = fold_case(text)
     if not end or end in folded:
         return False
@@ -41,8 +41,3 @@ def _never_closes(text: str, endpoint: Mapping[str, Any], finish_reason: str | N
     keys = ("removeThinking", "expectOnlyClosingThinkTag")
     closing_only = all(is_true(ENDPOINT.value(endpoint, key)) for key in keys)
     return closing_only and finish_reason == "length" and not text.startswith(_DATA)
-
-
-def _tag(endpoint: Mapping[str, Any], key: str) -> str:
-    tag = ENDPOINT.value(endpoint, key)
-    return fold_case(tag.strip()) if isinstance(tag, str) else ""

@@ -42,6 +42,13 @@ def find_generation_prompt(last_message: Any) -> str:
     return text if fits else ""
 
 
+def think_tags(endpoint_config: Mapping[str, Any]) -> tuple[str, str]:
+    """The opening and the closing tag that an endpoint file names, in whatever way; "" for one that is missing."""
+    start, end, legacy = (_text(ENDPOINT.value(endpoint_config, key))
+                          for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
+    return (f"<{legacy}>", f"</{legacy}>") if legacy and not start and not end else (start, end)
+
+
 @dataclass(frozen=True)
 class ThinkRule:
     """How to find the reasoning block of an answer.
@@ -62,10 +69,7 @@ class ThinkRule:
         """The rule of an endpoint file, or None if it removes no thinking (or lacks a tag, which is warned about)."""
         if not is_true(endpoint_config.get(*_REMOVES_THINKING)):
             return None
-        start, end, legacy = (_text(ENDPOINT.value(endpoint_config, key))
-                              for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
-        if not start and not end and legacy:
-            start, end = f"<{legacy}>", f"</{legacy}>"
+        start, end = think_tags(endpoint_config)
         if not start or not end:
             logger.warning("removeThinking is on, but startThinkTag or endThinkTag is missing: thinking is kept.")
             return None

@@ -17,6 +17,8 @@ CLOSING = {"removeThinking": True, "expectOnlyClosingThinkTag": True, "startThin
     ("<think>x</think>", {}, None, False), ("<think>x</THINK> y", {}, "length", False), ("</think>x", {}, None, False),
     ("see <think>x", {}, None, False), ("[think]x", {}, None, False), ("", {}, "length", False), ("x", {}, None, False),
     ("<|reason|>x", OWN, None, True), ("<|reason|>x<|/REASON|>", OWN, None, False), ("<|reason|>x", {}, None, False),
+    ("<pad>x", {"thinkTagText": "pad"}, None, True), ("<pad>x</pad>", {"thinkTagText": "pad"}, None, False),
+    ("<pad>x", {**OWN, "thinkTagText": "pad"}, None, False),
     ("x", CLOSING, "length", True), ("x", CLOSING, "stop", False), ("x</A>y", CLOSING, "length", False),
     ('[{"title"', CLOSING, "length", False), ("```json", CLOSING, "length", False), ("", CLOSING, "length", False),
     ("x", {**CLOSING, "removeThinking": False}, "length", False),
