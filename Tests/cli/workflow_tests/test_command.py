@@ -244,7 +244,7 @@ def test_help_names_the_command(capsys):
     status, out, _ = run(capsys, "--help")
 
     assert status == 0
-    assert " test [-h]" in out and "PATH" in out
+    assert " test [-h]" in " ".join(out.split()) and "PATH" in out
 
 
 def test_another_configuration_can_be_named(two, capsys, tmp_path):
