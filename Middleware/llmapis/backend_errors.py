@@ -43,8 +43,9 @@ _TITLE = re.compile(r"<title\b[^<>]*>(.*?)</title\b", re.IGNORECASE | re.DOTALL)
 _TOO_LONG = re.compile(r"context (?:size|length|window)|maximum context|(?:prompt|input) is too long|too many tokens",
                        re.IGNORECASE)
 _CANNOT_SEE = re.compile(
-    r"(?:not|n't) support(?:ed)?\b.{0,20}\b(?:image|vision|multimodal)|\bimages? (?:inputs? )?(?:is|are) not supported"
-    r"|not a multimodal model|image_url is only supported|missing data required for image", re.IGNORECASE)
+    r"(?:not|n't) support(?:ed)?\b[^.,;:]{0,20}\b(?:image|vision|multimodal)"
+    r"|\bimages? (?:inputs? )?(?:is|are) not supported|not a multimodal model|image_url is only supported"
+    r"|no endpoints found that support image|missing data required for image", re.IGNORECASE)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(?:</\1[^<>]*>|\Z)|<!--.*?(?:-->|\Z)", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^<>]*>?")
 
@@ -232,7 +233,7 @@ def sentence(text: str) -> str:
 def _hint(status: int, location: str, body: str) -> str:
     if status in (400, 413, 500) and (hint := too_long_hint(body)):
         return hint
-    if status in (400, 415, 422, 500, 501) and _CANNOT_SEE.search(body):
+    if status in (400, 404, 415, 422, 500, 501) and _CANNOT_SEE.search(body):
         return ("The model cannot see images. Let the node go without 'acceptImages', or name an endpoint whose model "
                 "can.")
     if 300 <= status < 400:

@@ -119,6 +119,8 @@ def test_a_prompt_that_is_too_long(backend: StubBackend, transport: Transport, s
     (400, "Invalid content type. image_url is only supported by certain models.", True),
     (400, "This model does not support image inputs", True),
     (500, "this model is missing data required for image input", True),
+    (404, "No endpoints found that support image input", True),
+    (400, "This model does not support tools. Images are left out.", False),
     (400, "At most 1 image(s) may be provided in one request.", False), (429, "image input is not supported", False)])
 def test_a_model_that_cannot_see(backend: StubBackend, transport: Transport, status: int, said: str,
                                  hinted: bool) -> None:
