@@ -12,7 +12,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import config_utils
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.file_access import find_file_ignoring_case, process_lock
-from Middleware.utilities.path_utils import folded_name, is_flat_name
+from Middleware.utilities.path_utils import folded_name, is_flat_name, is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def holds_data_of_a_key(discussion_id: str) -> bool:
         return False
     try:
         with os.scandir(DiscussionFolder(discussion_id).folder) as entries:
-            return any(entry.is_dir() for entry in entries)
+            return any(map(is_folder, entries))
     except (OSError, ValueError):
         return False
 

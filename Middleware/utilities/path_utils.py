@@ -110,3 +110,11 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+def is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a folder, or what it links to, is an ordinary file. A link in a circle is none."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from Middleware.services.discussion_catalog.catalog import JSON_FILES, NoSuchDis
 from Middleware.services.discussion_catalog.check import check
 from Middleware.services.discussion_catalog.export import export
 from Middleware.services.discussion_catalog.overview import overview
-from Middleware.utilities.discussion_folder import COMPACTOR, MEMORIES, DiscussionFolder
+from Middleware.utilities.discussion_folder import COMPACTOR, MEMORIES, DiscussionFolder, holds_data_of_a_key
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 
 
@@ -97,6 +98,19 @@ def test_the_database_is_the_one_that_the_server_uses(lab: DiscussionLab, tmp_pa
         put(tmp_path / name)
     found = lab.find("k1").database()
     assert found and Path(found).samefile(DiscussionFolder("k1").vector_database())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_link_in_a_circle_hides_nothing_else(lab: DiscussionLab) -> None:
+    lab.store("one")
+    for folder in (lab.root, lab.root / "one"):
+        (folder / "circle").symlink_to("circle")
+        (folder / "a_vector_memory.db").symlink_to("a_vector_memory.db")
+    assert [found.discussion_id for found in all_discussions()] == ["one"]
+    key_folder = lab.root / ("0" * 16)
+    (key_folder / "of a client").mkdir(parents=True)
+    (key_folder / "circle").symlink_to("circle")
+    assert holds_data_of_a_key(key_folder.name)
 
 
 def test_choosing(lab: DiscussionLab) -> None:
