@@ -58,12 +58,21 @@ class InvokeNotCallableError(ConfigurationError, TypeError):
     """A script's ``Invoke`` is no function."""
 
 
+class ScriptSyntaxError(ConfigurationError, SyntaxError):  # type: ignore[misc]  # both have a text of their own
+    """A script, or a file that it imports, is not Python."""
+
+
+class ScriptImportError(ConfigurationError, ModuleNotFoundError):
+    """A script imports what is not there."""
+
+
 def run_dynamic_module(module_path: str, /, *args: Any, **kwargs: Any) -> Any:
     """Load the script at ``module_path`` and return ``Invoke(*args, **kwargs)`` unchanged.
 
     A failure inside ``Invoke`` becomes a fixed text and a traceback in the log; a generator's failure ends its stream
     with that text. Errors while the file is loaded, a missing file (also one that ``Invoke`` misses) and cancellation
-    are raised. Raises ConfigNotFoundError, MissingInvokeError or InvokeNotCallableError for a file that is no script.
+    are raised, those that are the file's own mistake as ScriptSyntaxError or ScriptImportError. Raises
+    ConfigNotFoundError, MissingInvokeError or InvokeNotCallableError for a file that is no script.
 
     All of the script runs on one thread of its own. When the current request is cancelled, its processes are killed
     and the script is left alone, see ``ScriptThread``.
@@ -91,7 +100,7 @@ def find_script(module_path: str) -> str:
     for place in places:
         if _is_file(place):
             return _checked(place)
-    sensitive_log(logger, logging.ERROR, "There is no script at %s", " or ".join(places))
+    sensitive_log(logger, logging.ERROR, "There is no script at %s", " or ".join(dict.fromkeys(places)))
     shown = os.path.basename(expanded) if os.path.isabs(expanded) else module_path
     where = "" if os.path.isabs(expanded) else " in the working directory or the install directory"
     raise ConfigNotFoundError(f"the Python script '{shown}' does not exist{where}")
@@ -166,13 +175,28 @@ def _load(path: str) -> ModuleType:
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)
         exec(code, module.__dict__)
-    except SystemExit as error:
+    except BaseException as error:
         sys.modules.pop(name, None)
-        raise RuntimeError("the script ended itself while it was loaded") from error
-    except BaseException:
-        sys.modules.pop(name, None)
+        _raise_told(error, path)
         raise
     return module
+
+
+def _raise_told(error: BaseException, path: str) -> None:
+    """Raise what tells an author the mistake, if ``error`` while the script was loaded is one of the usual ones."""
+    if isinstance(error, SystemExit):
+        raise RuntimeError("the script ended itself while it was loaded") from error
+    if isinstance(error, SyntaxError):
+        file = "" if error.filename in (path, None) else f"{os.path.basename(error.filename)}, "
+        raise ScriptSyntaxError(_not_loaded(path, f"{file}line {error.lineno}: {error.msg}")) from error
+    if isinstance(error, ImportError):
+        _log_failure(error, path, "while it was loaded")
+        hint = ". Is its package installed in WilmerAI's environment?" if isinstance(error, ModuleNotFoundError) else ""
+        raise ScriptImportError(_not_loaded(path, f"{error}{hint}")) from error
+
+
+def _not_loaded(path: str, reason: str) -> str:
+    return f"the Python script '{os.path.basename(path)}' cannot be loaded: {reason}"
 
 
 def _invoke_of(module: ModuleType, path: str) -> Callable[..., Any]:
@@ -248,9 +272,9 @@ def _is_own_error(error: BaseException) -> bool:
     return any(kind.__name__ == DynamicModuleError.__name__ for kind in type(error).__mro__)
 
 
-def _log_failure(error: BaseException, path: str) -> None:
+def _log_failure(error: BaseException, path: str, when: str = "in Invoke") -> None:
     if not is_encryption_active():
-        logger.error("The script %s failed in Invoke", path, exc_info=error)
+        logger.error("The script %s failed %s", path, when, exc_info=error)
         return
     places = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may quote the conversation
-    logger.error("A script failed in Invoke with %s:\n%s", type(error).__name__, places)
+    logger.error("A script failed %s with %s:\n%s", when, type(error).__name__, places)

@@ -22,6 +22,7 @@ from Middleware.workflows.tools.dynamic_module_loader import is_script_name
 from Middleware.workflows.validation.folders import folder_exists, folders_in, path_of
 from Middleware.workflows.validation.key_checks import meant_key
 from Middleware.workflows.validation.names import nearest
+from Middleware.workflows.validation.script_checks import script_mistake
 
 
 @dataclass(frozen=True)
@@ -135,12 +136,13 @@ class Lookups:
         """A Python script: a relative path counts from the working or the install directory."""
         expanded = os.path.expanduser(path)
         places = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
-        if any(map(_is_file, places)):
-            name = os.path.basename(path)
-            return None if is_script_name(path) else Problem(f"'{name}' is no Python script, whose name ends in .py")
-        near = next(filter(None, map(_nearest_script, places)), "")
         name = os.path.basename(path)
-        return Problem(f"the Python script '{name}' does not exist", path.removesuffix(name) + near if near else "")
+        found = next(filter(_is_file, places), None)
+        if found is not None:
+            return _script_problem(found, name)
+        near = next(filter(None, map(_nearest_script, places)), "")
+        suggestion = path.removesuffix(name) + near if near else _in_public_directory(expanded)
+        return Problem(f"the Python script '{name}' does not exist", suggestion)
 
     def file_path(self, path: str, reading: bool = False) -> Problem | None:
         """The path of a file, existing or not; one with a placeholder is as good as the directories allowed.
@@ -338,6 +340,20 @@ def _nearest_script(path: str) -> str:
         return nearest(name, [entry for entry in os.listdir(folder or os.curdir) if entry.endswith(".py")], 0.6)
     except (OSError, ValueError):  # ValueError: a path that no file can have
         return ""
+
+
+def _in_public_directory(path: str) -> str:
+    """The script that a path such as ``Public/Scripts/x.py`` means if Public is elsewhere; "" if it is not there."""
+    first, *rest = path.replace("\\", "/").split("/")
+    meant = "/".join((config_utils.get_root_public_directory().replace(os.sep, "/"), *rest))
+    return meant if first == "Public" and _is_file(meant) else ""
+
+
+def _script_problem(path: str, name: str) -> Problem | None:
+    if not is_script_name(path):
+        return Problem(f"'{name}' is no Python script, whose name ends in .py")
+    mistake = script_mistake(path)
+    return Problem(f"the Python script '{name}' {mistake}") if mistake else None
 
 
 def _is_file(path: str) -> bool:

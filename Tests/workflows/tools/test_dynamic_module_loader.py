@@ -123,6 +123,32 @@ def test_errors_while_loading_are_raised(script: Write, code: str, kind: type[Ex
     assert not [name for name in set(sys.modules) - known if "task" in name]
 
 
+@pytest.mark.parametrize(("code", "kind", "text"), [
+    ("x = 1\n  y = 2", SyntaxError, "line 2: unexpected indent"),
+    ("import no_such_module_x", ModuleNotFoundError,
+     "No module named 'no_such_module_x'. Is its package installed in WilmerAI's environment?")])
+def test_mistakes_of_the_file_itself_are_told(script: Write, code: str, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        run_dynamic_module(script(code))
+    assert isinstance(caught.value, ConfigurationError)
+    assert str(caught.value) == f"the Python script 'task.py' cannot be loaded: {text}"
+
+
+def test_a_mistake_in_a_file_that_a_script_imports(script: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(os.path.dirname(script("def (", "broken_helper_x.py")))
+    with pytest.raises(SyntaxError, match="'task.py' cannot be loaded: broken_helper_x.py, line 1: "):
+        run_dynamic_module(script("import broken_helper_x"))
+
+
+def test_a_missing_script_is_looked_for_once_in_the_same_folder(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dynamic_module_loader, "get_project_root_directory_path", lambda: os.getcwd())
+    with pytest.raises(FileNotFoundError):
+        run_dynamic_module("none.py")
+    assert caplog.text.count("none.py") == 1
+
+
 def test_byte_order_mark_and_encoding(tmp_path: Path) -> None:
     (tmp_path / "bom.py").write_bytes(b"\xef\xbb\xbf" + returning("'\u00e4'").encode())
     (tmp_path / "latin.py").write_bytes(b"# -*- coding: latin-1 -*-\n" + returning("'\u00e4'").encode("latin-1"))
