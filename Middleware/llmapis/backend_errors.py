@@ -42,6 +42,7 @@ _DOCKER_HOST = "host.docker.internal"
 _TITLE = re.compile(r"<title\b[^<>]*>(.*?)</title\b", re.IGNORECASE | re.DOTALL)
 _TOO_LONG = re.compile(r"context (?:size|length|window)|maximum context|(?:prompt|input) is too long|too many tokens",
                        re.IGNORECASE)
+_NO_MODEL = re.compile(r"\bmodel\b.{0,200}\b(?:not found|not exist)\b|\b(?:no such|unknown) model\b", re.IGNORECASE)
 _CANNOT_SEE = re.compile(
     r"(?:not|n't) support(?:ed)?\b[^.,;:]{0,20}\b(?:image|vision|multimodal)"
     r"|\bimages? (?:inputs? )?(?:is|are) not supported|not a multimodal model|image_url is only supported"
@@ -222,7 +223,8 @@ def too_long_hint(said: str) -> str:
     if not _TOO_LONG.search(said):
         return ""
     return ("The prompt is longer than the model's context window. Let 'maxContextTokenSize' of the endpoint be that "
-            "of the server, and set 'clampPromptToContextWindow' to true in the user file.")
+            "of the server, and set 'clampPromptToContextWindow' to true in the user file. That shortens "
+            "conversations, not the 'prompt' of a node.")
 
 
 def sentence(text: str) -> str:
@@ -236,6 +238,9 @@ def _hint(status: int, location: str, body: str) -> str:
     if status in (400, 404, 415, 422, 500, 501) and _CANNOT_SEE.search(body):
         return ("The model cannot see images. Let the node go without 'acceptImages', or name an endpoint whose model "
                 "can.")
+    if status in (400, 404) and _NO_MODEL.search(body):
+        return ("Check 'modelNameToSendToAPI' of the endpoint: it must be a model that the server has ('ollama list' "
+                "shows those of Ollama, 'ollama pull' gets another).")
     if 300 <= status < 400:
         where = f" (to {location.partition('?')[0][:200]})" if location and "@" not in location else ""
         return f"The server redirects{where}; put the final URL into the endpoint."

@@ -96,8 +96,22 @@ def test_the_message_in_the_error(backend: StubBackend, transport: Transport) ->
         transport.post_json(ask(backend, "/v1/chat?key=abcdef"))
     assert str(caught.value) == (
         f"Endpoint 'my-llm' ({backend.url}/v1/chat): status 404 Not Found: model 'x' not found. "
-        "Check the URL and the ApiType of the endpoint (wrong path?) and the model name.")
+        "Check 'modelNameToSendToAPI' of the endpoint: it must be a model that the server has ('ollama list' shows "
+        "those of Ollama, 'ollama pull' gets another).")
     assert (caught.value.status, caught.value.body) == (404, "model 'x' not found")
+
+
+@pytest.mark.parametrize(("status", "said", "hinted"), [
+    (404, "model 'qwen3:1.7b' not found", True), (404, "The model `x` does not exist.", True),
+    (400, "Unknown model: x", True), (404, "Not Found", False), (404, "File Not Found", False),
+    (400, "model x: unknown parameter 'min_p'", False), (500, "model not found", False)])
+def test_a_model_that_is_not_there_is_told(backend: StubBackend, transport: Transport, status: int, said: str,
+                                           hinted: bool) -> None:
+    backend.default = status_reply(status, said)
+    with pytest.raises(BackendStatusError) as caught:
+        transport.post_json(ask(backend, single_attempt=True))
+    assert ("Check 'modelNameToSendToAPI'" in str(caught.value)) is hinted
+    assert not (hinted and "wrong path" in str(caught.value))
 
 
 @pytest.mark.parametrize(("status", "said", "hinted"), [
