@@ -129,6 +129,12 @@ def cannot_stand_in(failed: str, backup: str, failure: Exception, reason: Except
                          endpoint=failed, status=status, body=body)
 
 
+def tell_of_the_first(error: Exception, hop: Hop) -> None:
+    """Let the error of a backup say for whom it stood in; it names but the backup."""
+    if hop.visited and isinstance(error, BackendError):
+        error.args = (f"{error} It stood in for '{hop.visited[-1]}', which had failed.",)
+
+
 class BackupChecks:
     """Complains of backups that could not stand in before they are needed, once per version of an endpoint's file."""
 

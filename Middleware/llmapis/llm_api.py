@@ -203,6 +203,7 @@ class LlmApiService:
             raise
         except Exception as error:  # whatever is wrong with this back-end, another may do
             if not self._may_hand_over():
+                failover.tell_of_the_first(error, self._hop)
                 raise
             slot.release()  # the backup takes its own
             backup, fitted = failover.finished(self._hand_over(call, error))
@@ -228,6 +229,7 @@ class LlmApiService:
                 logger.error("Endpoint '%s' failed after its answer had begun, too late for its backup '%s': %s",
                              self.endpoint_name, self._backup_name, public_text(error))
             if begun or not self._may_hand_over():
+                failover.tell_of_the_first(error, self._hop)
                 raise
             slot.release()  # the backup takes its own
             backup, fitted = yield from failover.signs_of_life(self._hand_over(call, error))

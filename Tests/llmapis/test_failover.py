@@ -217,6 +217,27 @@ def test_the_last_endpoint_keeps_its_retries(farm: Farm) -> None:
 
 
 @both_modes
+@pytest.mark.parametrize("where", ["status", "connection"])
+def test_the_error_of_a_backup_says_for_whom_it_stood_in(farm: Farm, where: str, stream: bool) -> None:
+    farm["A"].default = status_reply(500, "worn out")
+    farm["B"].default = status_reply(400, "ill")
+    if where == "connection":
+        farm.endpoint("B", "http://127.0.0.1:9")
+    with pytest.raises(BackendStatusError if where == "status" else BackendConnectionError) as caught:
+        ask(LlmApiService("A", stream=stream))
+    text = str(caught.value)
+    assert text.startswith("Endpoint 'B' (") and text.endswith(" It stood in for 'A', which had failed.")
+    assert caught.value.endpoint == "B"
+
+
+def test_an_error_without_a_backup_says_nothing_of_one(farm: Farm) -> None:
+    farm["B"].default = status_reply(400, "ill")
+    with pytest.raises(BackendStatusError) as caught:
+        ask(LlmApiService("B", stream=False))
+    assert "stood in" not in str(caught.value)
+
+
+@both_modes
 def test_when_all_fail_the_last_error_counts(farm: Farm, stream: bool) -> None:
     farm["A"].default, farm["B"].default = status_reply(500), status_reply(403)
     service = LlmApiService("A", stream=stream)
