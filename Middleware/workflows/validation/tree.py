@@ -13,9 +13,10 @@ from Middleware.workflows.validation.file_kinds import KINDS, FileKind, kind_of
 from Middleware.workflows.validation.findings import Finding
 from Middleware.workflows.validation.key_checks import is_remark
 from Middleware.workflows.validation.memory_checks import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.workflows.validation.names import nearest
+from Middleware.workflows.validation.names import nearest, plain
 
 COLLECTIONS = tuple(dict.fromkeys(kind.pattern.partition("/")[0] for kind in KINDS.values()))
+DEFAULT_WORKFLOW = "_DefaultWorkflow.json"
 SETTINGS_KEYS = {MEMORY_KEY: "memory-settings", COMPACTOR_KEY: "compactor-settings"}
 FLAT_COLLECTIONS = ("MCPServers",)
 """Collections whose files must not lie in folders of their own."""
@@ -68,8 +69,20 @@ def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
             stem = display.rpartition("/")[2][:-len(next(end for end in _OTHER_ENDINGS if lower.endswith(end)))]
             tree.findings.append(_unread(display, "the name does not end in .json, so that nobody reads the file",
                                          f"{stem}.json"))
+    tree.findings.extend(_misnamed_defaults(tree))
     _find_settings(tree, users)
     return tree
+
+
+def _misnamed_defaults(tree: Tree) -> Iterator[Finding]:
+    """Files whose name is nearly that of a folder's default workflow, in folders that have none."""
+    defaults = {display.rpartition("/")[0] for display in tree.files
+                if display.rpartition("/")[2].casefold() == DEFAULT_WORKFLOW.casefold()}
+    for display in tree.files:
+        folder, _, name = display.rpartition("/")
+        if folder.startswith("Workflows/") and folder not in defaults and plain(name) == plain(DEFAULT_WORKFLOW):
+            yield _unread(display, "the name is not that of a default workflow, so that clients are not offered the "
+                                   f"folder '{folder.rpartition('/')[2]}' as a model", DEFAULT_WORKFLOW)
 
 
 def _walk(root: str, folder: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:

@@ -256,6 +256,21 @@ def test_it_is_found_for_one_user_alone(tree: TreeLab, mistake: Mistake, severit
     assert (found.severity, found.file, found.json_path, found.suggestion) == (severity, file, path, meant)
 
 
+STATIC = {"nodes": [{"type": "StaticResponse", "content": "x"}]}
+
+
+@pytest.mark.parametrize("name", ["DefaultWorkflow", "_Default_Workflow", "default-workflow"])
+def test_a_misnamed_default_workflow(tree: TreeLab, name: str) -> None:
+    found = only(tree.check(put(f"Workflows/alice/journal/{name}.json", STATIC)))
+    assert (found.severity, found.suggestion) == ("warning", "_DefaultWorkflow.json")
+    assert "the folder 'journal' as a model" in found.message
+
+
+@pytest.mark.parametrize("names", [["_DefaultWorkflow", "DefaultWorkflow"], ["Workflow"]])
+def test_names_beside_a_default_workflow_are_free(tree: TreeLab, names: list[str]) -> None:
+    assert not tree.check(*(put(f"Workflows/alice/journal/{name}.json", STATIC) for name in names))
+
+
 def test_places(tree: TreeLab) -> None:
     found = only(tree.check(nodes(llm(), llm(returnToUser=False, preset="Wram"))))
     lines = (tree.public / "Configs" / GENERAL).read_text("utf-8").split("\n")
