@@ -49,8 +49,10 @@ def test_two_blocks_two_calls(lab: EngineLab, stream: bool) -> None:
     assert [request.json["stream"] for request in lab.backend.requests] == [False, False]
 
 
-def test_without_discussion_id(lab: EngineLab) -> None:
-    assert run(lab, rag(), discussion_id=None) == "" and lab.backend.requests == []
+def test_without_discussion_id(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert run(lab, rag(title="Read each"), discussion_id=None) == "" and lab.backend.requests == []
+    assert "Node 'Read each' asks nothing and gives an empty text: the conversation has no discussion id" in caplog.text
 
 
 @pytest.mark.parametrize("discussion_id", ["k1", None])

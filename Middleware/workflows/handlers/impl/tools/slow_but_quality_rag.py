@@ -1,6 +1,7 @@
 """SlowButQualityRAG: applies a prompt to every block of a text."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -8,6 +9,8 @@ from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHa
 from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+
+logger = logging.getLogger(__name__)
 
 NO_TARGET = "No rag target specified in Slow But Quality RAG node"
 NO_TYPE = "No rag type specified in Slow But Quality RAG node"
@@ -41,6 +44,8 @@ class SlowButQualityRAGHandler(BaseHandler):
             if self.value(context, name) is None:
                 return complaint
         if not context.discussion_id:
+            logger.info("Node '%s' asks nothing and gives an empty text: the conversation has no discussion id",
+                        context.node_name)
             return ""
         return self._tool.perform_rag_on_conversation_chunk(
             str(self.value(context, "systemPrompt")), str(self.value(context, "prompt")),
