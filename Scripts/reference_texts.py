@@ -31,12 +31,13 @@ writes it). New here? [First steps](first-steps.md) come first.
 * A name in one file is the name of another one without `.json`. Names may lead into sub-folders (`"extra/Draft"`)
   unless something else is said, never out of their folder.
 * Absent, `null` and, for names, `""` are the same: the default holds. *Required* keys have none.
-* Numbers may be written as texts (`"8080"`), and `true` and `false` as well.
+* Numbers may be written as texts (`"8080"`), and `true` and `false` as well. But samplers and `maxContextTokenSize` of
+  endpoints are sent as they are written, and many LLM servers refuse a text there.
 * A key that begins with `_`, or has *comment*, *description*, *note*, *remark*, *todo*, *disabled*, *unused* or
   *backup* in its name, is a remark of yours. `description` and `"$schema"` are understood everywhere.
 * Changes count for requests that arrive a second or more later. A file that no longer parses is reported in the log
   with line and column; its last good version stays in use.
-* `python server.py check` looks for mistakes in all files at once, and [editors](editor.md) show them while you type.
+* `bash run_linux.sh check` looks for mistakes in all files at once, and [editors](editor.md) show them while you type.
 """
 
 TEXTS: Mapping[str, KindText] = {

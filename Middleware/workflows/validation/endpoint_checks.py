@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES
+from Middleware.services.settings_file import number_from
 from Middleware.utilities import config_places as places
 from Middleware.utilities.config_files import read_object
 from Middleware.utilities.config_keys.samplers import CANONICAL_SAMPLER_KEYS
@@ -18,6 +19,7 @@ from Middleware.workflows.validation.key_checks import is_remark
 from Middleware.workflows.validation.names import nearest
 
 CANONICAL = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
+NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("int", "number"))
 PATHS = ("/chat/completions", "/completions", "/api/chat", "/api/generate", "/messages", "/embeddings", "/api/embed",
          "/generate/stream")
 """Ends of addresses that the program adds by itself."""
@@ -32,6 +34,7 @@ def check_endpoint(display: str, content: Mapping[str, Any]) -> Iterator[Finding
     check = _EndpointCheck(display, content)
     yield from check.address()
     yield from check.api_type()
+    yield from check.quoted_numbers()
     yield from check.cleaning()
 
 
@@ -121,6 +124,18 @@ class _EndpointCheck:
             except ConfigurationError as error:
                 yield missing(self.display, "promptTemplate", error)
 
+    def quoted_numbers(self) -> Iterator[Finding]:
+        """Numbers that are written as texts and sent so, which LLM servers mostly refuse."""
+        samplers = self.content.get("presetSamplers")
+        sent = "is a text and is sent as one, which many servers refuse"
+        for name, value in samplers.items() if isinstance(samplers, Mapping) else ():
+            if name in NUMBERS and _is_quoted_number(value):
+                yield self._at("warning", child("presetSamplers", name), f"'{name}' {sent}", _unquoted(value))
+        window = self.content.get("maxContextTokenSize")
+        if _is_quoted_number(window):
+            yield self._at("warning", "maxContextTokenSize", f"'maxContextTokenSize' {sent}; and conversations are not "
+                           "shortened to it", _unquoted(window))
+
     # -- texts ---------------------------------------------------------------------------------------------------------
     def cleaning(self) -> Iterator[Finding]:
         content = self.content
@@ -151,6 +166,14 @@ def check_api_type(display: str, content: Mapping[str, Any]) -> Iterator[Finding
         if near and near not in fields:
             yield Finding("warning", display, child("samplerFieldMap", name), None, f"the sampler {quoted(name)} is "
                           "unknown, likely a typo", "", near)
+
+
+def _is_quoted_number(value: Any) -> bool:
+    return isinstance(value, str) and number_from(value, whole=False) is not None
+
+
+def _unquoted(value: object) -> str:
+    return f"the number without quotes, {str(value).strip()}"
 
 
 def missing(display: str, key: str, error: ConfigurationError) -> Finding:
