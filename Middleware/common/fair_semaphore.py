@@ -55,6 +55,12 @@ class FairSemaphore:
             else:
                 self._free += 1
 
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
     def remove(self, place: Place) -> None:
         """Take a place out of the line; if its slot came in the meantime, give that back."""
         with self._lock:

@@ -110,22 +110,22 @@ class CancellationService:
         with self._lock:
             return {request_id for request_id, entry in self._entries.items() if entry.scope.cancelled}
 
-    def register_abort_callback(self, request_id: str, callback: Callable[[], object]) -> None:
-        """Call ``callback`` when the request is cancelled, at once if it is. Errors of it are logged."""
+    def register_abort_callback(self, request_id: str, fn: Callable[[], object]) -> None:
+        """Call ``fn`` when the request is cancelled, at once if it is. Errors of it are logged."""
         if not request_id:
             logger.warning("An abort callback without a request id was ignored")
             return
         with self._lock:
             self._drop_old()
             scope = self._entry(request_id).scope
-        scope.add_callback(callback)
+        scope.add_callback(fn)
 
-    def unregister_abort_callbacks(self, request_id: str, callback: Callable[[], object] | None = None) -> None:
+    def unregister_abort_callbacks(self, request_id: str, fn: Callable[[], object] | None = None) -> None:
         """Drop one callback of a request, or all of them."""
         with self._lock:
             entry = self._entries.get(request_id) if request_id else None
         if entry is not None:
-            entry.scope.remove_callbacks(callback)
+            entry.scope.remove_callbacks(fn)
 
     def _entry(self, request_id: str) -> _Entry:
         entry = self._entries.get(request_id)

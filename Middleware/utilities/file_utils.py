@@ -28,6 +28,7 @@ from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
     Cipher,
     NoCipher,
+    cipher_for,
     file_in_folder,
     file_named,
     is_cut_off,
@@ -65,27 +66,29 @@ _BOM = "\ufeff"
 
 # -- plain text --------------------------------------------------------------------------------------------------------
 
-def read_plain_text_file(path: str, cipher: Cipher = NO_CIPHER) -> str:
-    """The text of exactly this file; empty if there is none.
+def read_plain_text_file(path: str, cipher: Cipher = NO_CIPHER, *, encryption_key: bytes | None = None) -> str:
+    """The text of exactly this file; empty if there is none. A key stands for its cipher.
 
     Raises OSError, and DataKeyError for a token of another key, and for a part of any token.
     """
     found = resolve_file_path(path)
+    cipher = cipher_for(encryption_key) if encryption_key else cipher
     data = _read(found)
     with file_named(file_in_folder(found)):
         return "" if data is None else decode_text(_decrypted(data, cipher), path)
 
 
 def write_plain_text_file(path: str, text: str, cipher: Cipher = NO_CIPHER, backup_suffix: str | None = None,
-                          mode: int | None = None) -> None:
+                          mode: int | None = None, *, encryption_key: bytes | None = None) -> None:
     """Replace the file's content. With a suffix, the present content is first copied to ``path`` + suffix.
 
-    ``mode`` is for a new file. A text that would be taken for a token, or part of one, gets a space before it. Raises
-    OSError, and DataKeyError if the copy is of a file that cannot be read; if it is the copy that fails, nothing is
-    written. Takes no lock: who reads, changes and writes holds ``path_lock`` or ``process_lock`` around all of it.
+    A key stands for its cipher; ``mode`` is for a new file. A text that would be taken for a token, or part of one,
+    gets a space before it. Raises OSError, and DataKeyError if the copy is of a file that cannot be read; if it is the
+    copy that fails, nothing is written. Takes no lock: who reads, changes and writes holds ``path_lock`` or
+    ``process_lock`` around all of it.
     """
     path = resolve_file_path(path)
-    cipher = cipher_of_file(path, cipher)
+    cipher = cipher_of_file(path, cipher_for(encryption_key) if encryption_key else cipher)
     known = ordinary_file(path) if backup_suffix else None
     if known is not None:
         data = _read(path)

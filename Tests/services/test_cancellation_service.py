@@ -103,6 +103,16 @@ def test_unregistering_one_or_all_callbacks(service: CancellationService) -> Non
     assert calls == ["theirs"]
 
 
+def test_callbacks_by_keyword(service: CancellationService) -> None:
+    calls: list[str] = []
+    mine, theirs = (lambda: calls.append("mine")), (lambda: calls.append("theirs"))
+    service.register_abort_callback("r", fn=mine)
+    service.register_abort_callback("r", fn=theirs)
+    service.unregister_abort_callbacks("r", fn=mine)
+    service.request_cancellation("r")
+    assert calls == ["theirs"]
+
+
 def test_scope_of_a_request(service: CancellationService) -> None:
     scope = service.scope_for("r")
     assert service.scope_for("r") is scope

@@ -72,6 +72,16 @@ def test_plain_text_through_a_cipher(path: Path) -> None:
     assert read_plain_text_file(str(path), Reversed()) == "def"
 
 
+def test_plain_text_under_a_key(path: Path) -> None:
+    key = derive_encryption_key("a key")
+    write_plain_text_file(str(path), "abc", encryption_key=key)
+    write_plain_text_file(str(path), "def", backup_suffix=".bak", encryption_key=key)
+    assert path.read_bytes().startswith(b"gAAAA") and path.with_name("a.txt.bak").read_bytes().startswith(b"gAAAA")
+    assert read_plain_text_file(str(path), encryption_key=key) == "def"
+    with pytest.raises(DataKeyError):
+        read_plain_text_file(str(path))
+
+
 TOKEN = cipher_for(derive_encryption_key("a key")).encrypt(b"x" * 40)
 
 
