@@ -12,9 +12,8 @@ from Middleware.services.memory_search import VectorSearch, search_memories_full
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import DiscussionFolder
-from Middleware.utilities.message_chunks import clear_out_user_assistant_from_chunks, get_message_chunks
 from Middleware.utilities.search_utils import CHUNK_BREAK
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import clear_out_user_assistant_from_chunks, get_message_chunks, restore_braces
 
 Message = dict[str, Any]
 

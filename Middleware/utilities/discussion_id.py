@@ -25,8 +25,8 @@ def extract_discussion_id(messages: Iterable[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def strip_discussion_tags(messages: Iterable[dict[str, Any]]) -> None:
-    """Remove every tag from every message, in place."""
+def remove_discussion_id_tag(messages: Iterable[dict[str, Any]]) -> None:
+    """Remove every complete tag from every message, in place; what stands around it stays, blanks too."""
     for message in messages:
         content = message.get("content")
         if isinstance(content, str) and _OPEN in content:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.discussion_id import extract_discussion_id as extract_discussion_id  # for scripts
+from Middleware.utilities.discussion_id import remove_discussion_id_tag as remove_discussion_id_tag
 from Middleware.utilities.text_utils import (
+    estimate_message,
     estimation_level_multiplier,
     is_switched_on,
-    restore_braces,
-    rough_estimate_token_length,
+    message_text,
 )
 
 logger = logging.getLogger(__name__)
@@ -26,19 +28,6 @@ ROLE_TAGS = {"user": "User: ", "assistant": "Assistant: ", "system": "System: ",
 RESERVED_TOKENS = 512
 _SUMMARY_LENGTH = 200
 _CLAMP, _WINDOW = map(ENDPOINT.lookup, ("clampPromptToContextWindow", "maxContextTokenSize"))
-
-
-def message_text(message: Mapping[str, Any]) -> str:
-    """The content of a message; "" if it has none."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    return "" if content is None else str(content)
-
-
-def estimate_message(message: Mapping[str, Any]) -> int:
-    """Estimated tokens of the content as the model will see it, that is with real braces."""
-    return rough_estimate_token_length(restore_braces(message_text(message)))
 
 
 # --- selection ---

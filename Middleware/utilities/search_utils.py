@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from Middleware.utilities.message_chunks import (
+from Middleware.utilities.prompt_extraction_utils import message_text
+from Middleware.utilities.text_utils import (
     clear_out_user_assistant_from_chunks,
     get_message_chunks,
+    restore_braces,
     tokenize,
 )
-from Middleware.utilities.prompt_extraction_utils import message_text
-from Middleware.utilities.text_utils import restore_braces
 
 Message = dict[str, Any]
 Index = dict[str, dict[int, list[int]]]

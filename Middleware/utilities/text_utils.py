@@ -1,18 +1,26 @@
-"""Text primitives: brace sentinels, the token estimate, flags written as text."""
+"""Text primitives: brace sentinels, the token estimate, conversations cut into blocks, flags written as text."""
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from Middleware.common.constants import LEFT_BRACE_SENTINEL, RIGHT_BRACE_SENTINEL
 
 logger = logging.getLogger(__name__)
 
+Message = dict[str, Any]
+
+FILL = 0.8
+"""How much of a size is used: what was estimated too low still fits."""
+
 _SENTINEL_START = "__WILMER_"
 _PIECE = 128 * 1024  # characters that are searched in one go
 ESTIMATION_LEVELS = {"conservative": 1.0, "balanced": 1.25, "aggressive": 1.5, "xaggressive": 1.85}
+_WORD = re.compile(r"\w+")
+_LABELS = ("User: ", "USER: ", "Assistant: ", "ASSISTANT: ", "systemMes: ", "SYSTEMMES: ")
 _TRUE_WORDS = frozenset({"true", "1", "yes", "on"})
 
 
@@ -124,6 +132,73 @@ def reduce_text_to_token_limit(text: str, limit: float) -> str:
         start -= 1
     return " ".join(words[start:])
 
+
+# --- messages ---
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """The content of a message; "" if it has none."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    return "" if content is None else str(content)
+
+
+def estimate_message(message: Mapping[str, Any]) -> int:
+    """Estimated tokens of the content as the model will see it, that is with real braces."""
+    return rough_estimate_token_length(restore_braces(message_text(message)))
+
+
+def tokenize(text: str) -> list[str]:
+    """All runs of letters, digits and underscores, in order."""
+    return _WORD.findall(text)
+
+
+def chunk_messages_by_token_size(messages: Sequence[Message], size: float) -> list[list[Message]]:
+    """The messages in groups of at most 80 % of ``size`` estimated tokens, in order.
+
+    Groups are filled from the newest message backwards, so it is the first that stays small. No message is split; one
+    that is too large makes a group of its own.
+    """
+    groups: list[list[Message]] = []
+    used = 0
+    for message in reversed(messages):
+        cost = estimate_message(message)
+        if not groups or used + cost > size * FILL:
+            groups.append([])
+            used = 0
+        groups[-1].append(message)
+        used += cost
+    return [group[::-1] for group in reversed(groups)]
+
+
+def messages_to_text_block(messages: Iterable[Message]) -> str:
+    """The contents, a line break between them, without roles."""
+    return "\n".join(map(message_text, messages))
+
+
+def messages_into_chunked_text_of_token_size(messages: Sequence[Message], size: float) -> list[str]:
+    """The text of each group of ``chunk_messages_by_token_size``."""
+    return [messages_to_text_block(group) for group in chunk_messages_by_token_size(messages, size)]
+
+
+def get_message_chunks(messages: Sequence[Message], lookback: int, size: float) -> list[str]:
+    """The texts of the newest ``lookback`` messages; with 0 or less, of all messages but the newest."""
+    chosen = messages[-lookback:] if lookback > 0 else messages[:-1]
+    return messages_into_chunked_text_of_token_size(chosen, size)
+
+
+def clear_out_user_assistant_from_chunks(chunks: Iterable[str | None]) -> list[str]:
+    """The texts without the labels of roles; those that are None are left out."""
+    return [_without_labels(chunk) for chunk in chunks if chunk is not None]
+
+
+def _without_labels(text: str) -> str:
+    for label in _LABELS:
+        text = text.replace(label, "")
+    return text
+
+
+# --- flags ---
 
 def estimation_level_multiplier(level: Any) -> float:
     """Factor for a ``wilmerContextEstimationLevel``: how far the estimate may be trusted to be too high."""

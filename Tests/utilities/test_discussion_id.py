@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import path_utils
-from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
+from Middleware.utilities.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.utilities.hashing_utils import hash_single_message
 from Tests.corpora import cases
 
@@ -81,14 +81,14 @@ def test_a_tool_message_never_selects() -> None:
 
 def test_what_is_left_beside_a_tag_counts_for_stored_hashes() -> None:
     messages = [m("[DiscussionId]k1[/DiscussionId] How are you?")]
-    strip_discussion_tags(messages)
+    remove_discussion_id_tag(messages)
     assert hash_single_message(messages[0]) == "41e469e00a8552419fbd5fbb2177d0024f7f0b1c73ff52f3a1c8e06dbca13174"
 
 
 def test_all_tags_are_removed_everywhere() -> None:
     messages = [m(f"x{tag('a')}y{tag('../z')}"), m(tag("t"), "tool"), m(None), m(tag(""), "system"),
                 m("[DiscussionId]")]
-    strip_discussion_tags(messages)
+    remove_discussion_id_tag(messages)
     assert [message["content"] for message in messages] == ["xy", "", None, "", "[DiscussionId]"]
 
 
@@ -118,7 +118,7 @@ def test_finds_what_the_pattern_finds(text: str) -> None:
     name = found.group(1) if found else ""
     usable = name.strip() and not re.search(r"[\x00-\x1f\x7f-\x9f]", name)
     assert extract_discussion_id(messages) == (name if usable else None)
-    strip_discussion_tags(messages)
+    remove_discussion_id_tag(messages)
     assert messages[0]["content"] == PATTERN.sub("", text)
 
 
@@ -130,6 +130,6 @@ def test_a_megabyte_of_tags_takes_no_time(piece: str, rest: str) -> None:
     messages = [m(piece * count)]
     began = time.perf_counter()
     assert extract_discussion_id(messages) is None
-    strip_discussion_tags(messages)
+    remove_discussion_id_tag(messages)
     assert time.perf_counter() - began < 0.5
     assert messages[0]["content"] == {"all": piece * count, "none": "", "newlines": "\n" * count}[rest]

@@ -143,3 +143,11 @@ def test_clamp_limits():
     assert e.ContextClamp(100, 1.25).limit(50) == 62
     assert e.ContextClamp(100, 1.25).limit(2048) == 100
     assert e.context_clamp({"clampPromptToContextWindow": 1}, {"maxContextTokenSize": 1000}, None, None).budget == 488
+
+
+def test_the_discussion_id_and_its_tags():
+    messages = [{"role": "user", "content": "[DiscussionId]k1[/DiscussionId] Hi[DiscussionId]k2[/DiscussionId]"},
+                {"role": "tool", "content": "x[DiscussionId]k3[/DiscussionId]"}, {"role": "assistant", "content": None}]
+    assert e.extract_discussion_id(messages) == "k1"
+    assert e.remove_discussion_id_tag(messages) is None
+    assert [message["content"] for message in messages] == [" Hi", "x", None]

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.utilities.message_chunks import tokenize
 from Middleware.utilities.search_utils import (
     NO_MEMORIES,
     advanced_search_in_chunks,
@@ -19,6 +18,7 @@ from Middleware.utilities.search_utils import (
     search_in_chunks,
     search_memories,
 )
+from Middleware.utilities.text_utils import tokenize
 
 
 def messages(*contents: Any) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.discussion_keys import discussion_keys
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_id import extract_discussion_id, strip_discussion_tags
+from Middleware.utilities.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.context_compactor_handler import ContextCompactorHandler
@@ -146,7 +146,7 @@ class WorkflowManager:
             request.listeners = self.listeners or Listeners(default_listeners())
         if discussion_id is None:
             discussion_id = extract_discussion_id(messages)
-        strip_discussion_tags(messages)
+        remove_discussion_id_tag(messages)
         messages[:] = [message for message in messages if not is_blank(message)]
         loaded = self._load()
         _load_check.check(loaded, self.node_handlers)

@@ -9,7 +9,7 @@ from typing import Any
 
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.direct_calls import answer_text, call_with_texts
-from Middleware.utilities.discussion_id import strip_discussion_tags
+from Middleware.utilities.discussion_id import remove_discussion_id_tag
 from Middleware.utilities.prompt_extraction_utils import filter_systems
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
@@ -67,5 +67,5 @@ def without_later_systems(messages: list[Message]) -> list[Message]:
 
 def _without_tags(text: str) -> str:
     message = {"content": text}
-    strip_discussion_tags([message])
+    remove_discussion_id_tag([message])
     return message["content"]

@@ -13,8 +13,7 @@ from Middleware.utilities.file_access import find_file_ignoring_case
 from Middleware.utilities.file_containment import contained_path
 from Middleware.utilities.file_utils import load_custom_file, resolve_file_path
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
-from Middleware.utilities.message_chunks import messages_to_text_block
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import messages_to_text_block, restore_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
 from Middleware.workflows.handlers.impl.sub_workflow.children import (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.utilities.message_chunks import (
+from Middleware.utilities.text_utils import (
     chunk_messages_by_token_size,
     clear_out_user_assistant_from_chunks,
     get_message_chunks,
