@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, NoReturn
 
-from flask import Flask, Response, current_app
+from flask import Flask, Response, current_app, g
 from flask import request as http
 
 from Middleware.api import api_helpers
@@ -65,6 +65,7 @@ class BaseApiHandler(ABC):
         """Run one POST view: ``answer(context, body)`` with the request's state set up, errors in this dialect."""
         context = request_of(http.environ) or RequestContext()
         context.api_type = api_type
+        g.current_request_id = context.request_id  # front-ends of others and scripts ask for it there
         context.started = time.monotonic()  # a client's counters leave out the time in the queue
         with request_scope(context):
             try:

@@ -642,3 +642,11 @@ def test_tool_calls_that_are_none(lab: ApiLab, front: Front, calls: Any, stream:
     answer = lab.post({**front.body("x"), "messages": messages, "stream": stream}, front.path)
     assert answer.status == 200
     assert (front.streamed(answer.data) if stream else front.text(answer.json)) == "b\nc"
+
+
+def test_code_of_a_request_can_ask_for_its_id(lab: ApiLab, tmp_path: Path, front: Front, stream: bool) -> None:
+    script = tmp_path / "whoami.py"
+    script.write_text("from flask import g\ndef Invoke():\n    return g.current_request_id\n", "utf-8")
+    lab.default([{"type": "PythonModule", "module_path": str(script)}])
+    answer = ask(lab, front, stream=stream)
+    assert front.answer(answer.data, stream) == answer.headers["X-Request-Id"]
