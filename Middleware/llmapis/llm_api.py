@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
@@ -126,7 +127,8 @@ class LlmApiService:
 
     def is_busy(self) -> bool:
         """True from the call until its result, or until its stream is exhausted or abandoned."""
-        return self._busy
+        closed = self._stream is not None and inspect.getgeneratorstate(self._stream) == inspect.GEN_CLOSED
+        return self._busy and not closed  # one that never started runs no cleanup of its own
 
     def close(self) -> None:
         """Abandon a stream; other calls are not touched.

@@ -67,6 +67,17 @@ def test_close_abandons_a_stream(backend: StubBackend, pulled: bool) -> None:
     assert not pulled or backend.requests[0].wait_ended(1.0)
 
 
+@pytest.mark.parametrize("pulled", [False, True])
+def test_a_stream_that_its_reader_closes_is_abandoned(backend: StubBackend, pulled: bool) -> None:
+    backend.script(chat_stream_reply(["a", "b"], delay=0.05, hang=True))
+    service = LlmApiService("Main", stream=True)
+    stream: Any = service.get_response_from_llm(HI)
+    if pulled:
+        next(stream)
+    stream.close()
+    assert not service.is_busy()
+
+
 def test_close_wakes_another_thread_that_reads_the_stream(backend: StubBackend) -> None:
     backend.script(Reply(never=True))
     service = LlmApiService("Main", stream=True)
