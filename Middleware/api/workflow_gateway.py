@@ -1,6 +1,7 @@
 """The one bridge from the HTTP layer to the engine."""
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,13 +9,13 @@ from typing import Any
 from Middleware.api.background_requests import is_background_task
 from Middleware.api.liveness_cleanup import LivenessCall, clean_up
 from Middleware.exceptions import ClientError, ConfigNotFoundError
-from Middleware.models.request_context import RequestContext, current_request
+from Middleware.models.request_context import RequestContext
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
 from Middleware.utilities.discussion_folder import holds_data_of_a_key
 from Middleware.utilities.discussion_id import extract_discussion_id
 from Middleware.utilities.text_utils import escape_braces
-from Middleware.workflows.managers.workflow_manager import WorkflowManager
+from Middleware.workflows.managers.workflow_manager import WorkflowManager, request_at_work, then_close
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +30,12 @@ def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream
 
     The iterator must be exhausted (or closed) by the caller: nodes after the responder run at its end.
     """
-    items = start_user_prompt(current_request() or RequestContext(request_id=request_id, stream=stream),
-                              prompt_collection, stream, api_key, tools, tool_choice)
-    if stream:
-        return items
-    results = list(items)
+    with contextlib.ExitStack() as until_the_end:
+        request = request_at_work(request_id, until_the_end, stream)
+        items = start_user_prompt(request, prompt_collection, stream, api_key, tools, tool_choice)
+        if stream:
+            return then_close(items, until_the_end.pop_all())
+        results = list(items)
     return results[0] if results else ""
 
 

@@ -1,7 +1,9 @@
 """From a conversation to the workflow that answers it."""
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import pytest
 from Middleware.api.messages import chat_messages
 from Middleware.api.workflow_gateway import handle_user_prompt
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import ClientError, ConfigNotFoundError, ConfigValueError
+from Middleware.exceptions import ClientError, ConfigNotFoundError, ConfigValueError, EarlyTerminationException
 from Middleware.models.request_context import request_scope
+from Middleware.services.cancellation_service import cancellation_service
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, llm, reply_to, static, user
 
@@ -342,3 +345,18 @@ def test_no_output_is_an_empty_answer(lab: EngineLab) -> None:
     lab.workflow("_DefaultWorkflow", [])
     assert ask(lab) == ""
     assert ask(lab, stream=True) == ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_direct_caller_is_cancelled_by_its_id(lab: EngineLab, stream: bool) -> None:
+    lab.workflow("_DefaultWorkflow", [llm("hi")])
+    lab.backend.responder = lambda request: Reply(never=True)
+
+    def cancel() -> None:
+        lab.backend.wait_requests(1)
+        cancellation_service.request_cancellation("direct")
+
+    threading.Thread(target=cancel, daemon=True).start()
+    with contextlib.nullcontext() if stream else pytest.raises(EarlyTerminationException):
+        assert not any(chunk["token"] for chunk in handle_user_prompt("direct", [user("hi")], stream))
+    assert lab.backend.requests[0].wait_ended(1.0) and not cancellation_service.get_all_cancelled_requests()

@@ -124,12 +124,12 @@ class WorkflowManager:
         """Run to the end (streaming: return the iterator). The result is the last item; None if there was none."""
         with contextlib.ExitStack() as until_the_end:
             items = self.start(
-                _request(request_id, until_the_end), messages, discussion_id=discussionId, stream=stream,
+                request_at_work(request_id, until_the_end), messages, discussion_id=discussionId, stream=stream,
                 non_responder=nonResponder, system_prompt_override=first_node_system_prompt_override,
                 prompt_override=first_node_prompt_override, scoped_inputs=tuple(scoped_inputs or ()), api_key=api_key,
                 tools=tools, tool_choice=tool_choice)
             if stream:
-                return _then_close(items, until_the_end.pop_all())
+                return then_close(items, until_the_end.pop_all())
             results = list(items)
         if len(results) != 1:
             logger.warning("Workflow %s gave %d results instead of one", self.workflow_config_name, len(results))
@@ -220,16 +220,17 @@ def is_blank(message: Mapping[str, Any]) -> bool:
                 or message.get("tool_call_id") or message.get("images"))
 
 
-def _request(request_id: str, until_the_end: contextlib.ExitStack) -> RequestContext:
+def request_at_work(request_id: str, until_the_end: contextlib.ExitStack, stream: bool = False) -> RequestContext:
     """The current request; without one, a request that its id cancels until the stack is closed."""
     request = current_request()
     if request is not None:
         return request
     scope = until_the_end.enter_context(cancellation_service.watched(request_id))
-    return RequestContext(request_id=request_id, cancel_scope=scope)
+    return RequestContext(request_id=request_id, stream=stream, cancel_scope=scope)
 
 
-def _then_close(items: Iterator[Any], stack: contextlib.ExitStack) -> Iterator[Any]:
+def then_close(items: Iterator[Any], stack: contextlib.ExitStack) -> Iterator[Any]:
+    """``items``; at their end, or when the iterator is closed, the stack is closed."""
     with stack:
         yield from items
 
