@@ -24,7 +24,7 @@ MAX_HITS = 10
 SPEAKER_MESSAGES = 10
 RECENT_BLOCKS = 3
 
-_LABEL = re.compile(r"(\w+):")
+_LABEL = re.compile(r"(?<!\w)(\w++):")  # never begins amid a word: a pasted file without spaces would take hours
 _KEYWORD = re.compile(r"\w+:?|[()]")
 _OPERATORS = frozenset({"AND", "OR"})
 

@@ -191,3 +191,12 @@ def test_memories(count: int, found: list[int]) -> None:
 @pytest.mark.parametrize("keywords", ["tree AND", "OR (tree OR bush)", "Ann", "", "label: and:"])
 def test_memories_without_a_common_word(keywords: str) -> None:
     assert search_memories(["this and that or ann"], messages("Ann: hi"), keywords) == ""
+
+
+def test_a_long_text_without_spaces_is_searched_in_no_time() -> None:
+    pasted = "iVBORw0KGgo" * 3000
+    started = time.process_time()
+    found = search_conversation([{"role": "user", "content": pasted + " Bob: tea"}, {"role": "user", "content": "?"}],
+                                f"tea {pasted}")
+    assert time.process_time() - started < 1  # 10 s where each letter of a word may begin a label
+    assert found.endswith("tea")
