@@ -7,6 +7,7 @@ modules below: ``transport_exchange`` (one request and its answer), ``transport_
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_WAITS = (0.5, 1.0)
 MAX_RETRY_AFTER_SECONDS = 10.0
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 
 class BackendStream:
@@ -110,7 +112,7 @@ class Transport:
         while True:
             exchange = Exchange(self._pool, request, encode_payload(request.payload), scope)
             try:
-                data = b"".join(exchange.blocks())
+                data = _whole(request, exchange)
             except BackendError as error:
                 _raise_if_cancelled(scope)
                 wait = next(waits, None) if _worth_retrying(exchange, error) else None
@@ -135,6 +137,19 @@ class Transport:
     def close_all(self) -> None:
         """Close the idle connections. The transport stays usable."""
         self._pool.close_all()
+
+
+def _whole(request: BackendRequest, exchange: Exchange) -> bytes:
+    """The complete body. Raises BackendResponseError for one that does not end, before it fills the memory."""
+    parts, size = [], 0
+    with contextlib.closing(exchange.blocks()) as blocks:
+        for block in blocks:
+            parts.append(block)
+            size += len(block)
+            if size > MAX_ANSWER_BYTES:
+                raise errors.too_large_error(request.endpoint_name, parse_target(request.url),
+                                             f"more than {MAX_ANSWER_BYTES >> 20} MB")
+    return b"".join(parts)
 
 
 def _raise_if_cancelled(scope: CancelScope) -> None:

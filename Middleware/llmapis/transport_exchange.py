@@ -107,7 +107,7 @@ class Exchange:
         """Status and headers, once they arrived."""
         return self._http.head
 
-    def blocks(self) -> Iterator[bytes]:
+    def blocks(self) -> Generator[bytes, None, None]:
         """Body bytes as they arrive, ``b""`` in silence, in every phase. Ends quietly on cancellation.
 
         Raises BackendError subclasses. Iterate and close it on one thread; ``abort`` may come from any.

@@ -238,6 +238,16 @@ def test_an_answer_that_inflates_without_end_is_refused(backend: StubBackend, tr
         transport.post_json(ask(backend))
 
 
+def test_an_answer_without_end_is_refused_before_it_fills_the_memory(backend: StubBackend, transport: Transport,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("Middleware.llmapis.transport.MAX_ANSWER_BYTES", 1 << 20)
+    backend.script(Reply(body=b"[" + b" " * (1 << 21) + b"]"))
+    with pytest.raises(BackendResponseError, match=r"the answer is too large \(more than 1 MB\)"):
+        transport.post_json(ask(backend))
+    assert transport.idle_connections() == 0
+    assert len(backend.requests) == 1
+
+
 @pytest.mark.parametrize("end", ["take", "give_back"])
 def test_expired_connections_to_other_servers_are_closed(backend: StubBackend, transport: Transport, end: str,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
