@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 HIDDEN_ELEMENTS = frozenset({"script", "style", "head", "noscript", "iframe"})
 PIECE_CHARACTERS = 64 * 1024
+MOST_EFFORT = 4_000_000  # characters read again for each "<" of an end that may be text after all
 
 
 def visible_text(html: str, stopped: Callable[[], bool] = lambda: False) -> str:
@@ -20,8 +21,9 @@ def visible_text(html: str, stopped: Callable[[], bool] = lambda: False) -> str:
         end = start + max(PIECE_CHARACTERS, len(reader.rawdata))
         reader.feed(html[start:end])
         start = end
-    if len(reader.rawdata) <= PIECE_CHARACTERS:  # else a tag or comment that never ends, which browsers hide too
-        reader.close()
+    rest = reader.rawdata
+    if len(rest) <= PIECE_CHARACTERS and len(rest) * rest.count("<") <= MOST_EFFORT:
+        reader.close()  # else it is a tag or comment that never ends, which browsers hide too
     return "\n".join(reader.finished())
 
 

@@ -1,6 +1,8 @@
 """The visible text of HTML pages."""
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +50,13 @@ def test_a_large_attribute_hides_nothing() -> None:
 def test_what_is_never_closed_is_hidden_in_linear_time() -> None:
     assert visible_text("a" + "<!--" * 1_000_000) == "a"
     assert visible_text("a" + "<a b='" * 100_000) == "a"
+
+
+@pytest.mark.parametrize("unclosed", ["<a ", "<a/", "<a b=", "<!-- "])
+def test_an_end_of_unclosed_tags_takes_no_time(unclosed: str) -> None:
+    started = time.process_time()
+    assert visible_text("a" + unclosed * 5_000) == "a"
+    assert time.process_time() - started < 0.5  # 2 s if each is read to the end before the next one
 
 
 def test_stopping() -> None:
