@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -82,27 +83,42 @@ def _openai_call(call: Any) -> Any:
 
 def _link_tool_results(messages: list[Message]) -> None:
     """Give calls without an id one, and the results that follow them the same, in order, as OpenAI servers want it."""
-    waiting: list[Message] = []
-    known: list[Any] = []
+    waiting, known = _WaitingCalls(), set[str]()
     for position, message in enumerate(messages):
         calls = message.get("tool_calls")
         if message["role"] == "assistant" and isinstance(calls, list):
-            waiting, known = [], [call["id"] for call in calls if isinstance(call, dict) and call.get("id")]
+            waiting = _WaitingCalls()
+            known = {str(call["id"]) for call in calls if isinstance(call, dict) and call.get("id")}
             for number, call in enumerate(calls):
                 if isinstance(call, dict) and isinstance(call.get("function"), Mapping) and not call.get("id"):
                     calls[number] = {**call, "id": f"call_{position}_{number}"}
-                    waiting.append(calls[number])
-        elif message["role"] == "tool" and waiting and message.get("tool_call_id") not in known:
-            call = _take_call_of(message, waiting)
+                    waiting.add(number, calls[number])
+        elif message["role"] == "tool" and waiting.calls and str(message.get("tool_call_id")) not in known:
+            call = waiting.take(message.get("name"))
             # some clients name it in the result only
             call["id"] = message["tool_call_id"] = message.get("tool_call_id") or call["id"]
 
 
-def _take_call_of(result: Message, waiting: list[Message]) -> Message:
-    """The call that a result without a known id answers: the first of the tool that it names, else the first."""
-    name = result.get("name")
-    place = next((number for number, call in enumerate(waiting) if name and call["function"].get("name") == name), 0)
-    return waiting.pop(place)
+class _WaitingCalls:
+    """Calls of one message whose results are to come. However many there are, each is found at once."""
+
+    def __init__(self) -> None:
+        self.calls: OrderedDict[int, Message] = OrderedDict()
+        self._of_tool: dict[str, deque[int]] = {}
+
+    def add(self, number: int, call: Message) -> None:
+        self.calls[number] = call
+        name = call["function"].get("name")
+        if isinstance(name, str):
+            self._of_tool.setdefault(name, deque()).append(number)
+
+    def take(self, tool: Any) -> Message:
+        """The first call of that tool, else the first of all; it waits no longer."""
+        numbers = self._of_tool.get(tool, deque()) if isinstance(tool, str) and tool else deque()
+        while numbers:
+            if (number := numbers.popleft()) in self.calls:
+                return self.calls.pop(number)
+        return self.calls.popitem(last=False)[1]
 
 
 # -- contents ----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ class ToolCallNumbers:
 
     def __init__(self) -> None:
         self._ids: dict[int, str] = {}  # "" until an id is known
+        self._numbers: dict[str, int] = {}
         self._latest = 0
+        self._highest = 0
 
     def number(self, fragment: Mapping[str, Any]) -> int:
         """The number of the call, from 0. Fragments must come in their order."""
@@ -31,7 +33,9 @@ class ToolCallNumbers:
         if number is None:
             number = self._by_id(call_id)
         self._ids[number] = call_id or self._ids.get(number, "")
-        self._latest = number
+        if call_id:
+            self._numbers.setdefault(call_id, number)
+        self._latest, self._highest = number, max(self._highest, number)
         return number
 
     def numbered(self, fragments: Iterable[Any]) -> list[Any]:
@@ -46,7 +50,7 @@ class ToolCallNumbers:
         known = self._ids.get(self._latest, "")
         if not call_id or not known or known == call_id:
             return self._latest
-        return next((number for number, name in self._ids.items() if name == call_id), max(self._ids) + 1)
+        return self._numbers.get(call_id, self._highest + 1)
 
 
 class ToolCallAssembler:

@@ -1,11 +1,12 @@
 """Fragments of streamed tool calls."""
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from Middleware.utilities.tool_calls import ToolCallAssembler
+from Middleware.utilities.tool_calls import ToolCallAssembler, ToolCallNumbers
 
 
 def assembled(*fragments: Any) -> list[tuple[str, str, Any]]:
@@ -61,3 +62,12 @@ def test_objects_are_copied() -> None:
     assembler.add([part(arguments, "f")])
     assembler.calls()[0]["function"]["arguments"]["b"] = 2
     assert arguments == {"a": 1}
+
+
+def test_thousands_of_calls_without_a_number_are_told_apart_in_no_time() -> None:
+    started = time.process_time()
+    numbers = ToolCallNumbers()
+    found = [numbers.number({"id": str(number // 2)}) for number in range(20_000)]
+    assert found == [number // 2 for number in range(20_000)]
+    assert numbers.number({"id": "7"}) == 7
+    assert time.process_time() - started < 0.5  # 3 s if each looks at all ids
