@@ -69,7 +69,7 @@ class ToolCallAssembler:
     def calls(self) -> list[dict[str, Any]]:
         """The calls so far, whole, by ascending index."""
         return [{"id": call.get("id", ""), "type": "function",
-                 "function": {"name": call.get("name", ""), "arguments": call.get("arguments", "")}}
+                 "function": {"name": call.get("name", ""), "arguments": _whole(call.get("arguments", ""))}}
                 for _, call in sorted(self._calls.items())]
 
     @staticmethod
@@ -81,10 +81,15 @@ class ToolCallAssembler:
                 call[key] = value
         arguments = function.get("arguments")
         if isinstance(arguments, str):
-            known = call.get("arguments", "")
-            call["arguments"] = (known if isinstance(known, str) else "") + arguments
+            if not isinstance(call.get("arguments"), list):
+                call["arguments"] = []
+            call["arguments"].append(arguments)  # one long text would be copied for each of a file's tokens
         elif isinstance(arguments, Mapping):
             call["arguments"] = dict(arguments)
+
+
+def _whole(arguments: Any) -> Any:
+    return "".join(arguments) if isinstance(arguments, list) else arguments
 
 
 def _index(value: Any) -> int | None:
