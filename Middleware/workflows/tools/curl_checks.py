@@ -8,6 +8,7 @@ from Middleware.utilities.address_guard import check_url_allowed
 from Middleware.workflows.tools.curl_options import (
     URL,
     Argument,
+    brings_break,
     harm_of_value,
     read_arguments,
     touches_files_or_protocols,
@@ -63,8 +64,11 @@ def _harm(raw: Sequence[str], argument: Argument) -> str | None:
         return f"args[{argument.index}]: a filled-in value must not bring the option '{argument.name}'"
     if argument.value is None or argument.value_index is None:
         return None
+    template = _value_in(raw, argument)
     harm = harm_of_value(argument, ours)
-    if not harm or harm_of_value(replace(argument, value=_value_in(raw, argument)), ours):
+    if brings_break(argument, template):
+        harm = "bring a line break into the head of the request"
+    elif not harm or harm_of_value(replace(argument, value=template), ours):
         return None
     return f"args[{argument.value_index}]: a filled-in value must not {harm}"
 

@@ -40,6 +40,11 @@ _DATA_OR_FILE = frozenset((
     "url-query"))
 """Options whose value is either data or, marked as such, the name of a file with the data."""
 
+_IN_THE_HEAD = frozenset((
+    "A", "X", "cookie", "e", "haproxy-clientip", "header", "oauth2-bearer", "proxy-header", "r", "range", "referer",
+    "request", "request-target", "user-agent"))
+"""Options whose value curl writes into the head of a request as it is, line breaks included."""
+
 _WHOLE_NAMES = frozenset(("head", "netrc", "ssl"))
 """Options without value whose names other options begin with."""
 
@@ -105,6 +110,21 @@ def harm_of_value(argument: Argument, own_option: bool) -> str:
     if not own_option and argument.name in _DATA_OR_FILE and _names_file(argument.name, value):
         return "make curl send a file"
     return ""
+
+
+def without_last_breaks(args: Sequence[str]) -> list[str]:
+    """The arguments without line breaks at the end of what goes into the head of a request: models end texts so."""
+    last = {argument.value_index for argument in read_arguments(args) if argument.name in _IN_THE_HEAD}
+    return [item.rstrip("\r\n") if index in last else item for index, item in enumerate(args)]
+
+
+def brings_break(argument: Argument, template: str) -> bool:
+    """Whether the argument's value adds lines to the head of a request that its ``template`` has not."""
+    return argument.name in _IN_THE_HEAD and _breaks(argument.value or "") > _breaks(template)
+
+
+def _breaks(text: str) -> int:
+    return text.count("\n") + text.count("\r")
 
 
 def may_name_file(option: str, before: str, after: str) -> bool:

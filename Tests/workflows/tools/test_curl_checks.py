@@ -7,7 +7,13 @@ import subprocess
 import pytest
 
 from Middleware.workflows.tools.curl_checks import address_problem, has_option, injection_problem
-from Middleware.workflows.tools.curl_options import _LETTERS_WITH_VALUE, _WITH_VALUE, URL, read_arguments
+from Middleware.workflows.tools.curl_options import (
+    _LETTERS_WITH_VALUE,
+    _WITH_VALUE,
+    URL,
+    read_arguments,
+    without_last_breaks,
+)
 
 
 def urls(*args: str) -> list[str | None]:
@@ -127,6 +133,28 @@ def test_options_with_data_from_files(option: str) -> None:
 @pytest.mark.parametrize("option", ["-dtext", "-Fa=b", "-HA: b", "-ba=b", "--json={}", "--data-urlencode=a=@b", "-b"])
 def test_options_with_data(option: str) -> None:
     assert problem("{x}", option, ["http://a"]) is None
+
+
+@pytest.mark.parametrize(("raw", "filled", "refused"), [
+    (["-H", "X: {a}"], ["-H", "X: a\r\nEvil: b"], True), (["-HX: {a}"], ["-HX: a\nb"], True),
+    (["--header=X: {a}"], ["--header=X: a\rb"], True), (["--expand-header", "{a}"], ["--expand-header", "a\nb"], True),
+    (["-A", "{a}"], ["-A", "a\r\nEvil: b"], True), (["-e", "{a}"], ["-e", "a\nb"], True),
+    (["-b", "c={a}"], ["-b", "c=a\nb"], True), (["-X", "{a}"], ["-X", "GET / HTTP/1.1\r\n\r\nGET"], True),
+    (["-r", "{a}"], ["-r", "1\nb"], True), (["--request-target", "{a}"], ["--request-target", "/\nb"], True),
+    (["--oauth2-bearer", "{a}"], ["--oauth2-bearer", "a\nb"], True),
+    (["-H", "A: b\r\nX: {a}"], ["-H", "A: b\r\nX: y"], False),
+    (["-H", "A: b\nX: {a}"], ["-H", "A: b\nX: y\nZ: z"], True),
+    (["-H", "X: {a}"], ["-H", "X: one line"], False), (["-d", "{a}"], ["-d", "a\r\nb"], False),
+    (["--data-raw", "{a}"], ["--data-raw", "a\nb"], False), (["-u", "{a}"], ["-u", "a\nb"], False)])
+def test_lines_of_the_head(raw: list[str], filled: list[str], refused: bool) -> None:
+    found = injection_problem([*raw, "http://a"], [*filled, "http://a"], False, False)
+    assert bool(found) is refused
+    assert found is None or "line break" in found and "Evil" not in found
+
+
+def test_line_breaks_at_the_end_do_no_harm() -> None:
+    assert without_last_breaks(["-H", "X: a\r\n", "--header=Y: b\n", "-d", "c\n", "http://a"]) == [
+        "-H", "X: a", "--header=Y: b", "-d", "c\n", "http://a"]
 
 
 @pytest.mark.parametrize(("raw", "filled", "refused"), [

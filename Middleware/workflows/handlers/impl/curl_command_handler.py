@@ -13,6 +13,7 @@ from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.curl_checks import address_problem, has_option, injection_problem
+from Middleware.workflows.tools.curl_options import without_last_breaks
 from Middleware.workflows.tools.curl_tool import CurlError, CurlExitError, CurlResult, run_curl
 from Middleware.workflows.tools.web_interruptible import DeadlineError, run_interruptible
 
@@ -66,7 +67,8 @@ def _args(context: ExecutionContext) -> list[str]:
     if not isinstance(items, list) or not items:
         network.refuse(context, ARGS, "a list of curl's arguments")
     raw = [str(item) for item in items]
-    filled = [_passable(context.substitute(item)) if isinstance(item, str) else str(item) for item in items]
+    filled = without_last_breaks(
+        [_passable(context.substitute(item)) if isinstance(item, str) else str(item) for item in items])
     problem = next((f"args[{index}]: an argument cannot hold a NUL character" for index, item in enumerate(filled)
                     if "\0" in item), None)
     problem = problem or injection_problem(

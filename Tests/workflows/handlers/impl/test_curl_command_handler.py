@@ -326,6 +326,15 @@ def test_what_an_output_must_not_bring_behind_an_option(lab: EngineLab, web: Stu
         run(lab, curl("-s", "--url", "{chat_user_prompt_last_one}"), said="{file}:///etc/hosts")
 
 
+def test_headers_of_an_output(lab: EngineLab, web: StubBackend) -> None:
+    asked = [curl("-sS", "-H", "X-Title: {agent1Output}", f"{web.url}/echo")]
+    run(lab, {"type": "StaticResponse", "content": "Ferry times\n"}, *asked)
+    assert web.requests[0].headers["x-title"] == "Ferry times"
+    with pytest.raises(ValueError, match="line break"):
+        run(lab, {"type": "StaticResponse", "content": "a\r\nAuthorization: b"}, *asked)
+    assert len(web.requests) == 1
+
+
 def test_a_scheme_of_the_author(lab: EngineLab, tmp_path: Path) -> None:
     (tmp_path / "here.txt").write_text("a file")
     node = curl("-s", "file://{chat_user_prompt_last_one}")
