@@ -6,6 +6,7 @@ comes out of one counts as work.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
@@ -24,6 +25,7 @@ from Middleware.utilities.jinja_limits import (
 MAX_PIECES = 10_000
 _MAX_INDENT = 100
 _MAX_PRECISION = 300
+_RUNS = re.compile(r"\s+|\S+")
 
 Check = Callable[..., None]
 """Takes the budget and the arguments of the filter; raises RenderLimitError."""
@@ -127,8 +129,8 @@ def _to_json(budget: Budget, value: Any, indent: int | None = None) -> None:
 def _word_wrap(budget: Budget, value: Any, width: int = 79, break_long_words: bool = True,
                wrapstring: str | None = None, *_args: Any, **_kwargs: Any) -> None:
     text, width = str(value) if budget.length(value) else "", max(width, 1)
-    longest = max(map(len, text.split()), default=0)
-    budget.spend(longest * longest // width // 400)  # the rest of a long word is copied for each line
+    longest = max((len(run) for line in text.splitlines() for run in _RUNS.findall(line)), default=0)
+    budget.spend(longest * longest // width // 400)  # the rest of a long run is copied for each line
     breaks = len(text) // width + sum(map(str.isspace, text))
     budget.make(len(text) + breaks * max(len(wrapstring or "\n") - 1, 0))
 

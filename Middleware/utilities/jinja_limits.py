@@ -23,7 +23,8 @@ ITEM_SIZE = 8  # what an item of a container counts besides its own text
 CONTAINERS: tuple[type, ...] = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
 _COMPOSED: tuple[type, ...] = (dict, *CONTAINERS, Mapping)
 _GIVEN_WORK = 10
-_PRINTF_FIELD = re.compile(r"%(?:\([^)]*\))?([-#0 +\d.*]*)")
+_PARENTHESES = re.compile("[()]")
+_PRINTF_FLAGS = re.compile(r"[-#0 +\d.*]*")
 
 
 class RenderLimitError(Exception):
@@ -131,13 +132,34 @@ def replaced_length(text: Any, old: Any, new: Any) -> int:
 
 def printf_length(budget: Budget, template: str, values: Any) -> int:
     """An upper bound for the length of ``template % values``; ``values`` is a tuple or a mapping."""
-    fields = _PRINTF_FIELD.findall(template)
+    fields = list(_printf_fields(template))
     if any(LONG_NUMBER.search(field) for field in fields):
         raise RenderLimitError("it asks for too large a width")
     widths = sum(int(number) for field in fields for number in re.findall(r"\d+", field))
     if any("*" in field for field in fields):
         widths += sum(abs(value) for value in values if isinstance(value, int))
     return len(template) + widths + len(fields) * budget.weigh(values)
+
+
+def _printf_fields(template: str) -> Iterator[str]:
+    """Flags, width and precision of each field. The key of a field may hold parentheses, in pairs."""
+    at = template.find("%") + 1
+    while at:
+        if template.startswith("(", at):
+            at = _end_of_key(template, at)
+        if found := _PRINTF_FLAGS.match(template, at):
+            yield found.group()
+            at = template.find("%", found.end()) + 1
+
+
+def _end_of_key(template: str, start: int) -> int:
+    """The place behind the parenthesis that closes the one at ``start``, or the end of the text."""
+    depth = 0
+    for place in _PARENTHESES.finditer(template, start):
+        depth += 1 if place.group() == "(" else -1
+        if depth == 0:
+            return place.end()
+    return len(template)
 
 
 # --- operators ---

@@ -136,6 +136,23 @@ def test_large_steps_are_not_taken(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", [
+    '{{ "%(a(b))9999999s" % {"a(b)": "x"} }}', '{{ "%(a(b)c)999999s%(a(b)c)999999s" | format(**{"a(b)c": "x"}) }}'])
+def test_widths_behind_keys_with_parentheses_count(text: str) -> None:
+    assert stopped(text)[1] < 1
+
+
+def test_a_long_run_of_spaces_is_not_wrapped_for_minutes() -> None:
+    assert stopped("{{ (' ' * 999999) | wordwrap(2) }}")[0] < 1
+
+
+def test_a_format_of_unclosed_keys_takes_no_time() -> None:
+    started = time.process_time()
+    assert list(jinja_limits._printf_fields("%(" * 20_000)) == [""]
+    assert list(jinja_limits._printf_fields("%(a)5d %% %-3.2f %(b(c))07s %")) == ["5", "", " ", "-3.2", "07", ""]
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("text", [
     *texts_of("template_injection", kind="python"), "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"])
 def test_python_stops_some_by_itself(text: str) -> None:
     started = time.thread_time()
