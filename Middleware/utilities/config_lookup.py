@@ -86,7 +86,9 @@ class ConfigLookup:
         for candidate in candidates:
             for folder in search.folders(candidate[:-1]):
                 stems.update((stem.casefold(), stem) for stem in search.stems(folder) if not _is_test(folder, stem))
-        near = difflib.get_close_matches(candidates[-1][-1].casefold(), list(stems), n=1)
+        wanted = candidates[-1][-1].casefold()
+        stems.pop(wanted, None)  # a file of that very name has just gone, or come
+        near = difflib.get_close_matches(wanted, list(stems), n=1)
         if not near:
             return ""
         return f"{prefix}/{stems[near[0]]}" if prefix else stems[near[0]]

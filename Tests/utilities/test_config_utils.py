@@ -370,6 +370,17 @@ def test_blank_names(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
 
 # -- endpoints, presets, templates, routing ----------------------------------------------------------------------------
 
+def test_a_name_is_not_suggested_in_place_of_itself(tree: Tree) -> None:
+    tree.user()
+    file = tree.put("Endpoints/Easel", {})
+    with pytest.raises(ConfigNotFoundError, match="Did you mean 'Easel'"):
+        config.load_endpoint("Esel")  # the folder is known from now on
+    file.unlink()
+    with pytest.raises(ConfigNotFoundError) as caught:
+        config.load_endpoint("Easel")
+    assert not caught.value.suggestion
+
+
 def test_an_endpoint_is_never_taken_from_the_root(tree: Tree) -> None:
     tree.user(endpointConfigsSubDirectory="home")
     tree.put("Endpoints/E", {"where": "root"})
