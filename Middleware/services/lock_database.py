@@ -22,6 +22,8 @@ SESSION_LIFETIME = timedelta(seconds=60)
 BUSY_SECONDS = 5.0
 _SLICE_SECONDS = 0.1  # how long SQLite waits by itself, deaf to a cancelled request
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_NO_USE_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
+                 sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS WorkflowLocks (Id INTEGER PRIMARY KEY AUTOINCREMENT, WilmerSessionId NVARCHAR(50), "
     "WorkflowId NVARCHAR(50), WorkflowLockId NVARCHAR(500), ExpirationDate DATETIME)",
@@ -32,9 +34,13 @@ _TABLES = (
 class DatabaseBusyError(Exception):
     """Somebody else wrote to the file for too long."""
 
+    private = False  # says nothing of what is stored
+
 
 class CannotOpenDatabaseError(Exception):
     """The file cannot be made or used as a database."""
+
+    private = False
 
 
 class LockDatabase:
@@ -51,14 +57,17 @@ class LockDatabase:
     def exists(self) -> bool:
         return os.path.exists(self.path)
 
-    def acquire(self, lock_id: str, session_id: str, workflow_id: str, scope: CancelScope | None = None) -> bool:
+    def acquire(self, lock_id: str, session_id: str, workflow_id: str, scope: CancelScope | None = None,
+                ended: Iterable[str] = ()) -> bool:
         """Take a lock for ten minutes, unless an unexpired one of a living session is there; also marks the session.
 
-        Locks of other sessions that are dead, and expired ones, give way. Raises EarlyTerminationException when
-        ``scope`` is cancelled while waiting for the file.
+        Locks of other sessions that are dead, and expired ones, give way. All locks that this session has for the runs
+        ``ended`` are deleted first. Raises EarlyTerminationException when ``scope`` is cancelled while waiting for
+        the file.
         """
         now = self._now()
         with self._transaction(scope) as database:
+            _delete_runs(database, session_id, ended)
             rows = database.execute(
                 "SELECT l.Id, l.ExpirationDate, l.WilmerSessionId != ? AND s.LastSeen IS NOT NULL, s.LastSeen "
                 "FROM WorkflowLocks l LEFT JOIN WorkflowSessions s ON s.WilmerSessionId = l.WilmerSessionId "
@@ -84,10 +93,14 @@ class LockDatabase:
             database.executemany("DELETE FROM WorkflowLocks WHERE Id = ?", expired)
         return len(rows) > len(expired)
 
-    def renew(self, session_id: str, workflow_ids: Iterable[str]) -> None:
-        """Mark the session as alive, if it has locks, and give those of these runs another ten minutes."""
+    def renew(self, session_id: str, workflow_ids: Iterable[str], ended: Iterable[str] = ()) -> None:
+        """Mark the session as alive, if it has locks, and give those of these runs another ten minutes.
+
+        Its locks of the runs ``ended`` are deleted.
+        """
         now = self._now()
         with self._transaction() as database:
+            _delete_runs(database, session_id, ended)
             _touch(database, session_id, now)
             database.executemany(
                 "UPDATE WorkflowLocks SET ExpirationDate = ? WHERE WilmerSessionId = ? AND WorkflowId = ?",
@@ -125,9 +138,11 @@ class LockDatabase:
             try:
                 yield database
                 _when_free(lambda: database.execute("COMMIT"), scope)
-            except BaseException:
-                if database.in_transaction:
+            except BaseException as error:
+                with contextlib.suppress(sqlite3.Error):  # closing undoes it, too
                     database.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error) and _code(error) in _NO_USE_CODES:
+                    raise CannotOpenDatabaseError(str(error)) from error
                 raise
 
     def _open(self) -> sqlite3.Connection:
@@ -171,18 +186,27 @@ def _when_free(action: Callable[[], object], scope: CancelScope | None) -> None:
             if not _is_busy(error):
                 raise
             if time.monotonic() >= deadline:
-                raise DatabaseBusyError from error
+                raise DatabaseBusyError(f"others have been writing to it for {BUSY_SECONDS:g} s") from error
         if scope is not None and scope.cancelled:
             raise EarlyTerminationException("The request was cancelled while it waited for a lock")
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xff in _BUSY_CODES  # the upper bits tell the kinds apart
+    return _code(error) in _BUSY_CODES
+
+
+def _code(error: sqlite3.Error) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xff  # the upper bits tell the kinds apart
 
 
 def _touch(database: sqlite3.Connection, session_id: str, now: datetime) -> None:
     database.execute("INSERT OR REPLACE INTO WorkflowSessions (WilmerSessionId, LastSeen) VALUES (?, ?)",
                      (session_id, _text(now)))
+
+
+def _delete_runs(database: sqlite3.Connection, session_id: str, workflow_ids: Iterable[str]) -> None:
+    database.executemany("DELETE FROM WorkflowLocks WHERE WilmerSessionId = ? AND WorkflowId = ?",
+                         [(session_id, workflow_id) for workflow_id in workflow_ids])
 
 
 def _forget_idle_sessions(database: sqlite3.Connection) -> None:

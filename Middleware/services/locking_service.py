@@ -43,6 +43,7 @@ class LockingService:
         self._beat_seconds = beat_seconds
         self._changed = threading.Condition()
         self._held: dict[str, set[str]] = {}  # run -> the files that hold locks of it
+        self._ended: dict[str, set[str]] = {}  # file -> runs that ended when their locks could not be deleted in it
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
 
@@ -51,18 +52,20 @@ class LockingService:
         """Take a lock for a run of ``user`` (None: the current one); whether that succeeded.
 
         False if somebody has it, the same run included, or if the database is busy. True, with a warning, if there
-        can be no database. Raises EarlyTerminationException when ``scope`` is cancelled meanwhile, ``sqlite3.Error``
-        for a database that fails in the middle of it.
+        can be no database or its disk is full. Raises EarlyTerminationException when ``scope`` is cancelled meanwhile,
+        ``sqlite3.Error`` for a database that fails in another way.
         """
         database = self._database(user)
+        ended = self._ended_in(database.path)
         try:
-            acquired = database.acquire(lock_id, self.session_id, workflow_id, scope)
+            acquired = database.acquire(lock_id, self.session_id, workflow_id, scope, ended)
         except DatabaseBusyError:
             logger.warning("The lock database is busy; a lock counts as held")
             return False
         except CannotOpenDatabaseError as error:
             logger.warning("The lock database %s cannot be used (%s); going on without a lock", database.path, error)
             return True
+        self._deleted(database.path, ended)
         if acquired:
             self._keep_alive(workflow_id, database.path)
         return acquired
@@ -77,19 +80,29 @@ class LockingService:
             return False
 
     def release(self, workflow_id: str) -> None:
-        """Give back all locks of a run that ended. Touches nothing if it took none; errors are logged."""
+        """Give back all locks of a run that ended. Touches nothing if it took none.
+
+        What cannot be given back now (the disk is full, others write) is logged, and no lock is refused because of it:
+        it is deleted when the file is written next.
+        """
         with self._changed:
             paths = self._held.pop(workflow_id, set())
             self._changed.notify_all()
         for path in paths:
-            self._delete(LockDatabase(path, self._now), session_id=self.session_id, workflow_id=workflow_id)
+            if not self._delete(LockDatabase(path, self._now), session_id=self.session_id, workflow_id=workflow_id):
+                with self._changed:
+                    self._ended.setdefault(path, set()).add(workflow_id)
 
     def release_all(self) -> None:
         """Give back the locks of all runs, at the end of the process. Errors are logged."""
         with self._changed:
             runs = list(self._held)
+            ended = [(path, workflow_id) for path, late in self._ended.items() for workflow_id in late]
+            self._ended.clear()
         for workflow_id in runs:
             self.release(workflow_id)
+        for path, workflow_id in ended:
+            self._delete(LockDatabase(path, self._now), session_id=self.session_id, workflow_id=workflow_id)
 
     def delete(self, session_id: str | None = None, workflow_id: str | None = None, lock_id: str | None = None,
                user: str | None = None) -> None:
@@ -152,17 +165,35 @@ class LockingService:
                 self._show_life(LockDatabase(path, self._now), runs if beats % RENEW_EVERY == 0 else [])
 
     def _show_life(self, database: LockDatabase, runs: list[str]) -> None:
+        ended = self._ended_in(database.path)
         try:
-            database.renew(self.session_id, runs)
+            database.renew(self.session_id, runs, ended)
         except _FAILURES as error:  # the next beat tries again
             logger.warning("Locks could not be kept alive (%s): %s", type(error).__name__, error)
+        else:
+            self._deleted(database.path, ended)
 
-    def _delete(self, database: LockDatabase, **criteria: str | None) -> None:
+    # -- giving back ---------------------------------------------------------------------------------------------
+    def _delete(self, database: LockDatabase, **criteria: str | None) -> bool:
+        """Whether the locks are gone."""
         try:
             if database.exists:
                 database.delete(**criteria)
         except _FAILURES as error:
             logger.error("Locks could not be deleted (%s): %s", type(error).__name__, error)
+            return False
+        return True
+
+    def _ended_in(self, path: str) -> tuple[str, ...]:
+        """The runs that ended when their locks could not be deleted in this file."""
+        with self._changed:
+            return tuple(self._ended.get(path, ()))
+
+    def _deleted(self, path: str, runs: tuple[str, ...]) -> None:
+        with self._changed:
+            left = self._ended.pop(path, set()).difference(runs)
+            if left:
+                self._ended[path] = left
 
 
 locking_service = LockingService()

@@ -14,6 +14,7 @@ from Middleware.api.private_logs import PrivacyFilter
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendConnectionError, BackendStatusError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.lock_database import CannotOpenDatabaseError
 from Middleware.utilities.conditions import ConditionSyntaxError
 from Middleware.utilities.config_text import parse_json
 from Tests.llmapis.lab import Lab
@@ -66,6 +67,7 @@ def raised() -> Exception:
     (BackendStatusError(SAID, status=400), "BackendStatusError, status 400."),
     (BackendConnectionError("refused", endpoint="E"), "refused"), (ConfigNotFoundError("no endpoint 'E'"), "'E'"),
     (private(ConfigNotFoundError(SAID)), "ConfigNotFoundError, whose text"),
+    (CannotOpenDatabaseError("disk I/O error"), "disk I/O error"),
     (ConditionSyntaxError("a value is missing"), "a value is missing")], ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("redact", [False, True])
 def test_errors_as_arguments(log: io.StringIO, error: Exception, told: str, redact: bool) -> None:

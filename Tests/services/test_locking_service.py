@@ -434,6 +434,47 @@ def test_busy_release_is_logged(make: Callable[..., LockingService], writer: sql
     assert len(rows(path_of(folder))) == 1
 
 
+def test_what_could_not_be_given_back_is_free_for_the_next(make: Callable[..., LockingService], folder: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_database, "BUSY_SECONDS", 0.1)
+    service = make("s1")
+    service.acquire("gate", "run 1")
+    service.acquire("kept", "run 2")
+    with closing(sqlite3.connect(path_of(folder), isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        service.release("run 1")
+        assert not service.acquire("gate", "run 3")
+    assert service.acquire("gate", "run 4") and not service.acquire("kept", "run 4")
+    assert rows(path_of(folder)) == [("s1", "run 2", "kept"), ("s1", "run 4", "gate")]
+    assert not service._ended
+
+
+def test_the_thread_gives_back_what_could_not_be(make: Callable[..., LockingService], folder: Path,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_database, "BUSY_SECONDS", 0.1)
+    service = make("s1", beat_seconds=0.01)
+    service.acquire("gate", "run 1")
+    service.acquire("kept", "run 2")
+    with closing(sqlite3.connect(path_of(folder), isolation_level=None, timeout=5)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        service.release("run 1")
+        assert service._ended
+    assert until(lambda: rows(path_of(folder)) == [("s1", "run 2", "kept")])
+    assert until(lambda: not service._ended)
+
+
+def test_the_end_of_a_process_tries_again_to_give_back(make: Callable[..., LockingService], folder: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_database, "BUSY_SECONDS", 0.1)
+    service = make("s1")
+    service.acquire("gate", "run 1")
+    with closing(sqlite3.connect(path_of(folder), isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        service.release("run 1")
+    service.release_all()
+    assert rows(path_of(folder)) == [] and not service._ended
+
+
 @pytest.mark.parametrize("obstacle", ["folder is a file", "file is a folder", "no database"])
 def test_a_database_that_cannot_be_opened_locks_nothing(
         make: Callable[..., LockingService], folder: Path, caplog: pytest.LogCaptureFixture, obstacle: str) -> None:
@@ -462,6 +503,28 @@ def test_other_errors_undo_everything(make: Callable[..., LockingService], folde
     with pytest.raises(sqlite3.IntegrityError):
         make("s2").acquire("gate", "run 2")
     assert rows(path_of(folder)) == [("s1", "run 1", "gate")]
+
+
+def test_a_full_disk_locks_nothing(make: Callable[..., LockingService], folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                   caplog: pytest.LogCaptureFixture) -> None:
+    class Full(sqlite3.Connection):
+        """Stands for a disk with room for what is there."""
+
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            if sql.startswith("BEGIN"):
+                super().execute("PRAGMA max_page_count = 1")  # SQLite takes the pages that the file has
+            return super().execute(sql, *arguments)
+
+    one = make("s1")
+    one.acquire("held", "run 1")
+    connect = sqlite3.connect
+    monkeypatch.setattr(lock_database.sqlite3, "connect",
+                        lambda *arguments, **options: connect(*arguments, factory=Full, **options))
+    assert one.acquire("gate" * 10_000, "run 2")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "disk is full" in caplog.text
+    monkeypatch.undo()
+    assert rows(path_of(folder)) == [("s1", "run 1", "held")]
 
 
 def test_without_a_write_ahead_log(make: Callable[..., LockingService], folder: Path,
