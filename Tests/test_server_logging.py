@@ -1,7 +1,10 @@
 """Log lines and log files."""
 from __future__ import annotations
 
+import errno
+import io
 import logging
+import os
 import re
 import threading
 
@@ -96,6 +99,39 @@ def test_rotation(tmp_path, monkeypatch):
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["wilmerai.log", *(f"wilmerai.log.{n}" for n in range(1, 8))]
     assert (logging_setup.BACKUP_COUNT, 3 * 1024 * 1024) == (7, 3_145_728)
+
+
+class FullDisk(io.StringIO):
+    """Takes what is written, and fails to bring it to the disk."""
+
+    def flush(self):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_cannot_be_written_is_told_once(tmp_path, capsys):
+    set_up_logging(str(tmp_path), ["ann"])
+    file = next(handler for handler in logging.getLogger().handlers if isinstance(handler, logging_setup.LogFile))
+    log, real = logging.getLogger("some.module"), file.stream
+    file.stream = FullDisk()
+    for number in range(3):
+        log.info("line %d", number)
+    file.stream = real
+    log.info("line 3")
+    told = capsys.readouterr().err
+    assert "Traceback" not in told and told.count(f"cannot be written: {os.strerror(errno.ENOSPC)}") == 1
+    assert told.count("is written again") == 1 and all(f"line {number}" in told for number in range(4))
+    assert [line.partition("] ")[2].endswith("line 3") for line in lines(tmp_path / "wilmerai.log")] == [True, False]
+
+
+def test_a_file_of_one_user_that_cannot_be_opened_is_told_once(tmp_path, capsys):
+    set_up_logging(str(tmp_path), ["ann", "bob"])
+    (tmp_path / "ann").write_text("in the way", "utf-8")
+    for user in ("ann", "bob", "ann", "ann"):
+        with request_scope(RequestContext(user=user)):
+            logging.getLogger("some.module").info("for %s", user)
+    told = capsys.readouterr().err
+    assert "Traceback" not in told and told.count("cannot be written") == 1
+    assert told.count("for ann") == 3 and lines(tmp_path / "bob" / "wilmerai.log")[0].endswith("for bob")
 
 
 def test_level(monkeypatch):

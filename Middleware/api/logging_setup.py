@@ -33,6 +33,52 @@ class UserFilter(logging.Filter):
         return True
 
 
+class _Trouble:
+    """Whether a log file cannot be written at present. Beginning and end are logged, for the handlers that can write.
+
+    Args:
+        path: the file, or its folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._present = False
+
+    def begins(self, error: OSError) -> None:
+        if not self._present:
+            self._present = True  # before logging: the same file is asked to hold that line
+            logger.error("The log file %s cannot be written: %s", self._path, error.strerror or error)
+
+    def ends(self) -> None:
+        if self._present:
+            self._present = False
+            logger.info("The log file %s is written again", self._path)
+
+
+class LogFile(RotatingFileHandler):
+    """A rotating file. That it cannot be written (the disk is full, the folder is gone) is told once, not per line."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT, encoding="utf-8",
+                         errors="backslashreplace")
+        self._trouble = _Trouble(path)
+        self._failures = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        before = self._failures
+        super().emit(record)
+        if self._failures == before:
+            self._trouble.ends()
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._failures += 1
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            self._trouble.begins(error)
+        else:
+            super().handleError(record)
+
+
 class PerUserFileHandler(logging.Handler):
     """Routes records with a user to ``<directory>/<user>/wilmerai.log``, the rest to ``<directory>/wilmerai.log``.
 
@@ -42,15 +88,23 @@ class PerUserFileHandler(logging.Handler):
     def __init__(self, directory: str, users: Sequence[str]) -> None:
         super().__init__()
         self._directory, self._users = directory, frozenset(users)
-        self._files: dict[str, RotatingFileHandler] = {}
+        self._files: dict[str, LogFile] = {}
+        self._troubles: dict[str, _Trouble] = {}
         self._files_lock = threading.RLock()  # garbage collected meanwhile may log
         self._file_of(SYSTEM)  # an unwritable folder shows at start
 
     def emit(self, record: logging.LogRecord) -> None:
+        user = getattr(record, "user", SYSTEM)
+        trouble = self._troubles.setdefault(user, _Trouble(f"of {user} in {self._directory}"))
         try:
-            self._file_of(getattr(record, "user", SYSTEM)).handle(record)
+            file = self._file_of(user)
+        except OSError as error:
+            trouble.begins(error)
         except Exception:
             self.handleError(record)
+        else:
+            trouble.ends()
+            file.handle(record)
 
     def setFormatter(self, fmt: logging.Formatter | None) -> None:
         super().setFormatter(fmt)
@@ -64,7 +118,7 @@ class PerUserFileHandler(logging.Handler):
                 handler.close()
         super().close()
 
-    def _file_of(self, user: str) -> RotatingFileHandler:
+    def _file_of(self, user: str) -> LogFile:
         name = user if user in self._users else ""
         with self._files_lock:
             handler = self._files.get(name)
@@ -121,7 +175,6 @@ def _level_named(name: str) -> int:
     return logging.getLevelNamesMapping().get(name, logging.NOTSET)
 
 
-def _file_handler(directory: str) -> RotatingFileHandler:
+def _file_handler(directory: str) -> LogFile:
     os.makedirs(directory, exist_ok=True)
-    return RotatingFileHandler(os.path.join(directory, FILE_NAME), maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT,
-                               encoding="utf-8", errors="backslashreplace")
+    return LogFile(os.path.join(directory, FILE_NAME))
