@@ -96,13 +96,22 @@ class DisconnectWatcher:
         with self._changed:
             self._watched[request.request_id] = (request, probe)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="disconnect-watcher", daemon=True)
-                self._thread.start()
+                self._thread = self._started()
             self._changed.notify()
 
     def forget(self, request: RequestContext) -> None:
         with self._changed:
             self._watched.pop(request.request_id, None)
+
+    def _started(self) -> threading.Thread | None:
+        """The thread; None if the system has no more threads at present, so that the next request tries again."""
+        thread = threading.Thread(target=self._run, name="disconnect-watcher", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.warning("For now nobody notices which clients go away: %s", error)
+            return None
+        return thread
 
     def _run(self) -> None:
         while True:

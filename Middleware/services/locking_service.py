@@ -145,8 +145,17 @@ class LockingService:
         with self._changed:
             self._held.setdefault(workflow_id, set()).add(path)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._beat, name="workflow-locks", daemon=True)
-                self._thread.start()
+                self._thread = self._started()
+
+    def _started(self) -> threading.Thread | None:
+        """The thread; None if the system has no more threads at present, so that the next lock tries again."""
+        thread = threading.Thread(target=self._beat, name="workflow-locks", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.warning("Locks are not kept beyond ten minutes for now: %s", error)
+            return None
+        return thread
 
     def _beat(self) -> None:
         beats = 0

@@ -14,6 +14,7 @@ import pytest
 from Middleware.api.disconnect_watcher import LAST_REQUEST_KEY, DisconnectWatcher, has_been_closed, probe_for
 from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
+from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.engine_lab import until
 
 
@@ -179,6 +180,16 @@ def test_a_client_that_goes_cancels_its_request_only(watcher: DisconnectWatcher)
     time.sleep(0.05)
     assert leaves.asked == asked
     watcher.forget(stays.request)
+
+
+def test_a_shortage_of_threads_passes(watcher: DisconnectWatcher, monkeypatch: pytest.MonkeyPatch,
+                                      caplog: pytest.LogCaptureFixture) -> None:
+    with monkeypatch.context() as patch:
+        no_more_threads(patch, "disconnect-watcher")
+        first = Watched(watcher, gone=True)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and not first.cancelled
+    second = Watched(watcher, gone=True)
+    assert until(lambda: first.cancelled and second.cancelled, 1)
 
 
 def test_default_interval_is_quick_enough() -> None:

@@ -23,6 +23,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.services import lock_database
 from Middleware.services.locking_service import LockingService
 from Tests.llmapis.lab import Lab
+from Tests.utilities.shortages import no_more_threads
 
 INSTALL = Path(__file__).resolve().parents[2]
 
@@ -311,6 +312,19 @@ def test_the_thread_lives_while_locks_are_held(make: Callable[..., LockingServic
     clock.forward(minutes=1)
     time.sleep(0.05)
     assert sessions(path_of(folder)) == {}
+
+
+def test_a_shortage_of_threads_passes(make: Callable[..., LockingService], folder: Path, clock: Clock,
+                                      monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    service = make("s1", beat_seconds=0.01)
+    with monkeypatch.context() as patch:
+        no_more_threads(patch, "workflow-locks")
+        assert service.acquire("a", "run 1")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert service.acquire("b", "run 2")
+    clock.forward(minutes=9)
+    query = "SELECT DISTINCT ExpirationDate FROM WorkflowLocks"
+    assert until(lambda: rows(path_of(folder), query) == [((clock() + timedelta(minutes=10)).isoformat(" "),)])
 
 
 def test_a_beat_that_comes_late_leaves_no_session(make: Callable[..., LockingService], folder: Path,

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from contextvars import ContextVar
 from typing import Any
 
@@ -57,6 +58,22 @@ class ServerProcesses:
 
 
 _following: ContextVar[ServerProcesses | None] = ContextVar("mcp_processes", default=None)
+
+
+def started_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    """A loop that tells ``ServerProcesses`` of every process that it starts, and the daemon thread on which it runs.
+
+    Raises OSError or RuntimeError if the system has no more descriptors or threads.
+    """
+    loop = asyncio.new_event_loop()
+    watch_processes(loop)
+    thread = threading.Thread(target=loop.run_forever, name="mcp", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        loop.close()
+        raise
+    return loop, thread
 
 
 def watch_processes(loop: asyncio.AbstractEventLoop) -> None:

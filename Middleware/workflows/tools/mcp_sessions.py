@@ -14,7 +14,7 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 from Middleware.workflows.tools.mcp_causes import describe, is_refused_connection
-from Middleware.workflows.tools.mcp_processes import ServerProcesses, watch_processes
+from Middleware.workflows.tools.mcp_processes import ServerProcesses, started_loop
 from Middleware.workflows.tools.mcp_server_file import McpServer
 from Middleware.workflows.tools.mcp_transports import ErrorOutput, load_sdk, open_client
 
@@ -101,10 +101,7 @@ class McpSessions:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                watch_processes(self._loop)
-                self._thread = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
-                self._thread.start()
+                self._loop, self._thread = started_loop()
                 atexit.register(self.close)
             return self._loop
 

@@ -23,6 +23,7 @@ from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallErr
 from Middleware.workflows.tools.mcp_server_file import load_server
 from Middleware.workflows.tools.mcp_sessions import McpSessions
 from Tests.llmapis.lab import Lab
+from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.tools.mcp_lab import HttpServer, ends, is_running, plain_file, python_file, sdk_file
 
 TRANSPORTS = ("stdio", "streamable_http", "sse")
@@ -248,6 +249,14 @@ def test_sessions_can_be_used_again_after_closing(client: MCPClient, sessions: M
     sessions.close()
     sessions.close()
     assert pid(client) != first
+
+
+def test_a_shortage_of_threads_passes(client: MCPClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        no_more_threads(patch, "mcp")
+        with pytest.raises(RuntimeError, match="new thread"):
+            pid(client)
+    assert is_running(pid(client))
 
 
 def test_an_idle_server_is_ended(lab: Lab) -> None:
