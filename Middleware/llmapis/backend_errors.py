@@ -7,6 +7,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import os
 import re
 import socket
 import ssl
@@ -274,5 +275,11 @@ def _where(endpoint: str, target: Target) -> str:
 
 
 def public_text(error: Exception) -> str:
-    """What the log may say of any error; foreign ones may hold anything, so only their kind is told."""
-    return log_text(error) if isinstance(error, WilmerError) else type(error).__name__
+    """What the log may say of any error; foreign ones may hold anything, so only their kind is told.
+
+    Errors of the system have a number too, which stands for a text: ``OSError: No space left on device``.
+    """
+    if isinstance(error, WilmerError):
+        return log_text(error)
+    number = error.errno if isinstance(error, OSError) else None
+    return type(error).__name__ + (f": {os.strerror(number)}" if number and number > 0 else "")

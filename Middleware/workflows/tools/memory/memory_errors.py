@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 
 from Middleware.exceptions import WilmerError
-from Middleware.llmapis.backend_errors import log_text
+from Middleware.llmapis.backend_errors import log_text, public_text
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 
 logger = logging.getLogger(__name__)
@@ -18,4 +18,4 @@ def reason(error: Exception) -> str:
         return log_text(error)
     if not is_encryption_active():
         logger.debug("A failure while memories were made", exc_info=error)
-    return type(error).__name__
+    return public_text(error)

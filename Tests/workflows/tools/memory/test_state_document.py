@@ -1,6 +1,8 @@
 """The document that says how things stand in a conversation."""
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,17 @@ def test_foreign_failures_are_logged_without_their_words(chat: MemoryChat, monke
     monkeypatch.setattr(state_document, "run_helper_workflow", fail)
     update(chat, "fact")
     assert document(chat) == "" and "k1/state_document.md is not updated: RuntimeError" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
+def test_failures_of_the_system_are_told(chat: MemoryChat, monkeypatch: pytest.MonkeyPatch,
+                                         caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "SECRET", "SECRET")
+
+    monkeypatch.setattr(MemoryStore, "save_state_document", fail)
+    update(chat, "fact")
+    assert f"k1/state_document.md is not updated: OSError: {os.strerror(errno.ENOSPC)}" in caplog.text
     assert "SECRET" not in caplog.text
 
 
