@@ -94,10 +94,11 @@ class LatestUsed(Generic[T]):
     def _look_again(self) -> None:
         """After as long as the object that was used longest ago may stay."""
         used = next(iter(self._kept.values()))[1]
-        self._timer = threading.Timer(max(0.01, used + self._idle - time.monotonic()), self._forget)
-        self._timer.daemon = True
-        self._timer.name = "idle-memories"
-        self._timer.start()
+        timer = threading.Timer(max(0.01, used + self._idle - time.monotonic()), self._forget)
+        timer.daemon, timer.name = True, "idle-memories"
+        with contextlib.suppress(RuntimeError):  # the system has no more threads at present: the next use tries again
+            timer.start()
+            self._timer = timer
 
     def _forget(self) -> None:
         with self._lock:

@@ -14,6 +14,7 @@ from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Middleware.utilities.vector_memory import VectorMemories, store
 from Middleware.utilities.vector_memory.cache import LatestUsed, turn
+from Tests.utilities.shortages import no_more_threads
 from Tests.utilities.vector_memory.lab import CIPHER, item, opened
 
 
@@ -109,6 +110,17 @@ def test_no_thread_stays_for_nothing() -> None:
     assert timer is not None
     timer.join(5)
     assert kept._timer is None and len(kept) == 0
+
+
+def test_a_shortage_of_threads_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: LatestUsed[list[int]] = LatestUsed(8, idle_seconds=0.05)
+    with monkeypatch.context() as patch:
+        no_more_threads(patch, "idle-memories")
+        first = kept.get("a", list)
+    assert kept.get("a", list) is first
+    assert kept._timer is not None
+    kept._timer.join(5)
+    assert len(kept) == 0
 
 
 def test_no_more_are_kept_than_asked_for() -> None:
