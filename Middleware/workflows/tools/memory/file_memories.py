@@ -54,20 +54,32 @@ class MemoryWriter:
                             time.monotonic() - began)
 
     def _write(self, chunks: Sequence[Chunk], as_condensed: bool) -> bool:
-        known = stored_memory(self._store)
+        known, last = stored_memory(self._store), self._last()
         for number, chunk in enumerate(chunks, 1):
             memory = self._memory(chunk, known)
-            if not memory:
+            if not memory or self._changed_since(last):
                 logger.error("Discussion %s: %d of %d memories written, the rest is tried again next time",
                              self._discussion, number - 1, len(chunks))
                 return False
             self._store.append_memory(memory, chunk.hash)
-            self._written += 1
+            self._written, last = self._written + 1, chunk.hash
             self._note(chunk)
             if as_condensed:
                 self._store.save_condensation_hash(chunk.hash)
             known = known.followed_by(memory)
         return True
+
+    def _last(self) -> str | None:
+        """The message that the stored memories reach to."""
+        pairs = self._store.memories()
+        return pairs[-1][1] if pairs else None
+
+    def _changed_since(self, last: str | None) -> bool:
+        """Whether somebody removed memories, by hand as a rule: a later one would hide that those are missing."""
+        changed = last is not None and self._last() != last
+        if changed:
+            logger.error("Discussion %s: somebody else changed its memories meanwhile", self._discussion)
+        return changed
 
     def _note(self, chunk: Chunk) -> None:
         if chunk.place is not None:

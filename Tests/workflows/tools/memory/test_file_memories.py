@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.tools.memory import memory_turn
+from Middleware.workflows.tools.memory.file_memories import MemoryWriter
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 from Tests.stub_backend import Reply, StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import last_text, static, user
@@ -382,6 +384,33 @@ def test_full_disk_keeps_what_is_written(lab: MemoryLab, monkeypatch: pytest.Mon
     lab.remember(said("secret1", "secret2", "secret3", "a", "b", "c"))
     assert [text for text, _ in lab.stored()] == ["<secret1>"]
     assert "cannot be stored: No space left" in caplog.text
+
+
+@pytest.mark.parametrize("removed", ["file", "contents", pytest.param("folder", marks=pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows keeps a folder in its place while a file in it is open"))])
+def test_memories_removed_meanwhile_are_all_made_anew(lab: MemoryLab, monkeypatch: pytest.MonkeyPatch,
+                                                      caplog: pytest.LogCaptureFixture, removed: str) -> None:
+    lab.settings(chunkEstimatedTokenSize=4)
+    talk = said(*(f"message{number}" for number in range(9)))
+    lab.remember(talk[:6])
+    assert len(lab.stored()) == 3
+    answer = MemoryWriter._memory
+
+    def remove_first(*arguments: Any) -> str:
+        if removed == "file":
+            lab.path.unlink()
+        elif removed == "contents":
+            lab.path.write_text("[]", "utf-8")
+        else:
+            lab.path.parent.rename(lab.root / "elsewhere")
+        return answer(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryWriter, "_memory", remove_first)
+        lab.remember(talk)
+    assert "changed its memories meanwhile" in caplog.text and "tried again next time" in caplog.text
+    lab.remember(talk)
+    assert [text for text, _ in lab.stored()] == [f"<message{number}>" for number in range(6)]
 
 
 def test_wrong_key_fails_the_request(lab: MemoryLab) -> None:
