@@ -9,6 +9,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
+from Middleware.llmapis import call_gate
 from Middleware.llmapis.call_gate import CallSlot
 from Middleware.models.cancel_scope import CancelScope
 from Tests.workflows.engine_lab import until
@@ -81,18 +82,21 @@ def test_calls_are_served_in_order_and_the_log_tells_how_many_wait(caplog: pytes
         served.append(number)
         slot.release()
 
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == call_gate.__name__]
+
     held = CallSlot(None)
     held.acquire()
     threads = [threading.Thread(target=call, args=(number,), daemon=True) for number in range(5)]
     for number, thread in enumerate(threads):
         thread.start()
-        assert until(lambda: semaphore.waiting == number + 1)  # noqa: B023
+        assert until(lambda: semaphore.waiting == len(told()) == number + 1)  # noqa: B023
     time.sleep(0.25)  # each has looked at its scope meanwhile
     held.release()
     for thread in threads:
         thread.join(2)
     assert served == [0, 1, 2, 3, 4]
-    assert [f"{number} waiting" in record.getMessage() for number, record in enumerate(caplog.records, 1)] == [True] * 5
+    assert [f"{number} waiting" in line for number, line in enumerate(told(), 1)] == [True] * 5
 
 
 @pytest.mark.parametrize("how", ["cancelled", "abandoned", "timed out"])
