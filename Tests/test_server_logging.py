@@ -134,6 +134,13 @@ def test_a_file_of_one_user_that_cannot_be_opened_is_told_once(tmp_path, capsys)
     assert told.count("for ann") == 3 and lines(tmp_path / "bob" / "wilmerai.log")[0].endswith("for bob")
 
 
+def test_a_library_that_names_users_of_its_own_in_its_records(tmp_path):
+    set_up_logging(str(tmp_path), ["ann", "bob"])
+    for number, user in enumerate(("carol", {"id": 5}, ["ann"])):
+        logging.getLogger("some.module").info("line %d", number, extra={"user": user})
+    assert [line.partition("] ")[2].rpartition(" ")[2] for line in lines(tmp_path / "wilmerai.log")] == ["0", "1", "2"]
+
+
 def test_level(monkeypatch):
     monkeypatch.delenv("WILMER_LOG_LEVEL", raising=False)
     assert log_level() == logging.INFO

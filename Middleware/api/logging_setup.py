@@ -89,15 +89,16 @@ class PerUserFileHandler(logging.Handler):
         super().__init__()
         self._directory, self._users = directory, frozenset(users)
         self._files: dict[str, LogFile] = {}
-        self._troubles: dict[str, _Trouble] = {}
+        self._troubles = {name: _Trouble(f"of {name or SYSTEM} in {directory}") for name in ("", *users)}
         self._files_lock = threading.RLock()  # garbage collected meanwhile may log
-        self._file_of(SYSTEM)  # an unwritable folder shows at start
+        self._file_of("")  # an unwritable folder shows at start
 
     def emit(self, record: logging.LogRecord) -> None:
         user = getattr(record, "user", SYSTEM)
-        trouble = self._troubles.setdefault(user, _Trouble(f"of {user} in {self._directory}"))
+        name = user if isinstance(user, str) and user in self._users else ""  # a library may mean others by it
+        trouble = self._troubles[name]
         try:
-            file = self._file_of(user)
+            file = self._file_of(name)
         except OSError as error:
             trouble.begins(error)
         except Exception:
@@ -118,8 +119,8 @@ class PerUserFileHandler(logging.Handler):
                 handler.close()
         super().close()
 
-    def _file_of(self, user: str) -> LogFile:
-        name = user if user in self._users else ""
+    def _file_of(self, name: str) -> LogFile:
+        """The file of a configured user; "": the common one."""
         with self._files_lock:
             handler = self._files.get(name)
             if handler is None:
