@@ -36,6 +36,7 @@ NEVER_BETTER = (ssl.SSLCertVerificationError, ConfigValueError, NotLocalError)
 """Causes of a failed connection that another try cannot cure."""
 
 _OWN_WORDS = (BackendConnectionError, BackendTimeoutError)  # nothing in their texts comes from the server
+_OWN_NUMBERS = (ssl.SSLError, socket.gaierror, socket.herror)  # errors of the system whose numbers are not its own
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "proxy-authorization", "x-goog-api-key")
 _MESSAGE_KEYS = ("error", "message", "detail", "msg", "error_description", "errors")
 _DOCKER_HOST = "host.docker.internal"
@@ -281,5 +282,5 @@ def public_text(error: Exception) -> str:
     """
     if isinstance(error, WilmerError):
         return log_text(error)
-    number = error.errno if isinstance(error, OSError) else None
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, _OWN_NUMBERS) else None
     return type(error).__name__ + (f": {os.strerror(number)}" if number and number > 0 else "")

@@ -1,15 +1,18 @@
 """What a person reads when a back-end fails."""
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import socket
+import ssl
 import time
 
 import pytest
 
 from Middleware.exceptions import BackendStatusError
 from Middleware.llmapis import transport_exchange
-from Middleware.llmapis.backend_errors import connect_problem, short_body
+from Middleware.llmapis.backend_errors import connect_problem, public_text, short_body
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.llmapis.transport_wire import parse_target
 from Tests.llmapis.transport_lab import KEY, ask
@@ -173,3 +176,12 @@ def test_error_body_that_never_ends_does_not_hide_the_status(backend: StubBacken
     for _ in range(2):
         with pytest.raises(BackendStatusError, match="half"):
             transport.post_json(ask(backend))
+
+
+@pytest.mark.parametrize(("error", "told"), [
+    (OSError(errno.ENOSPC, "private"), f"OSError: {os.strerror(errno.ENOSPC)}"), (OSError("private"), "OSError"),
+    (ssl.SSLError(1, "private"), "SSLError"), (socket.gaierror(8, "private"), "gaierror"),
+    (ValueError("private"), "ValueError")])
+def test_only_numbers_of_the_system_are_told_as_its_texts(error: Exception, told: str) -> None:
+    """Libraries for TLS and names count their errors on their own: 1 would be "Operation not permitted"."""
+    assert public_text(error) == told
