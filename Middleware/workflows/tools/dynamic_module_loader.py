@@ -188,11 +188,16 @@ def _raise_told(error: BaseException, path: str) -> None:
         raise RuntimeError("the script ended itself while it was loaded") from error
     if isinstance(error, SyntaxError):
         file = "" if error.filename in (path, None) else f"{os.path.basename(error.filename)}, "
-        raise ScriptSyntaxError(_not_loaded(path, f"{file}line {error.lineno}: {error.msg}")) from error
+        raise ScriptSyntaxError(_not_loaded(path, f"{file}{text_of(error)}")) from error
     if isinstance(error, ImportError):
         _log_failure(error, path, "while it was loaded")
         hint = ". Is its package installed in WilmerAI's environment?" if isinstance(error, ModuleNotFoundError) else ""
         raise ScriptImportError(_not_loaded(path, f"{error}{hint}")) from error
+
+
+def text_of(error: SyntaxError) -> str:
+    """The line, if it is known (an unknown encoding has none), and what is wrong there."""
+    return f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
 
 
 def _not_loaded(path: str, reason: str) -> str:

@@ -5,6 +5,7 @@ import ast
 import os
 from functools import lru_cache
 
+from Middleware.workflows.tools.dynamic_module_loader import text_of
 from Middleware.workflows.validation.names import nearest
 
 MAX_BYTES = 1_000_000
@@ -30,7 +31,7 @@ def _mistake(path: str, _modified: int, _size: int) -> str:
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
-        return f"cannot be loaded: line {error.lineno}: {error.msg}"
+        return f"cannot be loaded: {text_of(error)}"
     except (RecursionError, MemoryError):
         return ""
     if ENTRY.encode() in source or _takes_all_names(tree):  # however it comes about

@@ -125,6 +125,7 @@ def test_errors_while_loading_are_raised(script: Write, code: str, kind: type[Ex
 
 @pytest.mark.parametrize(("code", "kind", "text"), [
     ("x = 1\n  y = 2", SyntaxError, "line 2: unexpected indent"),
+    ("# coding: nonsense\nx = 1", SyntaxError, "unknown encoding: nonsense"),
     ("import no_such_module_x", ModuleNotFoundError,
      "No module named 'no_such_module_x'. Is its package installed in WilmerAI's environment?")])
 def test_mistakes_of_the_file_itself_are_told(script: Write, code: str, kind: type[Exception], text: str) -> None:

@@ -57,7 +57,8 @@ def test_a_file_that_is_no_script(tmp_path: Path) -> None:
     ("from helpers import *\n", ""), ("globals()['Invoke'] = len\n", ""),
     ("def invoke(text):\n    return text\n", "defines no function Invoke; is 'invoke' meant to be it?"),
     ("def other():\n    pass\n", "defines no function Invoke"), ("", "defines no function Invoke"),
-    ("x = 1\n  def Invoke(): pass\n", "cannot be loaded: line 2: unexpected indent")])
+    ("x = 1\n  def Invoke(): pass\n", "cannot be loaded: line 2: unexpected indent"),
+    ("# coding: nonsense\n", "cannot be loaded: unknown encoding: nonsense")])
 def test_what_a_script_lacks(tmp_path: Path, source: str, mistake: str) -> None:
     path = tmp_path / "count.py"
     path.write_text(source, encoding="utf-8")
