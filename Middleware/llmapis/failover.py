@@ -24,6 +24,7 @@ from Middleware.exceptions import (
     WilmerError,
 )
 from Middleware.llmapis import api_types
+from Middleware.llmapis.backend_errors import sentence
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
@@ -124,15 +125,15 @@ def cannot_stand_in(failed: str, backup: str, failure: Exception, reason: Except
     """The error that names both what failed first and why no backup helped."""
     status, body = (failure.status, failure.body) if isinstance(failure, BackendError) else (None, "")
     text = str(failure) if isinstance(failure, WilmerError) else type(failure).__name__
-    return FailoverError(f"endpoint '{failed}' failed, and its backup '{backup}' cannot stand in. The failure: {text}"
-                         f"{'' if text.endswith(('.', '!', '?')) else '.'} The backup: {reason}",
+    return FailoverError(f"endpoint '{failed}' failed, and its backup '{backup}' cannot stand in. The failure: "
+                         f"{sentence(text)} The backup: {reason}",
                          endpoint=failed, status=status, body=body)
 
 
 def tell_of_the_first(error: Exception, hop: Hop) -> None:
     """Let the error of a backup say for whom it stood in; it names but the backup."""
     if hop.visited and isinstance(error, BackendError):
-        error.args = (f"{error} It stood in for '{hop.visited[-1]}', which had failed.",)
+        error.args = (f"{sentence(str(error))} It stood in for '{hop.visited[-1]}', which had failed.",)
 
 
 class BackupChecks:

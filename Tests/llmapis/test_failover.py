@@ -226,7 +226,7 @@ def test_the_error_of_a_backup_says_for_whom_it_stood_in(farm: Farm, where: str,
     with pytest.raises(BackendStatusError if where == "status" else BackendConnectionError) as caught:
         ask(LlmApiService("A", stream=stream))
     text = str(caught.value)
-    assert text.startswith("Endpoint 'B' (") and text.endswith(" It stood in for 'A', which had failed.")
+    assert text.startswith("Endpoint 'B' (") and text.endswith(". It stood in for 'A', which had failed.")
     assert caught.value.endpoint == "B"
 
 
