@@ -1,7 +1,7 @@
 """What a curl command must not become when variables are filled in, and where it may lead."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from Middleware.utilities.address_guard import check_url_allowed
@@ -26,7 +26,8 @@ def injection_problem(raw: Sequence[str], filled: Sequence[str], block_options: 
         if not allow_schemes and _brings_scheme(template, item, _url_in(arguments, index)):
             return (f"args[{index}]: a filled-in value must not bring a URL scheme other than http or https "
                     "(allowSchemeInjection)")
-    return next(filter(None, (_harm(raw, argument) for argument in arguments)), None)
+    options = {argument.name for argument in arguments}
+    return next(filter(None, (_harm(raw, argument, options) for argument in arguments)), None)
 
 
 def address_problem(args: Sequence[str], block_private: bool, allowed_hosts: Sequence[str] | None) -> str | None:
@@ -57,7 +58,7 @@ def _brings_scheme(template: str, item: str, url: str | None) -> bool:
     return brings_scheme_to_url(template.removeprefix(option), url)
 
 
-def _harm(raw: Sequence[str], argument: Argument) -> str | None:
+def _harm(raw: Sequence[str], argument: Argument, options: Collection[str]) -> str | None:
     """What is forbidden about an argument that its author did not write so."""
     ours = _names_option(raw[argument.index], argument.name)
     if not ours and touches_files_or_protocols(argument.name):
@@ -66,7 +67,7 @@ def _harm(raw: Sequence[str], argument: Argument) -> str | None:
         return None
     template = _value_in(raw, argument)
     harm = harm_of_value(argument, ours)
-    if brings_break(argument, template):
+    if brings_break(argument, template, options):
         harm = "bring a line break into the head of the request"
     elif not harm or harm_of_value(replace(argument, value=template), ours):
         return None

@@ -1,7 +1,7 @@
 """How curl reads its arguments: which are options, which are values of options, which are URLs."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 URL = "url"
@@ -41,9 +41,13 @@ _DATA_OR_FILE = frozenset((
 """Options whose value is either data or, marked as such, the name of a file with the data."""
 
 _IN_THE_HEAD = frozenset((
-    "A", "X", "cookie", "e", "haproxy-clientip", "header", "oauth2-bearer", "proxy-header", "r", "range", "referer",
-    "request", "request-target", "user-agent"))
+    "A", "X", "aws-sigv4", "cookie", "e", "haproxy-clientip", "header", "oauth2-bearer", "proxy-header", "r", "range",
+    "referer", "request", "request-target", "user-agent"))
 """Options whose value curl writes into the head of a request as it is, line breaks included."""
+
+_USERS = frozenset(("U", "proxy-user", "u", "user"))
+_PLAIN_USERS = frozenset(("anyauth", "aws-sigv4", "digest", "proxy-anyauth", "proxy-digest"))
+"""Options by which curl writes the name of a user into the head as it is; otherwise it is encoded."""
 
 _WHOLE_NAMES = frozenset(("head", "netrc", "ssl"))
 """Options without value whose names other options begin with."""
@@ -118,9 +122,13 @@ def without_last_breaks(args: Sequence[str]) -> list[str]:
     return [item.rstrip("\r\n") if index in last else item for index, item in enumerate(args)]
 
 
-def brings_break(argument: Argument, template: str) -> bool:
-    """Whether the argument's value adds lines to the head of a request that its ``template`` has not."""
-    return argument.name in _IN_THE_HEAD and _breaks(argument.value or "") > _breaks(template)
+def brings_break(argument: Argument, template: str, options: Collection[str]) -> bool:
+    """Whether the argument's value adds lines to the head of a request that its ``template`` has not.
+
+    ``options``: the names of all options of the command.
+    """
+    in_head = argument.name in _IN_THE_HEAD or argument.name in _USERS and not _PLAIN_USERS.isdisjoint(options)
+    return in_head and _breaks(argument.value or "") > _breaks(template)
 
 
 def _breaks(text: str) -> int:
