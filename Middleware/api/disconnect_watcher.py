@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from Middleware.models.request_context import RequestContext
+from Middleware.utilities.daemon_threads import start_daemon
 
 logger = logging.getLogger(__name__)
 
@@ -96,22 +97,13 @@ class DisconnectWatcher:
         with self._changed:
             self._watched[request.request_id] = (request, probe)
             if self._thread is None:
-                self._thread = self._started()
+                self._thread = start_daemon(self._run, "disconnect-watcher",
+                                            "For now nobody notices which clients go away")
             self._changed.notify()
 
     def forget(self, request: RequestContext) -> None:
         with self._changed:
             self._watched.pop(request.request_id, None)
-
-    def _started(self) -> threading.Thread | None:
-        """The thread; None if the system has no more threads at present, so that the next request tries again."""
-        thread = threading.Thread(target=self._run, name="disconnect-watcher", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            logger.warning("For now nobody notices which clients go away: %s", error)
-            return None
-        return thread
 
     def _run(self) -> None:
         while True:

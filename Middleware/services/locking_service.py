@@ -13,6 +13,7 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.lock_database import CannotOpenDatabaseError, DatabaseBusyError, LockDatabase
 from Middleware.utilities import config_utils
+from Middleware.utilities.daemon_threads import start_daemon
 from Middleware.utilities.path_utils import safe_join
 
 logger = logging.getLogger(__name__)
@@ -145,17 +146,8 @@ class LockingService:
         with self._changed:
             self._held.setdefault(workflow_id, set()).add(path)
             if self._thread is None:
-                self._thread = self._started()
-
-    def _started(self) -> threading.Thread | None:
-        """The thread; None if the system has no more threads at present, so that the next lock tries again."""
-        thread = threading.Thread(target=self._beat, name="workflow-locks", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            logger.warning("Locks are not kept beyond ten minutes for now: %s", error)
-            return None
-        return thread
+                self._thread = start_daemon(self._beat, "workflow-locks",
+                                            "Locks are not kept beyond ten minutes for now")
 
     def _beat(self) -> None:
         beats = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from functools import cache
 
 from Middleware.common import instance_global_variables as instance
 
@@ -11,22 +12,6 @@ logger = logging.getLogger(__name__)
 
 _INSTALL_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
-
-
-class _ToldPaths:
-    """Which directories of another system were complained about: each is looked up at every request."""
-
-    def __init__(self) -> None:
-        self._known: set[tuple[str, str, str]] = set()
-
-    def is_new(self, key: str, path: str, instead: str) -> bool:
-        mark = (key, path, instead)
-        known = mark in self._known
-        self._known.add(mark)
-        return not known
-
-
-_TOLD = _ToldPaths()
 
 
 def clean_directory(value: str | None, *, keep_trailing: bool = False) -> str | None:
@@ -118,10 +103,14 @@ def choose_directory(flag: str | None, configured: object, default: str, key: st
     if from_user is None:
         return default
     if os.name != "nt" and _WINDOWS_PATH.match(from_user) and not os.path.isdir(from_user):
-        if _TOLD.is_new(key, from_user, default):
-            logger.warning("%s is a Windows path (%s), which means nothing here; %s is used.", key, from_user, default)
+        _tell_of_windows_path(key, from_user, default)
         return default
     return from_user
+
+
+@cache  # each is looked up at every request, and told once
+def _tell_of_windows_path(key: str, path: str, instead: str) -> None:
+    logger.warning("%s is a Windows path (%s), which means nothing here; %s is used.", key, path, instead)
 
 
 def display_path(path: str) -> str:
