@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 
-from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.validation.file_kinds import KINDS, FileKind
 from Scripts import config_schemas, generated_files, key_tables
 from Scripts.reference_texts import INTRODUCTION, TEXTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 
-from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.validation.file_kinds import KINDS
 
 LONGEST_DEFAULT = 40  # characters; a whole prompt is not shown

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from Middleware.common.constants import VALID_NODE_TYPES
-from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler, FamilyHandler
 from Middleware.workflows.managers.workflow_manager import HANDLER_CLASSES
 from Scripts import generated_files, key_tables

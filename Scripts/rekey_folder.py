@@ -11,7 +11,7 @@ from itertools import groupby
 
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError
 from Middleware.services.memory_store import BACKUP, STATE_FILE
-from Middleware.utilities.config_text import parse_json
+from Middleware.utilities.config.text import parse_json
 from Middleware.utilities.discussion_folder import COMPACTOR, MEMORIES, PRIVATE_FILE, SHORT, VECTOR_DATABASE
 from Middleware.utilities.encryption_utils import is_cut_off, is_token
 from Middleware.utilities.file_access import atomic_write, process_lock

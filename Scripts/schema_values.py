@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from Middleware.llmapis.samplers import NULL_MARKER
-from Middleware.models.config_key import ConfigKey
-from Middleware.utilities.config_keys.samplers import PRESET_SAMPLER_KEYS
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.samplers import PRESET_SAMPLER_KEYS
 from Middleware.workflows.validation.key_checks import REMARKS
 from Middleware.workflows.validation.value_checks import CASELESS
 from Scripts import key_tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler
 from Middleware.workflows.validation.node_view import LLM_TYPES
 from Scripts import schema_values

@@ -11,7 +11,7 @@ from typing import Any
 from Middleware.exceptions import WilmerError
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import current_request
-from Middleware.utilities.config_users import configured_users, flag_in, get_current_username, settings_for
+from Middleware.utilities.config.users import configured_users, flag_in, get_current_username, settings_for
 from Middleware.utilities.sensitive_logging_utils import REDACTED, is_encryption_active, places_of
 
 _OWN = ("Middleware.", "__main__")

@@ -18,8 +18,8 @@ from Middleware.cli.errors import StartError
 from Middleware.cli.workflow_tests.reading import check_test_files
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_files import config_lookup
-from Middleware.utilities.config_workflows import TEST_SUFFIX
+from Middleware.utilities.config.files import config_lookup
+from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 from Middleware.workflows.validation.data_checks import check_modes
 from Middleware.workflows.validation.findings import Finding

@@ -14,8 +14,8 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command
-from Middleware.utilities.config_keys.user import USER
-from Middleware.utilities.config_paths import meant_folder, missing_folder
+from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.paths import meant_folder, missing_folder
 from Middleware.utilities.path_utils import split_name
 
 DEFAULT_PORT: int = USER["port"].default

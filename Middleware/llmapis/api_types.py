@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.utilities.config_keys.api_type import API_TYPE, OLDER_TYPES, TYPES
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.api_type import API_TYPE, OLDER_TYPES, TYPES
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
 (OPENAI_CHAT, CLAUDE_MESSAGES, OLLAMA_CHAT, OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE, OPENAI_EMBEDDINGS,
  OLLAMA_EMBEDDINGS) = TYPES

@@ -10,7 +10,7 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.path_utils import is_flat_name
 
 logger = logging.getLogger(__name__)

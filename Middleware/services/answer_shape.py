@@ -11,7 +11,7 @@ from Middleware.llmapis.api_types import CLAUDE_MESSAGES
 from Middleware.llmapis.handlers.base.structured_output import usable_field
 from Middleware.services.tool_enforcement import ToolDemand
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.api_type import API_TYPE
+from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.text_utils import as_flag
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_users import find_user_file
+from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.encryption_utils import DataKey, derive_encryption_key, hash_api_key
 
 ENCRYPT_KEY = "encryptUsingApiKey"

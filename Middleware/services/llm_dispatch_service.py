@@ -16,7 +16,7 @@ from Middleware.services.answer_shape import AnswerShape
 from Middleware.services.tool_enforcement import ToolRound
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.prompt_extraction_utils import (
     ContextClamp,
     context_clamp,

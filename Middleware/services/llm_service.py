@@ -9,7 +9,7 @@ from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
 logger = logging.getLogger(__name__)
 

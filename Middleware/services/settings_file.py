@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigurationError
-from Middleware.models.config_key import ConfigKey
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.endpoint import CONTEXT_LEVELS
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.text_utils import as_flag, estimation_level_multiplier
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
 from Middleware.models.request_context import current_trial
-from Middleware.utilities import config_places as places
-from Middleware.utilities.config_data import FrozenDict, private_copy
-from Middleware.utilities.config_files import (
+from Middleware.utilities.config import places
+from Middleware.utilities.config.files import (
     candidate,
     config_store,
     find_file,
@@ -23,11 +22,11 @@ from Middleware.utilities.config_files import (
     read_object,
     reset_config_store,
 )
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
-from Middleware.utilities.config_keys.routing import ROUTING
-from Middleware.utilities.config_keys.user import USER
-from Middleware.utilities.config_lookup import Candidate
-from Middleware.utilities.config_paths import (
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.routing import ROUTING
+from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.lookup import Candidate
+from Middleware.utilities.config.paths import (
     choose_directory,
     clean_directory,
     display_path,
@@ -36,7 +35,7 @@ from Middleware.utilities.config_paths import (
     get_root_config_directory,
     get_root_public_directory,
 )
-from Middleware.utilities.config_users import (
+from Middleware.utilities.config.users import (
     CHAT_ONLY_TEMPLATE,
     DEFAULT_WORKFLOW,
     categorization_workflow_name,
@@ -60,7 +59,7 @@ from Middleware.utilities.config_users import (
     user_setting,
     user_settings,
 )
-from Middleware.utilities.config_workflows import (
+from Middleware.utilities.config.workflows import (
     LoadedWorkflow,
     list_shared_workflows,
     load_settings_file,
@@ -72,6 +71,7 @@ from Middleware.utilities.config_workflows import (
     workflow_at,
     workflow_candidates,
 )
+from Middleware.utilities.json_data import FrozenDict, private_copy
 from Middleware.utilities.path_utils import is_flat_name, safe_join
 
 __all__ = [

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.text_cleaner import fold_case, is_true, think_tags
 
 _DATA = ("{", "[", "```")  # nobody begins to think with these

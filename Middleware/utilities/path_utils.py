@@ -11,7 +11,7 @@ import unicodedata
 from functools import lru_cache
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.utilities.config_data import type_name
+from Middleware.utilities.json_data import type_name
 
 WINDOWS = os.name == "nt"
 MAX_NAME_BYTES = 255  # of UTF-8; the limit of most file systems for one component

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.discussion_id import extract_discussion_id as extract_discussion_id  # for scripts
 from Middleware.utilities.discussion_id import remove_discussion_id_tag as remove_discussion_id_tag
 from Middleware.utilities.text_utils import (

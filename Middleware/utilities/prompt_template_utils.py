@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from Middleware.utilities.config_keys.prompt_template import PROMPT_TEMPLATE, turn_key
+from Middleware.utilities.config.keys.prompt_template import PROMPT_TEMPLATE, turn_key
 from Middleware.utilities.prompt_extraction_utils import extract_last_n_turns, message_text
 
 Template = Mapping[str, Any]

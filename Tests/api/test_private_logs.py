@@ -16,7 +16,7 @@ from Middleware.exceptions import BackendConnectionError, BackendStatusError, Co
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.lock_database import CannotOpenDatabaseError
 from Middleware.utilities.conditions import ConditionSyntaxError
-from Middleware.utilities.config_text import parse_json
+from Middleware.utilities.config.text import parse_json
 from Tests.llmapis.lab import Lab
 
 OWN, FOREIGN = "Middleware.some.module", "a.library"
@@ -129,7 +129,7 @@ def test_a_library_that_speaks_while_configuration_is_read(log: io.StringIO, lab
             logging.getLogger(FOREIGN).warning(word)
         return parse_json(data, display)
 
-    monkeypatch.setattr("Middleware.utilities.config_store.parse_json", parse)
+    monkeypatch.setattr("Middleware.utilities.config.store.parse_json", parse)
     reader = threading.Thread(target=logging.getLogger(FOREIGN).warning, args=("twice",), daemon=True)
     reader.start()
     reader.join(3)

@@ -12,8 +12,8 @@ from Middleware.api.app import create_app
 from Middleware.services.compactor_settings import load_compactor_settings
 from Middleware.services.memory_settings import load_memory_settings
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_files import duplicate_keys
-from Middleware.utilities.config_lookup import FoundFile
+from Middleware.utilities.config.files import duplicate_keys
+from Middleware.utilities.config.lookup import FoundFile
 from Middleware.workflows.tools.mcp_server_file import load_server
 from Tests.llmapis.lab import LLAMA_CPP, Lab
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply

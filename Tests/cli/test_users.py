@@ -9,7 +9,7 @@ from Middleware.cli import demo, users
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.errors import StartError
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities import config_paths
+from Middleware.utilities.config import paths as config_paths
 
 
 def test_a_configured_user_without_a_file_is_named_with_the_path(config):

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from Middleware.cli import check
-from Middleware.models.config_key import by_name
-from Middleware.utilities.config_data import freeze
-from Middleware.utilities.config_keys.workflow_test import TEST_KEYS
+from Middleware.utilities.config.declarations import by_name
+from Middleware.utilities.config.keys.workflow_test import TEST_KEYS
+from Middleware.utilities.json_data import freeze
 from Middleware.workflows.validation.file_checks import check_content
 from Middleware.workflows.validation.file_kinds import KINDS
 from Middleware.workflows.validation.value_checks import ObjectCheck

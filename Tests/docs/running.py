@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from Middleware.utilities.config_store import REVALIDATE_SECONDS
+from Middleware.utilities.config.store import REVALIDATE_SECONDS
 from Tests.docs.blocks import Block, blocks, whole_files
 from Tests.docs.checking import rounds
 from Tests.docs.markdown import Page

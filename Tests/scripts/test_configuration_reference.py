@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.validation.file_kinds import KINDS
 from Scripts import configuration_reference, generated_files
 from Scripts.reference_texts import TEXTS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.managers.workflow_manager import build_registry
 from Middleware.workflows.validation import key_checks

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from Middleware.models.config_key import ConfigKey
 from Middleware.services.settings_file import (
     FLAG,
     INT,
@@ -23,6 +22,7 @@ from Middleware.services.settings_file import (
     setting,
 )
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.declarations import ConfigKey
 from Tests.llmapis.lab import Lab
 
 USER_KEY = "contextCompactorSettingsFile"

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities import config_text, file_utils
+from Middleware.utilities import file_utils
+from Middleware.utilities.config import text as config_text
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key
 from Middleware.utilities.file_access import path_lock
 from Middleware.utilities.file_utils import (

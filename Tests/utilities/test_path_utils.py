@@ -9,7 +9,7 @@ import pytest
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities import path_utils
-from Middleware.utilities.config_data import freeze
+from Middleware.utilities.json_data import freeze
 from Middleware.utilities.path_utils import folded_name, is_flat_name, is_storable_name, safe_join, split_name
 from Tests.corpora import cases
 

@@ -14,7 +14,7 @@ from Middleware.cli.errors import StartError
 from Middleware.cli.init.servers import Model, NoServer, Server, is_on_loopback
 from Middleware.cli.init.sizes import WINDOW_FOR_TOOLS, shares, window_of
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.user import USER as USER_KEYS
+from Middleware.utilities.config.keys.user import USER as USER_KEYS
 
 TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
 TEMPLATE_USER = "USER"  # in the paths of templates, in place of the user's name

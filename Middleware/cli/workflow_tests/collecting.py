@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from Middleware.utilities.config_paths import get_root_config_directory
-from Middleware.utilities.config_workflows import TEST_SUFFIX
+from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.config.workflows import TEST_SUFFIX
 
 GUIDE = "Docs/User/workflow-tests.md shows how to write some"
 

@@ -17,7 +17,7 @@ from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_paths import meant_folder, missing_folder
+from Middleware.utilities.config.paths import meant_folder, missing_folder
 from Middleware.workflows.validation.findings import Finding
 
 PASSED, FAILED, WRONG = 0, 1, 2

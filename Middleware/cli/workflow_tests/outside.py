@@ -9,7 +9,7 @@ from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.cli.workflow_tests.titles import title_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.config.workflows import LoadedWorkflow
 
 
 def nodes_without_stub(test: WorkflowTest) -> list[str]:

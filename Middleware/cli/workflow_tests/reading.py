@@ -12,8 +12,8 @@ from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.cli.workflow_tests.values import NOTHING_DEMANDED, Values
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_duplicates import duplicate_keys
-from Middleware.utilities.config_keys.workflow_test import (
+from Middleware.utilities.config.duplicates import duplicate_keys
+from Middleware.utilities.config.keys.workflow_test import (
     EXPECT_KEYS,
     MESSAGE_KEYS,
     PROMPT_KEYS,
@@ -22,9 +22,9 @@ from Middleware.utilities.config_keys.workflow_test import (
     TEST_KEYS,
     WORKFLOW_TEST_KEYS,
 )
-from Middleware.utilities.config_paths import display_path, get_root_config_directory
-from Middleware.utilities.config_text import decode_text, parse_json
-from Middleware.utilities.config_workflows import TEST_SUFFIX
+from Middleware.utilities.config.paths import display_path, get_root_config_directory
+from Middleware.utilities.config.text import decode_text, parse_json
+from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.workflows.validation.file_checks import syntax_finding
 from Middleware.workflows.validation.findings import Finding, child, quoted
 from Middleware.workflows.validation.key_checks import is_remark

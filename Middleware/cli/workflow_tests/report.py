@@ -9,7 +9,7 @@ from typing import Any
 from Middleware.cli.check_output import path_shown, wants_colour
 from Middleware.cli.console import say
 from Middleware.cli.workflow_tests.running import Result
-from Middleware.utilities.config_paths import get_root_config_directory
+from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.workflows.validation.findings import Finding
 
 RED, GREEN, BOLD = "31", "32", "1"

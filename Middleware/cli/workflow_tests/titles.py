@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from Middleware.exceptions import ConfigurationError
-from Middleware.utilities.config_files import config_store
-from Middleware.utilities.config_paths import display_path, get_root_config_directory
-from Middleware.utilities.config_workflows import TEST_SUFFIX
+from Middleware.utilities.config.files import config_store
+from Middleware.utilities.config.paths import display_path, get_root_config_directory
+from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.workflows.validation.names import nearest
 
 

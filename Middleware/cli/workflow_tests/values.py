@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from Middleware.cli.workflow_tests.patterns import Condition, Pattern
-from Middleware.models.config_key import ConfigKey, by_name
-from Middleware.utilities.config_keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
-from Middleware.utilities.config_keys.workflow_test import OPERATIONS, PATTERN, PATTERN_KEYS
+from Middleware.utilities.config.declarations import ConfigKey, by_name
+from Middleware.utilities.config.keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
+from Middleware.utilities.config.keys.workflow_test import OPERATIONS, PATTERN, PATTERN_KEYS
 from Middleware.workflows.validation.findings import Finding, child, quoted
 from Middleware.workflows.validation.key_checks import is_remark
 from Middleware.workflows.validation.lines import LineFinder

@@ -17,8 +17,8 @@ from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.locking_service import locking_service
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
-from Middleware.utilities.config_keys.workflow_file import WORKFLOW_FILE
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
 from Middleware.utilities.sensitive_logging_utils import mask_url
 from Middleware.utilities.streaming_utils import (
     lowercase_tool_call_names,

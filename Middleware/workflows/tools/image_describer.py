@@ -14,7 +14,7 @@ from Middleware.services.direct_calls import answer_text, raise_if_cancelled, ru
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.vision_cache import RecentDescriptions, recent_descriptions
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.prompt_extraction_utils import context_clamp, extract_last_n_turns, message_text
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 

@@ -14,7 +14,7 @@ from Middleware.services.service_http import (
     service_http,
 )
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.user import USER
+from Middleware.utilities.config.keys.user import USER
 
 logger = logging.getLogger(__name__)
 

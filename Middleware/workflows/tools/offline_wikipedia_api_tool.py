@@ -8,7 +8,7 @@ from typing import Any
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.service_http import ServiceHttp, ServiceReply, ServiceRequest, service_http
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.user import USER
+from Middleware.utilities.config.keys.user import USER
 
 logger = logging.getLogger(__name__)
 

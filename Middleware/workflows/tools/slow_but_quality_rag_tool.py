@@ -12,7 +12,7 @@ from Middleware.services.direct_calls import raise_if_cancelled, unstreamed
 from Middleware.services.memory_settings import MemorySettings, load_memory_settings
 from Middleware.services.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
-from Middleware.utilities.config_keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.search_utils import CHUNK_BREAK, search_conversation, search_memories

@@ -7,10 +7,10 @@ from typing import Any
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.api_types import ALIASES, EMBEDDINGS_TYPES, KNOWN_TYPES
 from Middleware.llmapis.failover import classify_host
-from Middleware.utilities import config_places as places
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_files import candidate, find_file, read_object
-from Middleware.utilities.config_lookup import FoundFile
+from Middleware.utilities.config import places
+from Middleware.utilities.config.files import candidate, find_file, read_object
+from Middleware.utilities.config.lookup import FoundFile
 from Middleware.utilities.path_utils import split_name
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.validation.endpoint_checks import missing

@@ -9,9 +9,9 @@ from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES
 from Middleware.services.settings_file import number_from
-from Middleware.utilities import config_places as places
-from Middleware.utilities.config_files import read_object
-from Middleware.utilities.config_keys.samplers import CANONICAL_SAMPLER_KEYS
+from Middleware.utilities.config import places
+from Middleware.utilities.config.files import read_object
+from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.validation.findings import Finding, Severity, child, quoted, shown_address
 from Middleware.workflows.validation.folders import folders_in

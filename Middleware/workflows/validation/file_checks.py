@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from Middleware.exceptions import ConfigSyntaxError
-from Middleware.models.config_key import by_name
 from Middleware.services.compactor_settings import CompactorSettings
 from Middleware.services.memory_settings import MemorySettings
-from Middleware.utilities.config_data import freeze
-from Middleware.utilities.config_duplicates import duplicate_keys
-from Middleware.utilities.config_text import ForeignByte, decode, legacy_code_page, parse_text
+from Middleware.utilities.config.declarations import by_name
+from Middleware.utilities.config.duplicates import duplicate_keys
+from Middleware.utilities.config.text import ForeignByte, decode, legacy_code_page, parse_text
+from Middleware.utilities.json_data import freeze
 from Middleware.workflows.validation.backup_checks import BackupCheck
 from Middleware.workflows.validation.endpoint_checks import check_api_type, check_endpoint
 from Middleware.workflows.validation.file_kinds import KINDS, FileKind

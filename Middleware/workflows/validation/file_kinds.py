@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
-from Middleware.models.config_key import ConfigKey, by_name
 from Middleware.services.compactor_settings import CompactorSettings
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.settings_file import declared_keys
-from Middleware.utilities.config_keys.api_type import API_TYPE_KEYS
-from Middleware.utilities.config_keys.current_user import CURRENT_USER_KEYS
-from Middleware.utilities.config_keys.endpoint import ENDPOINT_KEYS
-from Middleware.utilities.config_keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
-from Middleware.utilities.config_keys.mcp_server import MCP_SERVER_KEYS
-from Middleware.utilities.config_keys.prompt_template import PROMPT_TEMPLATE_KEYS
-from Middleware.utilities.config_keys.routing import ROUTING_KEYS
-from Middleware.utilities.config_keys.user import USER_KEYS
-from Middleware.utilities.config_keys.workflow_file import WORKFLOW_FILE_KEYS
-from Middleware.utilities.config_keys.workflow_test import WORKFLOW_TEST_KEYS
+from Middleware.utilities.config.declarations import ConfigKey, by_name
+from Middleware.utilities.config.keys.api_type import API_TYPE_KEYS
+from Middleware.utilities.config.keys.current_user import CURRENT_USER_KEYS
+from Middleware.utilities.config.keys.endpoint import ENDPOINT_KEYS
+from Middleware.utilities.config.keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
+from Middleware.utilities.config.keys.mcp_server import MCP_SERVER_KEYS
+from Middleware.utilities.config.keys.prompt_template import PROMPT_TEMPLATE_KEYS
+from Middleware.utilities.config.keys.routing import ROUTING_KEYS
+from Middleware.utilities.config.keys.user import USER_KEYS
+from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE_KEYS
+from Middleware.utilities.config.keys.workflow_test import WORKFLOW_TEST_KEYS
 
 _REMARKS = (SCHEMA_KEY, DESCRIPTION_KEY)
 

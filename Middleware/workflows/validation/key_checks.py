@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.validation.findings import Finding, Severity, quoted
 from Middleware.workflows.validation.names import nearest

@@ -13,8 +13,8 @@ from typing import Any
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_store import REVALIDATE_SECONDS
-from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.config.store import REVALIDATE_SECONDS
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.validation.file_kinds import KINDS, kind_of
 from Middleware.workflows.validation.findings import Finding, distinct, only_notes, report
 from Middleware.workflows.validation.lookups import Lookups

@@ -10,12 +10,12 @@ from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_types import EMBEDDINGS_TYPES
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.samplers import find_sources
-from Middleware.utilities import config_places as places
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_files import read_object
-from Middleware.utilities.config_lookup import FoundFile
-from Middleware.utilities.config_users import find_user_file
-from Middleware.utilities.config_workflows import LoadedWorkflow, user_workflow_folders
+from Middleware.utilities.config import places
+from Middleware.utilities.config.files import read_object
+from Middleware.utilities.config.lookup import FoundFile
+from Middleware.utilities.config.users import find_user_file
+from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
 from Middleware.utilities.path_utils import is_flat_name, split_name
 from Middleware.workflows.tools.dynamic_module_loader import is_script_name

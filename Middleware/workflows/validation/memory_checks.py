@@ -7,7 +7,7 @@ from dataclasses import replace
 from Middleware.services import compactor_settings, memory_settings
 from Middleware.services.compactor_settings import CompactorSettings
 from Middleware.services.memory_settings import MemorySettings
-from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.condensation import BATCH

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError, WilmerError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_files import config_store
+from Middleware.utilities.config.files import config_store
 from Middleware.workflows.validation.backup_checks import check_endpoint_presets
 from Middleware.workflows.validation.endpoint_checks import check_key
 from Middleware.workflows.validation.file_checks import check_content, syntax_finding

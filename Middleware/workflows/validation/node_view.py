@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, NodeKey
 from Middleware.workflows.validation.findings import Finding, Severity, child, shortened
 

@@ -9,7 +9,7 @@ from Middleware.services.compactor_settings import CompactorSettings
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.settings_file import declared_keys
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_workflows import LoadedWorkflow, user_workflow_folders
+from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.workflows.validation.folders import files_in, folders_in
 from Middleware.workflows.validation.lookups import Lookups
 from Middleware.workflows.validation.target_checks import child_names

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from Middleware.services.settings_file import FLAG, INT, LEVEL, NAME, NUMBER, TEXT, number_from, read_settings
-from Middleware.utilities.config_keys.endpoint import CONTEXT_LEVELS
-from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
 from Middleware.workflows.validation.findings import Finding, Severity, child, quoted

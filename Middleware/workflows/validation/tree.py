@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.exceptions import ConfigurationError
-from Middleware.utilities.config_files import config_store
+from Middleware.utilities.config.files import config_store
 from Middleware.utilities.path_utils import is_folder
 from Middleware.workflows.validation.file_kinds import KINDS, FileKind, kind_of
 from Middleware.workflows.validation.findings import Finding

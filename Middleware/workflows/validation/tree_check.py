@@ -9,10 +9,10 @@ from typing import Any
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_paths import meant_folder, missing_folder
-from Middleware.utilities.config_places import endpoint_candidate
-from Middleware.utilities.config_users import find_user_file
-from Middleware.utilities.config_workflows import LoadedWorkflow, load_workflow
+from Middleware.utilities.config.paths import meant_folder, missing_folder
+from Middleware.utilities.config.places import endpoint_candidate
+from Middleware.utilities.config.users import find_user_file
+from Middleware.utilities.config.workflows import LoadedWorkflow, load_workflow
 from Middleware.workflows.validation.backup_checks import check_endpoint_presets, check_presets_anywhere
 from Middleware.workflows.validation.endpoint_checks import check_key
 from Middleware.workflows.validation.file_checks import SETTINGS, SourceCheck, check_source

@@ -8,14 +8,14 @@ from typing import Any
 
 from Middleware.exceptions import ConfigurationError, ConfigValueError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.user import USER
-from Middleware.utilities.config_users import (
+from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.users import (
     CHAT_ONLY_TEMPLATE,
     DEFAULT_WORKFLOW,
     current_snapshot,
     find_user_file,
 )
-from Middleware.utilities.config_workflows import user_workflow_folders
+from Middleware.utilities.config.workflows import user_workflow_folders
 from Middleware.utilities.path_utils import split_name
 from Middleware.utilities.text_utils import is_switched_on
 from Middleware.workflows.validation.findings import Finding, Severity, child, quoted

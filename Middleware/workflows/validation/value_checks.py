@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.models.config_key import ConfigKey, by_name
 from Middleware.services.settings_file import number_from
+from Middleware.utilities.config.declarations import ConfigKey, by_name
 from Middleware.workflows.validation.findings import Finding, Severity, child, quoted
 from Middleware.workflows.validation.key_checks import is_remark, limits, meant_key
 from Middleware.workflows.validation.names import nearest

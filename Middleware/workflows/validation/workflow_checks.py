@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from Middleware.common.constants import VALID_NODE_TYPES
-from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.utilities.substitution import has_braces
 from Middleware.utilities.text_utils import as_flag

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.utilities.config_keys.workflow_test import EXPECT_KEYS, OPERATIONS, RULE_KEYS, TEST_KEYS
+from Middleware.utilities.config.keys.workflow_test import EXPECT_KEYS, OPERATIONS, RULE_KEYS, TEST_KEYS
 from Tests.cli.workflow_tests.lab import run
 from Tests.llmapis.lab import OPEN_AI
 

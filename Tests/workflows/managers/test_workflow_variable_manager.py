@@ -9,7 +9,7 @@ import pytest
 
 from Middleware.exceptions import ConfigNotFoundError
 from Middleware.models.llm_handler import LlmHandler
-from Middleware.utilities.config_keys.user import USER
+from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers import variable_table, workflow_variable_manager
 from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, VARIABLES

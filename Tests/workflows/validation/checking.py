@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 from Middleware.workflows.validation.findings import Finding
 from Middleware.workflows.validation.lookups import ConfigFile, Lookups, Problem

@@ -9,7 +9,7 @@ import os
 from collections.abc import Generator
 from typing import Any
 
-from Middleware.utilities.config_workflows import LoadedWorkflow
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 from Middleware.workflows.processors.workflows_processor import WorkflowProcessor
 from Middleware.workflows.validation.lookups import Lookups

@@ -16,7 +16,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.services.compactor_settings import CompactorSettings
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_data import freeze
+from Middleware.utilities.json_data import freeze
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 from Middleware.workflows.validation.findings import report
 from Middleware.workflows.validation.lookups import ConfigFile, Lookups, Problem

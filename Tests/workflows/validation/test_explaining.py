@@ -9,7 +9,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.utilities.config_files import config_store, reset_config_store
+from Middleware.utilities.config.files import config_store, reset_config_store
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 from Middleware.workflows.validation.load_check import LoadCheck
 from Middleware.workflows.validation.lookups import Lookups

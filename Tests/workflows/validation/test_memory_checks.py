@@ -12,7 +12,7 @@ import pytest
 from Middleware.services.compactor_settings import CompactorSettings
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys.endpoint import CONTEXT_LEVELS
+from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.text_utils import estimation_level_multiplier
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 from Middleware.workflows.validation.findings import Finding, report

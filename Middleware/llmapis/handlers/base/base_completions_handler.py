@@ -6,7 +6,7 @@ from typing import Any
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
 from Middleware.llmapis.handlers.base.structured_output import attach_schema
-from Middleware.utilities.config_keys.api_type import API_TYPE
+from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.text_utils import restore_braces
 
 

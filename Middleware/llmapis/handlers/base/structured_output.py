@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from Middleware.utilities.config_keys.api_type import STRUCTURED_OUTPUT
+from Middleware.utilities.config.keys.api_type import STRUCTURED_OUTPUT
 
 logger = logging.getLogger(__name__)
 

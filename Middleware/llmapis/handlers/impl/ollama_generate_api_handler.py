@@ -7,7 +7,7 @@ from typing import Any
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
-from Middleware.utilities.config_keys.api_type import API_TYPE
+from Middleware.utilities.config.keys.api_type import API_TYPE
 
 
 class OllamaGenerateApiHandler(OllamaAnswers, BaseCompletionsHandler):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.streaming_utils import stream_static_content, stream_text
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext

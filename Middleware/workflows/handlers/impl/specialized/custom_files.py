@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.utilities.config_paths import get_root_public_directory
+from Middleware.utilities.config.paths import get_root_public_directory
 from Middleware.utilities.file_access import find_file_ignoring_case
 from Middleware.utilities.file_containment import contained_path
 from Middleware.utilities.file_utils import CUSTOM_FILE_MODES, load_custom_file, resolve_file_path, save_custom_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from Middleware.utilities.config_data import type_name
+from Middleware.utilities.json_data import type_name
 from Middleware.utilities.text_extraction import first_pieces, last_pieces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.specialized.counts import resolved_count

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.utilities.config_data import type_name
+from Middleware.utilities.json_data import type_name
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module

@@ -1,9 +1,9 @@
 """The keys of a user file."""
 from __future__ import annotations
 
-from Middleware.models.config_key import ConfigKey
-from Middleware.utilities.config_data import FrozenDict
-from Middleware.utilities.config_keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.json_data import FrozenDict
 
 WORKFLOW_CHOICE: tuple[ConfigKey, ...] = (
     ConfigKey("customWorkflowOverride", "bool", False,

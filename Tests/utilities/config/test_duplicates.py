@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.utilities.config_duplicates import duplicate_keys
+from Middleware.utilities.config.duplicates import duplicate_keys
 
 
 def found(text: str) -> list[tuple[str, int, int, int]]:

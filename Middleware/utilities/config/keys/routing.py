@@ -1,8 +1,8 @@
 """The keys of one category of a routing file, in which every key is the name of a category."""
 from __future__ import annotations
 
-from Middleware.models.config_key import ConfigKey
-from Middleware.utilities.config_keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.key_table import KeyTable
 
 ROUTING_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("description", "str", "", "What belongs to the category, as the model that chooses is told.",

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
-from Middleware.utilities.config_store import REVALIDATE_SECONDS, ConfigStore
+from Middleware.utilities.config.store import REVALIDATE_SECONDS, ConfigStore
 
 logger = logging.getLogger(__name__)
 

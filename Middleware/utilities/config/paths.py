@@ -10,7 +10,7 @@ from Middleware.common import instance_global_variables as instance
 
 logger = logging.getLogger(__name__)
 
-_INSTALL_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_INSTALL_DIRECTORY = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from Middleware.models.config_key import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.text_utils import as_flag
 
 

@@ -1,10 +1,10 @@
 """The keys of an endpoint file."""
 from __future__ import annotations
 
-from Middleware.models.config_key import ConfigKey
-from Middleware.utilities.config_data import FrozenDict, FrozenList
-from Middleware.utilities.config_keys.key_table import KeyTable
-from Middleware.utilities.config_keys.samplers import PRESET_SAMPLER_KEYS
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.keys.samplers import PRESET_SAMPLER_KEYS
+from Middleware.utilities.json_data import FrozenDict, FrozenList
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS
 
 CONTEXT_LEVELS = tuple(ESTIMATION_LEVELS)

@@ -6,9 +6,9 @@ was tried, or ``ConfigValueError`` for a name that no file can have.
 from __future__ import annotations
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.utilities.config_files import candidate, require_file
-from Middleware.utilities.config_lookup import Candidate, FoundFile
-from Middleware.utilities.config_users import current_snapshot, user_name_setting
+from Middleware.utilities.config.files import candidate, require_file
+from Middleware.utilities.config.lookup import Candidate, FoundFile
+from Middleware.utilities.config.users import current_snapshot, user_name_setting
 from Middleware.utilities.path_utils import is_flat_name
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.models.config_key import ConfigKey
-from Middleware.utilities.config_duplicates import DuplicateKey
-from Middleware.utilities.config_lookup import Candidate, ConfigLookup, FoundFile
-from Middleware.utilities.config_paths import get_root_config_directory
-from Middleware.utilities.config_store import ConfigStore
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.duplicates import DuplicateKey
+from Middleware.utilities.config.lookup import Candidate, ConfigLookup, FoundFile
+from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.config.store import ConfigStore
 from Middleware.utilities.path_utils import split_name
 
 _STORE = ConfigStore()

@@ -1,8 +1,8 @@
 """The keys of a prompt template."""
 from __future__ import annotations
 
-from Middleware.models.config_key import ConfigKey
-from Middleware.utilities.config_keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.key_table import KeyTable
 
 _TURNS = (("system", "the system prompt"), ("user", "a message of the user"),
           ("assistant", "a message of the assistant"), ("systemMes", "a system message inside the conversation"),

@@ -1,8 +1,8 @@
 """The keys of ``Users/_current-user.json``."""
 from __future__ import annotations
 
-from Middleware.models.config_key import ConfigKey
-from Middleware.utilities.config_keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.key_table import KeyTable
 
 CURRENT_USER_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("currentUser", "str", "", "The user who counts when the command line names none.", names="user",

@@ -1,8 +1,8 @@
 """The keys of a file with tests of a workflow, ``<workflow>.test.json`` beside it."""
 from __future__ import annotations
 
-from Middleware.models.config_key import ConfigKey
-from Middleware.utilities.config_data import FrozenDict, FrozenList
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.json_data import FrozenDict, FrozenList
 
 ENTRIES = ("workflow", "request")
 OPERATIONS = ("equals", "contains", "matches", "lacks")

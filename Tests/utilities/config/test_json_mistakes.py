@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import ConfigSyntaxError
-from Middleware.utilities.config_text import parse_json
-from Middleware.utilities.json_mistakes import explain
+from Middleware.utilities.config.json_mistakes import explain
+from Middleware.utilities.config.text import parse_json
 
 COMMENT = 'JSON has no comments; keep the remark as a text under a key such as "_comment"'
 BACKSLASH = r"in a text a backslash is written twice (C:\\Models), or as a forward slash (C:/Models)"

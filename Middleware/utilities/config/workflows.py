@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, ConfigValueError
-from Middleware.utilities.config_data import FrozenDict
-from Middleware.utilities.config_files import (
+from Middleware.utilities.config.files import (
     candidate,
     config_lookup,
     config_store,
@@ -19,11 +18,11 @@ from Middleware.utilities.config_files import (
     require_file,
     text_setting,
 )
-from Middleware.utilities.config_keys.user import USER
-from Middleware.utilities.config_keys.workflow_file import WORKFLOW_FILE
-from Middleware.utilities.config_lookup import Candidate, FoundFile
-from Middleware.utilities.config_paths import get_root_config_directory
-from Middleware.utilities.config_users import (
+from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
+from Middleware.utilities.config.lookup import Candidate, FoundFile
+from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.config.users import (
     DEFAULT_WORKFLOW,
     configured_users,
     current_snapshot,
@@ -34,6 +33,7 @@ from Middleware.utilities.config_users import (
     user_display_path,
     user_name_setting,
 )
+from Middleware.utilities.json_data import FrozenDict
 from Middleware.utilities.path_utils import is_flat_name, split_name
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerError
 from Middleware.models.request_context import current_request
-from Middleware.utilities.config_files import (
+from Middleware.utilities.config.files import (
     candidate,
     config_store,
     find_file,
@@ -18,10 +18,10 @@ from Middleware.utilities.config_files import (
     require_file,
     text_setting,
 )
-from Middleware.utilities.config_keys.current_user import CURRENT_USER
-from Middleware.utilities.config_keys.user import USER
-from Middleware.utilities.config_lookup import Candidate, FoundFile
-from Middleware.utilities.config_paths import get_root_config_directory
+from Middleware.utilities.config.keys.current_user import CURRENT_USER
+from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.lookup import Candidate, FoundFile
+from Middleware.utilities.config.paths import get_root_config_directory
 
 logger = logging.getLogger(__name__)
 

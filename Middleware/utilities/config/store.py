@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
-from Middleware.utilities.config_data import FrozenDict, freeze
-from Middleware.utilities.config_duplicates import DuplicateKey, duplicate_keys
-from Middleware.utilities.config_keys.everywhere import SCHEMA_KEY
-from Middleware.utilities.config_text import parse_json
+from Middleware.utilities.config.duplicates import DuplicateKey, duplicate_keys
+from Middleware.utilities.config.keys.everywhere import SCHEMA_KEY
+from Middleware.utilities.config.text import parse_json
+from Middleware.utilities.json_data import FrozenDict, freeze
 from Middleware.utilities.path_utils import is_folder
 
 logger = logging.getLogger(__name__)

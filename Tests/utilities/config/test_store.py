@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigValueError
-from Middleware.utilities.config_data import freeze, private_copy
-from Middleware.utilities.config_store import ConfigStore
+from Middleware.utilities.config.store import ConfigStore
+from Middleware.utilities.json_data import freeze, private_copy
 
 
 class Clock:
@@ -261,7 +261,7 @@ def test_a_link_in_a_circle_hides_nothing_else(store: ConfigStore, tmp_path: Pat
 
 def test_memory_of_missing_names_is_bounded(store: ConfigStore, tmp_path: Path,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("Middleware.utilities.config_store.MAX_REMEMBERED", 50)
+    monkeypatch.setattr("Middleware.utilities.config.store.MAX_REMEMBERED", 50)
     for number in range(500):
         assert not store.file_exists(str(tmp_path / f"{number}.json"))[0]
     assert len(store._files) <= 50

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from Middleware.exceptions import ConfigSyntaxError
-from Middleware.utilities.config_text import decode, decode_text, parse_json, parse_text
+from Middleware.utilities.config.text import decode, decode_text, parse_json, parse_text
 
 
 @pytest.mark.parametrize(("data", "place"), [

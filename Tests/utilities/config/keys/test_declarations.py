@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from Middleware.llmapis import api_types
-from Middleware.models.config_key import ConfigKey
 from Middleware.utilities import config_utils
-from Middleware.utilities.config_keys import (
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys import (
     api_type,
     current_user,
     endpoint,
@@ -22,14 +22,14 @@ from Middleware.utilities.config_keys import (
     user,
     workflow_file,
 )
-from Middleware.utilities.config_keys import samplers as sampler_keys
-from Middleware.utilities.config_keys.key_table import KeyTable
+from Middleware.utilities.config.keys import samplers as sampler_keys
+from Middleware.utilities.config.keys.key_table import KeyTable
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS, estimation_level_multiplier
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS
 from Middleware.workflows.managers.workflow_manager import HANDLER_CLASSES
 from Middleware.workflows.validation.file_kinds import KINDS
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SOURCES = [path for folder in ("Middleware", "Scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 TABLES: Mapping[str, KeyTable] = {
     "USER": user.USER, "ENDPOINT": endpoint.ENDPOINT, "API_TYPE": api_type.API_TYPE, "THINKING": api_type.THINKING,

@@ -8,7 +8,7 @@ import logging
 from typing import Any, NamedTuple, NoReturn
 
 from Middleware.exceptions import ConfigSyntaxError
-from Middleware.utilities.json_mistakes import constant_position, explain
+from Middleware.utilities.config.json_mistakes import constant_position, explain
 
 logger = logging.getLogger(__name__)
 
