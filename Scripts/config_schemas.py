@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from Middleware.utilities.file_access import atomic_write
+from Middleware.utilities.files.file_access import atomic_write
 from Middleware.workflows.validation.file_kinds import KINDS, FileKind
 from Scripts import generated_files, schema_values, schema_workflows
 from Scripts.schema_rules import add_rules

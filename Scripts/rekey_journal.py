@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from Middleware.utilities.file_access import atomic_write
+from Middleware.utilities.files.file_access import atomic_write
 
 NAME = ".rekey_journal.json"
 OWNER_ONLY = 0o600

@@ -10,7 +10,7 @@ from logging.handlers import RotatingFileHandler
 
 from Middleware.api.private_logs import PrivacyFilter
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities.path_utils import safe_join
+from Middleware.utilities.files.path_utils import safe_join
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.paths import meant_folder, missing_folder
-from Middleware.utilities.path_utils import split_name
+from Middleware.utilities.files.path_utils import split_name
 
 DEFAULT_PORT: int = USER["port"].default
 SEVERAL_USERS_PORT = 5050

@@ -35,7 +35,7 @@ from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.path_utils import is_flat_name
+from Middleware.utilities.files.path_utils import is_flat_name
 
 logger = logging.getLogger(__name__)
 

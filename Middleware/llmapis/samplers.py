@@ -18,7 +18,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE, THINKING
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS, PRESET_SAMPLERS, THINKING_KEYS
-from Middleware.utilities.path_utils import is_flat_name
+from Middleware.utilities.files.path_utils import is_flat_name
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.lock_database import CannotOpenDatabaseError, DatabaseBusyError, LockDatabase
 from Middleware.utilities import config_utils
 from Middleware.utilities.daemon_threads import start_daemon
-from Middleware.utilities.path_utils import safe_join
+from Middleware.utilities.files.path_utils import safe_join
 
 logger = logging.getLogger(__name__)
 

@@ -71,8 +71,8 @@ from Middleware.utilities.config.workflows import (
     workflow_at,
     workflow_candidates,
 )
+from Middleware.utilities.files.path_utils import is_flat_name, safe_join
 from Middleware.utilities.json_data import FrozenDict, private_copy
-from Middleware.utilities.path_utils import is_flat_name, safe_join
 
 __all__ = [
     "CHAT_ONLY_TEMPLATE", "DEFAULT_WORKFLOW", "LoadedWorkflow", "categorization_workflow_name", "chat_template_name",

@@ -25,7 +25,12 @@ from Middleware.utilities.encryption_utils import (
     is_token,
     refuse_cut_off,
 )
-from Middleware.utilities.file_access import atomic_write, find_file_ignoring_case, ordinary_file, resolve_file_path
+from Middleware.utilities.files.file_access import (
+    atomic_write,
+    find_file_ignoring_case,
+    ordinary_file,
+    resolve_file_path,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import config_utils
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
-from Middleware.utilities.file_access import find_file_ignoring_case, process_lock
-from Middleware.utilities.path_utils import folded_name, is_flat_name, is_folder
+from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
+from Middleware.utilities.files.path_utils import folded_name, is_flat_name, is_folder
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from Middleware.models.request_context import current_request
-from Middleware.utilities.path_utils import is_storable_name
+from Middleware.utilities.files.path_utils import is_storable_name
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.request_context import current_trial
-from Middleware.utilities import config_utils, path_utils
+from Middleware.utilities import config_utils
 from Middleware.utilities.config.users import user_display_path
-from Middleware.utilities.file_access import find_file_ignoring_case, resolve_file_path
+from Middleware.utilities.files import path_utils
+from Middleware.utilities.files.file_access import find_file_ignoring_case, resolve_file_path
 
 logger = logging.getLogger(__name__)
 

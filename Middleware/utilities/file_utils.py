@@ -34,7 +34,7 @@ from Middleware.utilities.encryption_utils import (
     is_cut_off,
     refuse_cut_off,
 )
-from Middleware.utilities.file_access import (
+from Middleware.utilities.files.file_access import (
     atomic_write,
     encode_text,
     find_file_ignoring_case,

@@ -26,7 +26,7 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
 from Middleware.services.locking_service import locking_service
-from Middleware.utilities import file_access
+from Middleware.utilities.files import file_access
 from Middleware.workflows.events import Listeners, RunRecord
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.integration.launcher import LAUNCHERS, USER, Launcher

@@ -13,7 +13,7 @@ import pytest
 from Middleware.utilities.discussion_files import pairs_as_json, write_json
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key, hash_api_key
-from Middleware.utilities.file_access import atomic_write
+from Middleware.utilities.files.file_access import atomic_write
 from Middleware.utilities.vector_memory import VectorMemories
 from Scripts import rekey_encrypted_files
 from Tests.services.discussion_lab import DiscussionLab

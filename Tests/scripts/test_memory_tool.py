@@ -312,7 +312,7 @@ def test_delete_without_asking_and_without_the_key(lab: DiscussionLab, tool: Too
 HOLDER = """
 import sys
 sys.path.insert(0, {root!r})
-from Middleware.utilities.file_access import process_lock
+from Middleware.utilities.files.file_access import process_lock
 with process_lock({path!r}):
     print("held", flush=True)
     sys.stdin.read()

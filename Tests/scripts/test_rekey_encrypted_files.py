@@ -20,7 +20,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import script_command
 from Middleware.utilities.discussion_folder import SHORT
 from Middleware.utilities.encryption_utils import NO_CIPHER
-from Middleware.utilities.file_access import process_lock
+from Middleware.utilities.files.file_access import process_lock
 from Scripts import rekey_encrypted_files, rekey_folder, rekey_journal
 from Tests.scripts.rekey_lab import CONTENT, NEW, OLD, SECRET, USER, RekeyLab, cipher_of
 

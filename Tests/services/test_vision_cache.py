@@ -19,7 +19,7 @@ from Middleware.services.vision_cache import RecentDescriptions, VisionResponses
 from Middleware.utilities import config_utils
 from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
-from Middleware.utilities.file_access import process_lock
+from Middleware.utilities.files.file_access import process_lock
 from Tests.llmapis.lab import Lab
 
 KEY = derive_encryption_key("secretkey", "alice")

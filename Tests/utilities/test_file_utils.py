@@ -18,7 +18,6 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import file_utils
 from Middleware.utilities.config import text as config_text
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key
-from Middleware.utilities.file_access import path_lock
 from Middleware.utilities.file_utils import (
     EMPTY_TEXT,
     MISSING_TEXT,
@@ -27,6 +26,7 @@ from Middleware.utilities.file_utils import (
     save_custom_file,
     write_plain_text_file,
 )
+from Middleware.utilities.files.file_access import path_lock
 
 PROJECT = Path(__file__).parents[2]
 

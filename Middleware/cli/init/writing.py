@@ -14,7 +14,7 @@ from Middleware.cli.init.servers import printable
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.file_utils import atomic_write
-from Middleware.utilities.path_utils import is_storable_name
+from Middleware.utilities.files.path_utils import is_storable_name
 
 CURRENT_USER = "Users/_current-user.json"
 LONGEST_NAME = 60

@@ -11,7 +11,7 @@ from Middleware.utilities.config.duplicates import DuplicateKey
 from Middleware.utilities.config.lookup import Candidate, ConfigLookup, FoundFile
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.store import ConfigStore
-from Middleware.utilities.path_utils import split_name
+from Middleware.utilities.files.path_utils import split_name
 
 _STORE = ConfigStore()
 _LOOKUP = ConfigLookup(_STORE)

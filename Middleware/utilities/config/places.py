@@ -9,7 +9,7 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.files import candidate, require_file
 from Middleware.utilities.config.lookup import Candidate, FoundFile
 from Middleware.utilities.config.users import current_snapshot, user_name_setting
-from Middleware.utilities.path_utils import is_flat_name
+from Middleware.utilities.files.path_utils import is_flat_name
 
 
 def endpoint_candidate(name: object) -> Candidate:

@@ -22,8 +22,8 @@ from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, Config
 from Middleware.utilities.config.duplicates import DuplicateKey, duplicate_keys
 from Middleware.utilities.config.keys.everywhere import SCHEMA_KEY
 from Middleware.utilities.config.text import parse_json
+from Middleware.utilities.files.path_utils import is_folder
 from Middleware.utilities.json_data import FrozenDict, freeze
-from Middleware.utilities.path_utils import is_folder
 
 logger = logging.getLogger(__name__)
 

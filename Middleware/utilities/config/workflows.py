@@ -33,8 +33,8 @@ from Middleware.utilities.config.users import (
     user_display_path,
     user_name_setting,
 )
+from Middleware.utilities.files.path_utils import is_flat_name, split_name
 from Middleware.utilities.json_data import FrozenDict
-from Middleware.utilities.path_utils import is_flat_name, split_name
 
 logger = logging.getLogger(__name__)
 

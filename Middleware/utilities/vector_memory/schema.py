@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from Middleware.utilities.file_access import encode_text
+from Middleware.utilities.files.file_access import encode_text
 
 INDEX_TABLE = ("CREATE VIRTUAL TABLE IF NOT EXISTS memories_fts USING fts5(title, summary, entities, key_phrases, "
                "memory_text_unweighted, tokenize='porter')")

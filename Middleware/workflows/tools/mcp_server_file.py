@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, WilmerError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.mcp_server import MCP_SERVER, TRANSPORTS
-from Middleware.utilities.path_utils import is_flat_name
+from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.sensitive_logging_utils import MASK, mask_url
 
 SHORTEST_SECRET = 6

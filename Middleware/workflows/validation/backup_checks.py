@@ -11,7 +11,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config import places
 from Middleware.utilities.config.files import candidate, find_file, read_object
 from Middleware.utilities.config.lookup import FoundFile
-from Middleware.utilities.path_utils import split_name
+from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.validation.endpoint_checks import missing
 from Middleware.workflows.validation.findings import Finding, Severity, quoted

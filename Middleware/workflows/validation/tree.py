@@ -8,7 +8,7 @@ from typing import Any
 
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.config.files import config_store
-from Middleware.utilities.path_utils import is_folder
+from Middleware.utilities.files.path_utils import is_folder
 from Middleware.workflows.validation.file_kinds import KINDS, FileKind, kind_of
 from Middleware.workflows.validation.findings import Finding
 from Middleware.workflows.validation.key_checks import is_remark

@@ -16,7 +16,7 @@ from Middleware.utilities.config.users import (
     find_user_file,
 )
 from Middleware.utilities.config.workflows import user_workflow_folders
-from Middleware.utilities.path_utils import split_name
+from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.text_utils import is_switched_on
 from Middleware.workflows.validation.findings import Finding, Severity, child, quoted
 from Middleware.workflows.validation.folders import folder_exists, folders_in

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.vision_cache import VisionResponses
+from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.hashing_utils import hash_message_with_images
-from Middleware.utilities.path_utils import is_flat_name
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NoReturn
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.services.chunk_cursor import ChunkCursor
-from Middleware.utilities.file_access import find_file_ignoring_case
 from Middleware.utilities.file_containment import contained_path
 from Middleware.utilities.file_utils import load_custom_file, resolve_file_path
+from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey

@@ -13,7 +13,7 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext
-from Middleware.utilities.file_access import path_lock
+from Middleware.utilities.files.file_access import path_lock
 from Middleware.workflows.handlers.impl.specialized import custom_files
 from Tests.workflows.engine_lab import EngineLab, start, static, user
 

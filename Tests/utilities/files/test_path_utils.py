@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.utilities import path_utils
+from Middleware.utilities.files import path_utils
+from Middleware.utilities.files.path_utils import folded_name, is_flat_name, is_storable_name, safe_join, split_name
 from Middleware.utilities.json_data import freeze
-from Middleware.utilities.path_utils import folded_name, is_flat_name, is_storable_name, safe_join, split_name
 from Tests.corpora import cases
 
 NAMES = cases("traversal_names")

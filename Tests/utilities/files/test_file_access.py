@@ -15,8 +15,8 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities import file_access
-from Middleware.utilities.file_access import (
+from Middleware.utilities.files import file_access
+from Middleware.utilities.files.file_access import (
     PathLocks,
     atomic_write,
     encode_text,
@@ -102,7 +102,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_a_new_file_obeys_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
     code = ("import os, sys; os.umask(int(sys.argv[2]))\n"
-            "from Middleware.utilities.file_access import atomic_write; atomic_write(sys.argv[1], b'x')")
+            "from Middleware.utilities.files.file_access import atomic_write; atomic_write(sys.argv[1], b'x')")
     assert run_python(code, tmp_path / "a.txt", umask) == 0
     assert mode_of(tmp_path / "a.txt") == mode
 
@@ -237,7 +237,7 @@ def test_a_full_disk_truncates_nothing(tmp_path: Path) -> None:
     code = ("import resource, signal, sys\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-            "from Middleware.utilities.file_access import atomic_write\n"
+            "from Middleware.utilities.files.file_access import atomic_write\n"
             "try: atomic_write(sys.argv[1], b'n' * 5000)\n"
             "except OSError: sys.exit(7)\n")
     (tmp_path / "a.txt").write_text("old")
@@ -248,7 +248,7 @@ def test_a_full_disk_truncates_nothing(tmp_path: Path) -> None:
 def test_a_process_killed_in_the_middle_leaves_the_old_file_whole(tmp_path: Path) -> None:
     code = ("import os, sys\n"
             "os.replace = lambda *_: os._exit(9)\n"
-            "from Middleware.utilities.file_access import atomic_write\n"
+            "from Middleware.utilities.files.file_access import atomic_write\n"
             "atomic_write(sys.argv[1], b'new')\n")
     path = tmp_path / "a.json"
     path.write_text("old")
@@ -355,7 +355,7 @@ def test_waiting_ends_with_the_request(tmp_path: Path) -> None:
 COUNT = """
 import sys
 from pathlib import Path
-from Middleware.utilities.file_access import atomic_write, process_lock
+from Middleware.utilities.files.file_access import atomic_write, process_lock
 path = Path(sys.argv[1])
 for _ in range(25):
     with process_lock(sys.argv[2]):
@@ -373,7 +373,7 @@ def test_processes_take_turns(tmp_path: Path) -> None:
 
 
 def test_waiting_for_another_process_ends_with_the_request(tmp_path: Path) -> None:
-    hold = ("import sys\nfrom Middleware.utilities.file_access import process_lock\n"
+    hold = ("import sys\nfrom Middleware.utilities.files.file_access import process_lock\n"
             "with process_lock(sys.argv[1]): print('held', flush=True); sys.stdin.read()")
     lock, scope = str(tmp_path / ".lock"), CancelScope()
     with subprocess.Popen([sys.executable, "-c", hold, lock], cwd=PROJECT, stdin=subprocess.PIPE,
