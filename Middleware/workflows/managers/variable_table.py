@@ -16,7 +16,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_extraction_utils as extraction
 from Middleware.utilities.datetime_utils import month_name, pretty_date, time_12h, weekday_name
 from Middleware.utilities.prompt_template_utils import flatten_messages, wrap_system
-from Middleware.utilities.substitution import UnknownVariableError
+from Middleware.utilities.templates.substitution import UnknownVariableError
 from Middleware.utilities.text_utils import as_flag, restore_braces_in_data
 from Middleware.workflows.models.execution_context import ExecutionContext
 

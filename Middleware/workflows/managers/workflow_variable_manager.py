@@ -9,8 +9,8 @@ from typing import Any
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
-from Middleware.utilities.jinja_limits import RenderLimitError
-from Middleware.utilities.substitution import (
+from Middleware.utilities.templates.jinja_limits import RenderLimitError
+from Middleware.utilities.templates.substitution import (
     SubstitutionError,
     UnknownVariableError,
     has_braces,
@@ -94,7 +94,7 @@ class WorkflowVariableManager:
     def _apply_jinja(self, text: str, context: ExecutionContext, escaped: bool) -> str:
         if "{" not in text and "\n" not in text and "\r" not in text:
             return text
-        from Middleware.utilities.jinja_rendering import render_template  # most workflows have no templates
+        from Middleware.utilities.templates.jinja_rendering import render_template  # most workflows have no templates
 
         values = Values(context, self._categories)
         try:

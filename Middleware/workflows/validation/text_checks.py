@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from Middleware.utilities.substitution import Field, SubstitutionError, Template, has_braces, parse
+from Middleware.utilities.templates.substitution import Field, SubstitutionError, Template, has_braces, parse
 from Middleware.workflows.validation.findings import Severity, shortened
 from Middleware.workflows.validation.names import NOT_VARIABLES, Names, is_numbered, nearest
 

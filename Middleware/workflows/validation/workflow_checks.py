@@ -9,7 +9,7 @@ from typing import Any
 from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
-from Middleware.utilities.substitution import has_braces
+from Middleware.utilities.templates.substitution import has_braces
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.numeric_fields import FLOAT_FIELDS, NUMERIC_FIELDS

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from Middleware.utilities import jinja_limits
-from Middleware.utilities.jinja_limits import RenderLimitError
-from Middleware.utilities.jinja_rendering import render_template
+from Middleware.utilities.templates import jinja_limits
+from Middleware.utilities.templates.jinja_limits import RenderLimitError
+from Middleware.utilities.templates.jinja_rendering import render_template
 from Tests.corpora import cases, texts_of
 
 TALK = [{"role": "user" if i % 2 else "assistant", "content": f"message {i}"} for i in range(200)]

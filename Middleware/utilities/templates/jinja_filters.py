@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
-from Middleware.utilities.jinja_limits import (
+from Middleware.utilities.templates.jinja_limits import (
     MAX_OUTPUT_CHARACTERS,
     Budget,
     RenderLimitError,

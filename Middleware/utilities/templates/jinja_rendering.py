@@ -15,8 +15,8 @@ from jinja2.utils import generate_lorem_ipsum
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
-from Middleware.utilities.jinja_filters import limited_filters, limited_lorem_ipsum
-from Middleware.utilities.jinja_limits import (
+from Middleware.utilities.templates.jinja_filters import limited_filters, limited_lorem_ipsum
+from Middleware.utilities.templates.jinja_limits import (
     CONTAINERS,
     LONG_NUMBER,
     RenderLimitError,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.utilities.substitution import (
+from Middleware.utilities.templates.substitution import (
     SubstitutionError,
     UnknownVariableError,
     parse,
