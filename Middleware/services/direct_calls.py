@@ -16,7 +16,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
-from Middleware.utilities.cut_off_thoughts import is_cut_off_thought
+from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.streaming_utils import post_process_llm_output
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from Middleware.services.response_builder_service import (
     encode_text,
     to_json,
 )
-from Middleware.utilities.tool_calls import ToolCallAssembler, ToolCallNumbers
+from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers
 
 SSE_DONE = b"data: [DONE]\n\n"
 SSE_HEARTBEAT = b":\n\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.answers.text_cleaner import find_generation_prompt
 from Middleware.utilities.datetime_utils import (
     add_seconds_to_timestamp,
     format_datetime_to_ts,
@@ -22,7 +23,6 @@ from Middleware.utilities.datetime_utils import (
 from Middleware.utilities.discussion_files import if_readable, read_json, texts_in, write_json
 from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content, hash_messages, hash_single_message
-from Middleware.utilities.text_cleaner import find_generation_prompt
 from Middleware.utilities.text_utils import escape_braces
 
 logger = logging.getLogger(__name__)

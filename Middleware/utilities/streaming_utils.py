@@ -15,7 +15,7 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.utilities import config_utils
-from Middleware.utilities.text_cleaner import CleaningRules, ThinkFilter, ThinkRule, clean_text
+from Middleware.utilities.answers.text_cleaner import CleaningRules, ThinkFilter, ThinkRule, clean_text
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.samplers import CANONICAL_SAMPLERS, SamplerResolver, inject_structure, normalise
 from Middleware.utilities import config_utils
-from Middleware.utilities.text_cleaner import CleaningRules
+from Middleware.utilities.answers.text_cleaner import CleaningRules
 from Middleware.utilities.text_utils import estimation_level_multiplier
 from Tests.utilities.test_shipped_backends import (
     API_TYPES,

@@ -17,6 +17,7 @@ from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.locking_service import locking_service
 from Middleware.utilities import config_utils
+from Middleware.utilities.answers.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
 from Middleware.utilities.sensitive_logging_utils import mask_url
@@ -25,7 +26,6 @@ from Middleware.utilities.streaming_utils import (
     post_process_llm_output,
     strip_assistant_prefix_enabled,
 )
-from Middleware.utilities.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.events import RunRecord
 from Middleware.workflows.handlers.impl.sub_workflow_handler import SUB_WORKFLOW_TYPES, ChildRun

@@ -10,8 +10,8 @@ from typing import Any
 
 from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
 from Middleware.models.request_context import current_request
+from Middleware.utilities.answers.text_cleaner import CleaningRules, ResponseCleaner, SurrogateJoiner, is_true
 from Middleware.utilities.streaming_utils import lowercase_tool_call_names, strip_assistant_prefix_enabled
-from Middleware.utilities.text_cleaner import CleaningRules, ResponseCleaner, SurrogateJoiner, is_true
 
 logger = logging.getLogger(__name__)
 

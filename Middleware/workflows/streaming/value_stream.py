@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from Middleware.utilities.answers.tool_calls import ToolCallAssembler, calls_among
 from Middleware.utilities.streaming_utils import stream_text
-from Middleware.utilities.tool_calls import ToolCallAssembler, calls_among
 
 
 def as_message(value: Any) -> dict[str, Any] | None:

@@ -25,9 +25,9 @@ from Middleware.exceptions import (
 )
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
+from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.config_utils import get_project_root_directory_path
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active, sensitive_log
-from Middleware.utilities.tool_calls import calls_among
 from Middleware.workflows.tools.script_thread import ScriptThread
 
 logger = logging.getLogger(__name__)

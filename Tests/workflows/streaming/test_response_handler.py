@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE, OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.utilities.text_cleaner import CleaningRules, clean_text
+from Middleware.utilities.answers.text_cleaner import CleaningRules, clean_text
 from Middleware.workflows.streaming import response_handler
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
 

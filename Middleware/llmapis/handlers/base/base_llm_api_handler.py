@@ -27,7 +27,7 @@ from Middleware.llmapis.transport import BackendRequest, BackendStream, Transpor
 from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
-from Middleware.utilities.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
+from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 
 __all__ = ["BackendSettings", "Chunk", "LlmApiHandler", "LlmOutcome", "Message", "Prompt", "bearer_headers"]
 

@@ -10,8 +10,8 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiH
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.handlers.base.structured_output import attach_schema
 from Middleware.llmapis.transport import BackendRequest
+from Middleware.utilities.answers.stream_parsers import NDJSONParser
 from Middleware.utilities.config.keys.api_type import API_TYPE
-from Middleware.utilities.stream_parsers import NDJSONParser
 
 TOP_LEVEL_FIELDS = ("think", "keep_alive", "format")  # ignored by Ollama inside ``options``
 

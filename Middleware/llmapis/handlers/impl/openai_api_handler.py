@@ -8,7 +8,7 @@ from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseC
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, decode_json
 from Middleware.llmapis.handlers.base.image_sources import image_url
 from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of
-from Middleware.utilities.stream_parsers import SSEEvent
+from Middleware.utilities.answers.stream_parsers import SSEEvent
 
 _PLAIN = frozenset({"content", "role"})
 

@@ -10,7 +10,7 @@ from Middleware.exceptions import ConfigValueError, DataKeyError
 from Middleware.services.direct_calls import raise_if_cancelled
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import MemoryStore
-from Middleware.utilities.cut_off_thoughts import is_cut_off_thought
+from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.discussion_files import Pair
 from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_messages

@@ -9,7 +9,7 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.direct_calls import raise_if_cancelled
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import STATE_FILE, MemoryStore
-from Middleware.utilities.cut_off_thoughts import is_cut_off_thought
+from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import run_helper_workflow

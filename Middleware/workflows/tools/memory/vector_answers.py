@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from Middleware.utilities.cut_off_thoughts import THOUGHT_TAG
+from Middleware.utilities.answers.cut_off_thoughts import THOUGHT_TAG
 
 logger = logging.getLogger(__name__)
 

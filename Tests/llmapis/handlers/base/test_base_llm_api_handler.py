@@ -17,8 +17,8 @@ from Middleware.llmapis.handlers.impl import openai_api_handler
 from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatApiHandler
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
-from Middleware.utilities import stream_parsers
-from Middleware.utilities.stream_parsers import SSEEvent
+from Middleware.utilities.answers import stream_parsers
+from Middleware.utilities.answers.stream_parsers import SSEEvent
 from Tests.stub_backend import Reply, StubBackend, chat_chunk, json_reply, sse_reply
 
 HI = Prompt([{"role": "user", "content": "hi"}])

@@ -16,7 +16,7 @@ from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatA
 from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.stream_parsers import NDJSONParser
+from Middleware.utilities.answers.stream_parsers import NDJSONParser
 from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
 

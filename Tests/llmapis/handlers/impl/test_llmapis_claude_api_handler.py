@@ -21,7 +21,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSetting
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.stream_parsers import SSEParser
+from Middleware.utilities.answers.stream_parsers import SSEParser
 from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer, Call, named_event
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_event, status_reply
 

@@ -16,7 +16,7 @@ from Middleware.llmapis.handlers.impl import koboldcpp_api_handler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import CallCounter, KoboldCppApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.stream_parsers import SSEParser
+from Middleware.utilities.answers.stream_parsers import SSEParser
 from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer, named_event
 from Tests.stub_backend import BEFORE_STATUS, RecordedRequest, Reply, StubBackend, json_reply, sse_event, status_reply
 

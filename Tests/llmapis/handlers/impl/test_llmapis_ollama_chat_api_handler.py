@@ -13,7 +13,7 @@ import pytest
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatApiHandler
 from Middleware.llmapis.transport import Transport
-from Middleware.utilities.stream_parsers import NDJSONParser
+from Middleware.utilities.answers.stream_parsers import NDJSONParser
 from Tests.backend_dialects import DIALECTS, Answer, Call
 from Tests.stub_backend import StubBackend
 

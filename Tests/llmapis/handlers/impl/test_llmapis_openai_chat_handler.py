@@ -15,7 +15,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSetting
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.stream_parsers import SSEParser
+from Middleware.utilities.answers.stream_parsers import SSEParser
 from Tests.stub_backend import (
     Reply,
     StubBackend,

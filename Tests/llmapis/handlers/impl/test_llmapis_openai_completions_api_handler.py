@@ -12,7 +12,7 @@ from Middleware.llmapis.handlers.impl.openai_completions_api_handler import Open
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.utilities.stream_parsers import SSEParser
+from Middleware.utilities.answers.stream_parsers import SSEParser
 from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_event, sse_reply
 

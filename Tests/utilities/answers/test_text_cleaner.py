@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from Middleware.utilities.text_cleaner import (
+from Middleware.utilities.answers.text_cleaner import (
     CleaningRules,
     ResponseCleaner,
     SurrogateJoiner,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from Middleware.utilities import stream_parsers
-from Middleware.utilities.stream_parsers import NDJSONParser, SSEParser
+from Middleware.utilities.answers import stream_parsers
+from Middleware.utilities.answers.stream_parsers import NDJSONParser, SSEParser
 
 
 def blocks_of(data: bytes, cuts: list[int]) -> list[bytes]:

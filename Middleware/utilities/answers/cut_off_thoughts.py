@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from Middleware.utilities.answers.text_cleaner import fold_case, is_true, think_tags
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.text_cleaner import fold_case, is_true, think_tags
 
 _DATA = ("{", "[", "```")  # nobody begins to think with these
 THOUGHT_TAG = re.compile(r"(?:<|\[(?=/?THINK]))(/?)((?i:think|thinking|thoughts?|reasoning))[>\]]")

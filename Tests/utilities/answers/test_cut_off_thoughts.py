@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.utilities.cut_off_thoughts import is_cut_off_thought
+from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 
 OWN = {"startThinkTag": "<|Reason|>", "endThinkTag": "<|/Reason|>"}
 CLOSING = {"removeThinking": True, "expectOnlyClosingThinkTag": True, "startThinkTag": "<a>", "endThinkTag": "</a>"}

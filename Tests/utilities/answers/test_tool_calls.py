@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.utilities.tool_calls import ToolCallAssembler, ToolCallNumbers
+from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers
 
 
 def assembled(*fragments: Any) -> list[tuple[str, str, Any]]:
