@@ -29,9 +29,9 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from Middleware.utilities.conversations.vector_memory import connection, schema  # noqa: E402
+from Middleware.utilities.conversations.vector_memory.codec import is_token  # noqa: E402
 from Middleware.utilities.vector_math_utils import vector_to_blob  # noqa: E402
-from Middleware.utilities.vector_memory import connection, schema  # noqa: E402
-from Middleware.utilities.vector_memory.codec import is_token  # noqa: E402
 
 MOST_FAILURES = 3
 PAUSE = 1.0  # seconds after a failure

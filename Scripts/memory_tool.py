@@ -45,10 +45,10 @@ from Middleware.services.discussion_catalog.searchable import survey  # noqa: E4
 from Middleware.services.discussion_keys import DiscussionKeys, discussion_keys  # noqa: E402
 from Middleware.services.memory_service import MemoryService  # noqa: E402
 from Middleware.utilities import config_utils  # noqa: E402
+from Middleware.utilities.conversations.vector_memory import VectorMemories  # noqa: E402
 from Middleware.utilities.encryption_utils import hash_api_key  # noqa: E402
 from Middleware.utilities.files.file_access import atomic_write  # noqa: E402
 from Middleware.utilities.text_utils import restore_braces  # noqa: E402
-from Middleware.utilities.vector_memory import VectorMemories  # noqa: E402
 from Scripts import memory_tool_output as output  # noqa: E402
 
 KEY_VARIABLE = "WILMER_API_KEY"

@@ -18,9 +18,9 @@ from Middleware.services.discussion_catalog.catalog import StoredDiscussion, dis
 from Middleware.services.discussion_catalog.overview import Overview
 from Middleware.services.discussion_catalog.reading import ENCRYPTED, Reader
 from Middleware.services.memory_store import MEMORIES_FILE, SUMMARY_FILE
-from Middleware.utilities.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.text_utils import restore_braces
-from Middleware.utilities.vector_memory import VectorMemories
 
 HEADER = ("ID", "KEY FOLDER", "MEMORIES", "SUMMARY", "SEARCHABLE", "STATE", "LAST CHANGE", "SIZE", "VECTORS")
 RIGHT = frozenset({"MEMORIES", "SEARCHABLE", "SIZE"})

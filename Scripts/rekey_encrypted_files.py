@@ -29,7 +29,7 @@ from Middleware.cli.arguments import LaunchArguments, apply_arguments  # noqa: E
 from Middleware.exceptions import WilmerError  # noqa: E402
 from Middleware.services.discussion_keys import ENCRYPT_KEY  # noqa: E402
 from Middleware.utilities import config_utils  # noqa: E402
-from Middleware.utilities.discussion_folder import PRIVATE_FOLDER  # noqa: E402
+from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER  # noqa: E402
 from Middleware.utilities.files.file_access import move_patiently  # noqa: E402
 from Scripts import rekey_journal  # noqa: E402
 from Scripts.memory_tool_output import complain, make_utf8, say  # noqa: E402

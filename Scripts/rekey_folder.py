@@ -12,10 +12,16 @@ from itertools import groupby
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError
 from Middleware.services.memory_store import BACKUP, STATE_FILE
 from Middleware.utilities.config.text import parse_json
-from Middleware.utilities.discussion_folder import COMPACTOR, MEMORIES, PRIVATE_FILE, SHORT, VECTOR_DATABASE
+from Middleware.utilities.conversations.discussion_folder import (
+    COMPACTOR,
+    MEMORIES,
+    PRIVATE_FILE,
+    SHORT,
+    VECTOR_DATABASE,
+)
+from Middleware.utilities.conversations.vector_memory import VectorMemories, connection
 from Middleware.utilities.encryption_utils import is_cut_off, is_token
 from Middleware.utilities.files.file_access import atomic_write, process_lock
-from Middleware.utilities.vector_memory import VectorMemories, connection
 from Scripts.rekey_journal import NAME, Journal
 from Scripts.rekey_keys import KeyChange
 

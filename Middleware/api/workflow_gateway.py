@@ -12,8 +12,8 @@ from Middleware.exceptions import ClientError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_folder import holds_data_of_a_key
-from Middleware.utilities.discussion_id import extract_discussion_id
+from Middleware.utilities.conversations.discussion_folder import holds_data_of_a_key
+from Middleware.utilities.conversations.discussion_id import extract_discussion_id
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers.workflow_manager import WorkflowManager, request_at_work, then_close
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.exceptions import StoredDataError, UnreadableDataError
-from Middleware.utilities.discussion_files import (
+from Middleware.utilities.conversations.discussion_files import (
     Pair,
     pairs_in,
     read_json,
@@ -22,7 +22,7 @@ from Middleware.utilities.discussion_files import (
     write_chunks_with_hashes,
     write_json,
 )
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 
 logger = logging.getLogger(__name__)
 

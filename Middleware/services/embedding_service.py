@@ -14,9 +14,9 @@ from Middleware.exceptions.early_termination_exception import EarlyTerminationEx
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.vector_math_utils import vector_to_blob
-from Middleware.utilities.vector_memory import VectorMemories
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.embedding_service import EmbeddingService
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.conversations.vector_memory.keyword_query import split_query
 from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
-from Middleware.utilities.vector_memory import VectorMemories
-from Middleware.utilities.vector_memory.keyword_query import split_query
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from Middleware.services.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory_store import MemoryStore
-from Middleware.utilities.discussion_files import Pair
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.utilities.text_utils import clear_out_user_assistant_from_chunks, get_message_chunks, restore_braces
 

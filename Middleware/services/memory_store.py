@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from Middleware.exceptions import UnreadableDataError
-from Middleware.utilities.discussion_files import (
+from Middleware.utilities.conversations.discussion_files import (
     Pair,
     copy_file,
     hide_file,
@@ -22,7 +22,7 @@ from Middleware.utilities.discussion_files import (
     texts_in,
     write_json,
 )
-from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.file_utils import read_plain_text_file, write_plain_text_file
 
 MEMORIES_FILE = "memories.json"

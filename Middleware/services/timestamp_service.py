@@ -13,6 +13,8 @@ from typing import Any
 from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
+from Middleware.utilities.conversations.discussion_files import if_readable, read_json, texts_in, write_json
+from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.datetime_utils import (
     add_seconds_to_timestamp,
     format_datetime_to_ts,
@@ -20,8 +22,6 @@ from Middleware.utilities.datetime_utils import (
     format_relative_time_string,
     parse_timestamp_string,
 )
-from Middleware.utilities.discussion_files import if_readable, read_json, texts_in, write_json
-from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content, hash_messages, hash_single_message
 from Middleware.utilities.text_utils import escape_braces
 

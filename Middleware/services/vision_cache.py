@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.discussion_files import if_readable, read_json, texts_in, write_json
-from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import if_readable, read_json, texts_in, write_json
+from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 
 logger = logging.getLogger(__name__)
 

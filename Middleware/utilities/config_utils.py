@@ -6,14 +6,12 @@
 """
 from __future__ import annotations
 
-import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
-from Middleware.models.request_context import current_trial
 from Middleware.utilities.config import places
+from Middleware.utilities.config.data_directories import get_discussions_root_directory, get_lock_database_directory
 from Middleware.utilities.config.files import (
     candidate,
     config_store,
@@ -24,10 +22,8 @@ from Middleware.utilities.config.files import (
 )
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.routing import ROUTING
-from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.lookup import Candidate
 from Middleware.utilities.config.paths import (
-    choose_directory,
     clean_directory,
     display_path,
     get_default_logging_directory,
@@ -71,6 +67,16 @@ from Middleware.utilities.config.workflows import (
     workflow_at,
     workflow_candidates,
 )
+from Middleware.utilities.conversations.discussion_paths import (
+    get_discussion_chat_summary_file_path,
+    get_discussion_condensation_tracker_file_path,
+    get_discussion_context_compactor_old_file_path,
+    get_discussion_context_compactor_oldest_file_path,
+    get_discussion_memory_file_path,
+    get_discussion_state_document_file_path,
+    get_discussion_timestamp_file_path,
+    get_discussion_vision_responses_file_path,
+)
 from Middleware.utilities.files.path_utils import is_flat_name, safe_join
 from Middleware.utilities.json_data import FrozenDict, private_copy
 
@@ -79,15 +85,18 @@ __all__ = [
     "clean_directory", "config_store", "configured_users", "current_snapshot", "custom_workflow_name",
     "endpoint_exists_with_samplers", "existing_users", "find_preset", "flag_in", "get_api_type_config",
     "get_config_path", "get_config_value", "get_connect_timeout", "get_current_username",
-    "get_default_logging_directory", "get_default_tool_prompt_path",
-    "get_discussions_root_directory", "get_endpoint_config", "get_lock_database_directory",
-    "get_project_root_directory_path", "get_root_config_directory", "get_root_public_directory", "get_user_config",
-    "get_user_config_for", "get_user_config_path", "get_workflow_path", "int_in", "list_shared_workflows",
-    "load_api_type", "load_config", "load_endpoint", "load_mcp_server", "load_prompt_template", "load_routing",
-    "load_settings_file", "load_structured_output", "load_workflow", "max_categorization_attempts", "model_ids",
-    "private_copy", "reset_config_store", "routing_name", "settings_for", "shared_selection", "shared_selection_exists",
-    "shared_workflow_folder", "user_config_exists", "user_flag", "user_int", "user_name_setting", "user_setting",
-    "user_settings", "workflow_at",
+    "get_default_logging_directory", "get_default_tool_prompt_path", "get_discussion_chat_summary_file_path",
+    "get_discussion_condensation_tracker_file_path", "get_discussion_context_compactor_old_file_path",
+    "get_discussion_context_compactor_oldest_file_path", "get_discussion_memory_file_path",
+    "get_discussion_state_document_file_path", "get_discussion_timestamp_file_path",
+    "get_discussion_vision_responses_file_path", "get_discussions_root_directory", "get_endpoint_config",
+    "get_lock_database_directory", "get_project_root_directory_path", "get_root_config_directory",
+    "get_root_public_directory", "get_user_config", "get_user_config_for", "get_user_config_path", "get_workflow_path",
+    "int_in", "list_shared_workflows", "load_api_type", "load_config", "load_endpoint", "load_mcp_server",
+    "load_prompt_template", "load_routing", "load_settings_file", "load_structured_output", "load_workflow",
+    "max_categorization_attempts", "model_ids", "private_copy", "reset_config_store", "routing_name", "settings_for",
+    "shared_selection", "shared_selection_exists", "shared_workflow_folder", "user_config_exists", "user_flag",
+    "user_int", "user_name_setting", "user_setting", "user_settings", "workflow_at",
 ]
 
 
@@ -215,32 +224,6 @@ def get_default_tool_prompt_path() -> str:
     return os.path.join(get_root_config_directory(), "default_tool_prompt.txt")
 
 
-def get_discussions_root_directory() -> str:
-    """The folder that holds the folders of discussions."""
-    trial = current_trial()
-    if trial is not None:
-        return trial.discussions
-    return choose_directory(instance.DISCUSSION_DIRECTORY, user_setting("discussionDirectory"),
-                            os.path.join(get_root_public_directory(), "DiscussionIds"), "discussionDirectory")
-
-
-def get_lock_database_directory(user: str | None = None) -> str:
-    """The folder of the lock database of ``user`` (None: the current one)."""
-    trial = current_trial()
-    if trial is not None:
-        return trial.locks
-    return choose_directory(instance.USER_LEVEL_SQLITE_DIRECTORY, USER.value(settings_for(user), "sqlLiteDirectory"),
-                            os.path.join(get_root_public_directory(), "SqlLiteDBs"), "sqlLiteDirectory")
-
-
 def _existing_or_first(*candidates: Candidate) -> str:
     found = find_file(*candidates)
     return found.path if found else os.path.join(get_root_config_directory(), *candidates[0]) + ".json"
-
-
-if not TYPE_CHECKING:
-    def __getattr__(name: str) -> Any:
-        """``get_discussion_*_file_path``, for scripts. Their module needs this one, so it is loaded on demand."""
-        if name.startswith("get_discussion_") and name.endswith("_file_path"):
-            return getattr(importlib.import_module("Middleware.utilities.discussion_paths"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

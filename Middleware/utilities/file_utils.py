@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.config.text import decode_text, legacy_code_page
-from Middleware.utilities.discussion_files import (
+from Middleware.utilities.conversations.discussion_files import (
     cipher_of_file,
     ensure_json_file_exists,
     load_timestamp_file,

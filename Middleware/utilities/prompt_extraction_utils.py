@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.discussion_id import extract_discussion_id as extract_discussion_id  # for scripts
-from Middleware.utilities.discussion_id import remove_discussion_id_tag as remove_discussion_id_tag
+from Middleware.utilities.conversations.discussion_id import (
+    extract_discussion_id as extract_discussion_id,  # for scripts
+)
+from Middleware.utilities.conversations.discussion_id import remove_discussion_id_tag as remove_discussion_id_tag
 from Middleware.utilities.text_utils import (
     estimate_message,
     estimation_level_multiplier,

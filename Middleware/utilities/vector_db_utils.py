@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from Middleware.exceptions import DataKeyError
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.discussion_folder import DiscussionFolder
-from Middleware.utilities.vector_memory import connection
-from Middleware.utilities.vector_memory.store import Row, VectorMemories
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.vector_memory import connection
+from Middleware.utilities.conversations.vector_memory.store import Row, VectorMemories
 
 logger = logging.getLogger(__name__)
 

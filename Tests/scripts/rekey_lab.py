@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.utilities.discussion_files import pairs_as_json, write_json
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import pairs_as_json, write_json
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key, hash_api_key
 from Middleware.utilities.files.file_access import atomic_write
-from Middleware.utilities.vector_memory import VectorMemories
 from Scripts import rekey_encrypted_files
 from Tests.services.discussion_lab import DiscussionLab
 
@@ -99,7 +99,9 @@ class RekeyLab(DiscussionLab):
         """The script as a process of its own, after some lines of Python."""
         script = Path(rekey_encrypted_files.__file__)
         code = (f"import runpy, sys\nfrom Middleware.utilities import config_utils\n"
-                f"config_utils.get_project_root_directory_path = lambda: {str(self.install)!r}\n{before}\n"
+                f"from Middleware.utilities.config import paths\n"
+                f"for module in (config_utils, paths):\n"
+                f"    module.get_project_root_directory_path = lambda: {str(self.install)!r}\n{before}\n"
                 f"sys.argv = [{str(script)!r}, *{self.arguments(*arguments)!r}]\n"
                 f"runpy.run_path({str(script)!r}, run_name='__main__')")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WILMER_")}

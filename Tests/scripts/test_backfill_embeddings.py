@@ -15,7 +15,7 @@ from Middleware.utilities.vector_math_utils import vector_to_blob
 from Scripts import backfill_embeddings
 from Tests.backend_dialects import ollama_embeddings, openai_embeddings
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
-from Tests.utilities.vector_memory.lab import CIPHER, item, old_database, opened
+from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, old_database, opened
 
 INSTALL = Path(__file__).resolve().parents[2]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.utilities.vector_memory import VectorMemories
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Scripts import memory_tool, memory_tool_output
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 

@@ -18,7 +18,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import script_command
-from Middleware.utilities.discussion_folder import SHORT
+from Middleware.utilities.conversations.discussion_folder import SHORT
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.files.file_access import process_lock
 from Scripts import rekey_encrypted_files, rekey_folder, rekey_journal
@@ -432,7 +432,7 @@ sys.addaudithook(hook)
 """Ends the process without any clean-up at the n-th step that it takes in the folder of the discussions."""
 AT_A_STATEMENT = """
 import os
-from Middleware.utilities.vector_memory import connection
+from Middleware.utilities.conversations.vector_memory import connection
 prepare = connection.prepare
 def prepare_and_watch(database):
     prepare(database)

@@ -12,10 +12,11 @@ from Middleware.services.discussion_catalog.reading import Reader
 from Middleware.services.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.config import paths
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.utilities.vector_memory import VectorMemories
 from Tests.llmapis.lab import Lab
 
 KEY = "sk-very-secret-17"
@@ -34,7 +35,8 @@ class DiscussionLab:
         self.config = Lab(tmp_path / "Configs", monkeypatch)
         self.root, self.install = tmp_path / "D", tmp_path / "install"
         monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(self.root))
-        monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(self.install))
+        for module in (config_utils, paths):
+            monkeypatch.setattr(module, "get_project_root_directory_path", lambda: str(self.install))
         monkeypatch.chdir(tmp_path)
 
     def folder(self, discussion_id: str, api_key: str | None = None, encrypt: bool = True) -> DiscussionFolder:

@@ -18,7 +18,12 @@ from Middleware.services.discussion_catalog.catalog import JSON_FILES, NoSuchDis
 from Middleware.services.discussion_catalog.check import check
 from Middleware.services.discussion_catalog.export import export
 from Middleware.services.discussion_catalog.overview import overview
-from Middleware.utilities.discussion_folder import COMPACTOR, MEMORIES, DiscussionFolder, holds_data_of_a_key
+from Middleware.utilities.conversations.discussion_folder import (
+    COMPACTOR,
+    MEMORIES,
+    DiscussionFolder,
+    holds_data_of_a_key,
+)
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 
 

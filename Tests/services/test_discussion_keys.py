@@ -15,10 +15,10 @@ from Middleware.services.discussion_keys import NO_KEYS, discussion_keys
 from Middleware.services.memory_store import MemoryStore
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.services.vision_cache import VisionResponses
-from Middleware.utilities.discussion_files import pairs_as_json, read_json, write_json
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import pairs_as_json, read_json, write_json
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_key, hash_api_key
-from Middleware.utilities.vector_memory import VectorMemories
 from Tests.services.discussion_lab import DiscussionLab
 
 KEY = "secretkey"

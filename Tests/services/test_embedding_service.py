@@ -13,13 +13,13 @@ import pytest
 from Middleware.exceptions import BackendError, ConfigurationError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services import embedding_service
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.vector_math_utils import blob_to_vector
-from Middleware.utilities.vector_memory import VectorMemories
 from Tests.backend_dialects import openai_embeddings
 from Tests.llmapis.lab import Lab
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
-from Tests.utilities.vector_memory.lab import CIPHER, item, opened
+from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, opened
 
 
 def answer(request: Any) -> Reply:

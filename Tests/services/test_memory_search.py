@@ -18,10 +18,10 @@ from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services import memory_search
 from Middleware.services.memory_service import MemoryService
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Middleware.utilities.vector_math_utils import vector_to_blob
-from Middleware.utilities.vector_memory import VectorMemories
 from Middleware.workflows.handlers.impl.memory_node_handler import MemoryNodeHandler
 from Middleware.workflows.managers import workflow_manager
 from Middleware.workflows.managers.workflow_manager import WorkflowManager

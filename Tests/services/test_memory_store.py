@@ -12,8 +12,8 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.services.memory_store import MemoryStore
-from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.config import paths
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Tests.llmapis.lab import Lab
 
@@ -197,7 +197,7 @@ def test_reading_for_a_node_makes_the_file_of_memories(root: Path, store: Memory
 
 
 def test_reading_where_nothing_can_be_made(root: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(root))
+    monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(root))
     root.write_text("a file where the folder should be", encoding="utf-8")
     assert store.read_memories() == []
 

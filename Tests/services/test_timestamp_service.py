@@ -18,9 +18,9 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.timestamp_service import PLACEHOLDER, TimestampService
-from Middleware.utilities import config_utils
+from Middleware.utilities.config import paths
+from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.datetime_utils import format_datetime_to_ts
-from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces
@@ -202,7 +202,7 @@ def test_a_broken_file_is_left_alone(root: Path, service: TimestampService, capl
 
 def test_a_failure_to_write_is_only_logged(root: Path, service: TimestampService, caplog: pytest.LogCaptureFixture,
                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(root))
+    monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(root))
     root.write_text("a file where the folder should be", encoding="utf-8")
     service.save_placeholder_timestamp("k1")
     assert "k1 were not saved" in caplog.text

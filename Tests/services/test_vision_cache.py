@@ -16,8 +16,8 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services import vision_cache
 from Middleware.services.vision_cache import RecentDescriptions, VisionResponses
-from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.config import paths
+from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.files.file_access import process_lock
 from Tests.llmapis.lab import Lab
@@ -112,7 +112,7 @@ def test_values_that_are_no_texts_are_kept_but_not_read(root: Path) -> None:
 
 def test_a_failure_to_write_is_only_logged(root: Path, caplog: pytest.LogCaptureFixture,
                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(root))
+    monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(root))
     root.write_text("a file where the folder should be", encoding="utf-8")
     responses("k1").add({"a": "secret text"})
     assert "k1 were not saved" in caplog.text and "secret" not in caplog.text
@@ -156,7 +156,7 @@ def test_flat_file_of_older_versions(root: Path) -> None:
 
 
 def test_folder_at_the_older_root(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(tmp_path / "install"))
+    monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(tmp_path / "install"))
     older = tmp_path / "install" / "Public" / "DiscussionIds" / "k1"
     older.mkdir(parents=True)
     responses("k1").add({"a": "1"})

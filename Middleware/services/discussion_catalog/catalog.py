@@ -17,7 +17,7 @@ from Middleware.services.memory_store import ANCHORS_FILE, BACKUP, MEMORIES_FILE
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_folder import COMPACTOR, KEY_FOLDER, MEMORIES, SHORT, VECTOR_DATABASE
+from Middleware.utilities.conversations.discussion_folder import COMPACTOR, KEY_FOLDER, MEMORIES, SHORT, VECTOR_DATABASE
 from Middleware.utilities.files.path_utils import is_file, is_flat_name, is_folder
 
 logger = logging.getLogger(__name__)

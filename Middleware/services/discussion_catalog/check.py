@@ -18,9 +18,9 @@ from Middleware.services.memory_store import (
     SUMMARY_FILE,
     TRACKER_FILE,
 )
-from Middleware.utilities.discussion_files import pairs_in, texts_in
-from Middleware.utilities.discussion_folder import VECTOR_DATABASE
-from Middleware.utilities.vector_memory import VectorMemories, schema
+from Middleware.utilities.conversations.discussion_files import pairs_in, texts_in
+from Middleware.utilities.conversations.discussion_folder import VECTOR_DATABASE
+from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
 
 
 @dataclass(frozen=True)

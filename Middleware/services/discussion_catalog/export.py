@@ -13,8 +13,8 @@ from Middleware.services.discussion_catalog import searchable
 from Middleware.services.discussion_catalog.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredFile
 from Middleware.services.discussion_catalog.reading import Reader
 from Middleware.services.memory_store import BACKUP
-from Middleware.utilities.discussion_folder import VECTOR_DATABASE
-from Middleware.utilities.vector_memory import VectorMemories, schema
+from Middleware.utilities.conversations.discussion_folder import VECTOR_DATABASE
+from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
 
 FORMAT = "wilmer-discussion"
 VERSION = 1

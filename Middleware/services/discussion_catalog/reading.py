@@ -10,8 +10,8 @@ from Middleware.services.discussion_catalog.catalog import PAIR_FILES, StoredDis
 from Middleware.services.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory_store import BACKUP, STATE_FILE
 from Middleware.utilities.config.text import decode_text, parse_json
-from Middleware.utilities.discussion_files import Pair, pairs_in, texts_in
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import Pair, pairs_in, texts_in
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, is_token
 
 ENCRYPTED = "encrypted (needs --api-key)"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from Middleware.utilities.conversations.vector_memory import connection, schema
+from Middleware.utilities.conversations.vector_memory.codec import is_token, sql_is_clear
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
-from Middleware.utilities.vector_memory import connection, schema
-from Middleware.utilities.vector_memory.codec import is_token, sql_is_clear
 
 _HASH = re.compile("[0-9a-f]{64}")
 _CLEAR = sql_is_clear("memory_text")

@@ -14,7 +14,7 @@ from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.discussion_keys import discussion_keys
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_id import extract_discussion_id, remove_discussion_id_tag
+from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.context_compactor_handler import ContextCompactorHandler

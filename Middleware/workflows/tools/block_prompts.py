@@ -9,7 +9,7 @@ from typing import Any
 
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.direct_calls import answer_text, call_with_texts
-from Middleware.utilities.discussion_id import remove_discussion_id_tag
+from Middleware.utilities.conversations.discussion_id import remove_discussion_id_tag
 from Middleware.utilities.prompt_extraction_utils import filter_systems
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext, Message

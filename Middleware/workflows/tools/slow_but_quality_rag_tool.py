@@ -13,8 +13,8 @@ from Middleware.services.memory_settings import MemorySettings, load_memory_sett
 from Middleware.services.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.discussion_files import Pair
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.search_utils import CHUNK_BREAK, search_conversation, search_memories
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext

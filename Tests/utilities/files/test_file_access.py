@@ -26,7 +26,7 @@ from Middleware.utilities.files.file_access import (
 )
 
 posix = pytest.mark.skipif(os.name == "nt", reason="permission bits, special files and limits of POSIX systems")
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 
 
 def names(folder: Path) -> list[str]:

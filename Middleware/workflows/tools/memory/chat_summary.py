@@ -17,8 +17,8 @@ from Middleware.services.memory_settings import USER_KEY, MemorySettings
 from Middleware.services.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
 from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_files import Pair
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import fill_markers

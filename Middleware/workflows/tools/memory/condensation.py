@@ -9,8 +9,8 @@ from Middleware.services.direct_calls import raise_if_cancelled
 from Middleware.services.memory_service import place_among
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import MemoryStore
-from Middleware.utilities.discussion_files import Pair
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.discussion_memory import (

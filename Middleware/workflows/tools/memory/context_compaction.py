@@ -21,8 +21,8 @@ from Middleware.services.compactor_settings import EXISTING, MESSAGES, NEW, RECE
 from Middleware.services.compactor_store import Boundary, CompactorState, CompactorStore, Folded
 from Middleware.services.direct_calls import answer_text, call_with_texts, raise_if_cancelled, text_to_keep
 from Middleware.services.llm_service import LlmHandlerService
-from Middleware.utilities.discussion_files import Pair
-from Middleware.utilities.discussion_folder import COMPACTOR, DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_folder import COMPACTOR, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.prompt_extraction_utils import estimate_message, message_text
 from Middleware.utilities.text_utils import restore_braces

@@ -11,8 +11,8 @@ from Middleware.services.direct_calls import raise_if_cancelled
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
-from Middleware.utilities.discussion_files import Pair
-from Middleware.utilities.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_messages
 from Middleware.utilities.prompt_extraction_utils import join_contents
 from Middleware.utilities.text_utils import restore_braces, rough_estimate_token_length

@@ -11,9 +11,9 @@ from typing import Any
 
 from Middleware.exceptions import StoredDataError
 from Middleware.services.memory_store import ANCHORS_FILE
-from Middleware.utilities.discussion_files import read_json, write_json
-from Middleware.utilities.discussion_folder import DiscussionFolder
-from Middleware.utilities.message_places import MessagePlace, place_from_json
+from Middleware.utilities.conversations.discussion_files import read_json, write_json
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
 
 logger = logging.getLogger(__name__)
 

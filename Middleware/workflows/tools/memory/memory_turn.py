@@ -11,8 +11,8 @@ from types import MappingProxyType
 from Middleware.exceptions import UnreadableDataError
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import MemoryStore
-from Middleware.utilities.discussion_files import if_readable
-from Middleware.utilities.discussion_folder import MEMORIES, DiscussionFolder
+from Middleware.utilities.conversations.discussion_files import if_readable
+from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)

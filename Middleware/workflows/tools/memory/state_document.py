@@ -10,7 +10,7 @@ from Middleware.services.direct_calls import raise_if_cancelled
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import STATE_FILE, MemoryStore
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
 from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure

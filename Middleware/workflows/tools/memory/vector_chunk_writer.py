@@ -22,9 +22,9 @@ from Middleware.exceptions import (
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory_settings import MemorySettings
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
-from Middleware.utilities.vector_memory import VectorMemories
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import run_helper_workflow

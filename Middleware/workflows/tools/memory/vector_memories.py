@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from Middleware.services.memory_settings import MemorySettings
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.message_places import LoggedMessage
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_messages
-from Middleware.utilities.message_places import LoggedMessage
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces, rough_estimate_token_length
-from Middleware.utilities.vector_memory import VectorMemories
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
 from Middleware.workflows.tools.memory.memory_turn import memory_turn, turn_timeout

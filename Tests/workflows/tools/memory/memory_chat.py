@@ -10,7 +10,7 @@ from typing import Any
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.settings_file import read_settings
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.stub_backend import Reply, chat_reply
 from Tests.workflows.engine_lab import EngineLab, Message, Probe, last_text, start, user

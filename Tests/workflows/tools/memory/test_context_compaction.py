@@ -18,7 +18,7 @@ from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.compactor_settings import load_compactor_settings
 from Middleware.services.compactor_store import Boundary, CompactorState
-from Middleware.utilities.discussion_folder import COMPACTOR, DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import COMPACTOR, DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_extraction import tagged_text

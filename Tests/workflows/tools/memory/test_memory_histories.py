@@ -22,8 +22,8 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.memory_settings import MemorySettings
 from Middleware.services.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
-from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.config import data_directories
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import file_memories
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass
@@ -48,7 +48,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(file_memories, "MemoryCall", EchoCall)
     EchoCall.silent = False
     with tempfile.TemporaryDirectory() as root:
-        monkeypatch.setattr(config_utils, "get_discussions_root_directory", lambda: root)
+        monkeypatch.setattr(data_directories, "get_discussions_root_directory", lambda: root)
         yield
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from Middleware.utilities.conversations.message_places import CONTEXT, MessagePlace, place_from_json, place_of
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
-from Middleware.utilities.message_places import CONTEXT, MessagePlace, place_from_json, place_of
 from Middleware.workflows.tools.memory.new_messages import chunks_of, first_new
 
 TEN = [f"m{number}" for number in range(10)]

@@ -32,10 +32,10 @@ from Middleware.exceptions import (
 from Middleware.exceptions.early_termination_exception import CANCELLED, LOCKED
 from Middleware.models.request_context import RequestContext
 from Middleware.services.locking_service import locking_service
-from Middleware.utilities.discussion_folder import MEMORIES
+from Middleware.utilities.conversations.discussion_folder import MEMORIES
+from Middleware.utilities.conversations.message_places import LoggedMessage, place_of
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.utilities.message_places import LoggedMessage, place_of
-from Middleware.utilities.vector_memory import VectorMemories
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import vector_chunk_writer, vector_memories
 from Middleware.workflows.tools.memory.vector_chunk_writer import FailureCounts

@@ -10,7 +10,7 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory_service import NO_SUMMARY, MemoryService, summary_lag
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.memory.node_values import helper_result, keys_of, whole_number
 from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS

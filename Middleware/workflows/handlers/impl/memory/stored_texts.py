@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.services.memory_service import CHUNK_BREAK, NO_STATE_DOCUMENT, MemoryService
-from Middleware.utilities.discussion_files import if_readable
+from Middleware.utilities.conversations.discussion_files import if_readable
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.memory.node_values import keys_of, whole_number
 from Middleware.workflows.models.execution_context import ExecutionContext

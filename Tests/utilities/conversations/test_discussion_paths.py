@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities import discussion_paths
+from Middleware.utilities.conversations import discussion_paths
 
 FILES = {"memory": "memories.json", "chat_summary": "chat_summary.json", "timestamp": "timestamps.json",
          "condensation_tracker": "condensation_tracker.json", "vision_responses": "vision_responses.json",

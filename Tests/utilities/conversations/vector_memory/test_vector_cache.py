@@ -10,12 +10,12 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.conversations.vector_memory import VectorMemories, store
+from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, turn
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.vector_math_utils import vector_to_blob
-from Middleware.utilities.vector_memory import VectorMemories, store
-from Middleware.utilities.vector_memory.cache import LatestUsed, turn
+from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, opened
 from Tests.utilities.shortages import no_more_threads
-from Tests.utilities.vector_memory.lab import CIPHER, item, opened
 
 
 def nearest(memories: VectorMemories) -> object:

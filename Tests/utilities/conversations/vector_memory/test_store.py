@@ -16,12 +16,12 @@ import pytest
 
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.conversations.vector_memory import connection
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
-from Middleware.utilities.vector_memory import connection
-from Tests.utilities.vector_memory.lab import CIPHER, OTHER, item, metadata, old_database, opened, texts
+from Tests.utilities.conversations.vector_memory.lab import CIPHER, OTHER, item, metadata, old_database, opened, texts
 
-INSTALL = Path(__file__).resolve().parents[3]
+INSTALL = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture
@@ -104,7 +104,8 @@ def test_a_failure_in_the_middle_stores_nothing(path: Path, cipher: Cipher) -> N
 
 
 def test_a_killed_process_neither_loses_nor_doubles_a_chunk(path: Path) -> None:
-    script = (f"import os\nfrom Tests.utilities.vector_memory.lab import *\nm = opened(Path({str(path)!r}))\n"
+    script = ("import os\nfrom Tests.utilities.conversations.vector_memory.lab import *\n"
+              f"m = opened(Path({str(path)!r}))\n"
               "m.store_chunk([item('one')], 'h1')\nm._insert_hash = lambda *h: os._exit(9)\n"
               "m.store_chunk([item('two')], 'h2')")
     assert subprocess.run([sys.executable, "-c", script], cwd=INSTALL, check=False).returncode == 9

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.conversations.vector_memory import connection, schema
+from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, raise_if_cancelled, turn
+from Middleware.utilities.conversations.vector_memory.codec import Codec
+from Middleware.utilities.conversations.vector_memory.keyword_search import KeywordSearch, search_ids
 from Middleware.utilities.encryption_utils import Cipher
-from Middleware.utilities.vector_memory import connection, schema
-from Middleware.utilities.vector_memory.cache import LatestUsed, raise_if_cancelled, turn
-from Middleware.utilities.vector_memory.codec import Codec
-from Middleware.utilities.vector_memory.keyword_search import KeywordSearch, search_ids
 
 MOST_INDEXES = 8  # databases whose index stays in memory
 

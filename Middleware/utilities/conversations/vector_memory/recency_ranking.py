@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from Middleware.utilities.vector_memory.connection import RECENCY_BONUS, recency_score
+from Middleware.utilities.conversations.vector_memory.connection import RECENCY_BONUS, recency_score
 
 FIRST_ROWS = 1_024  # by rank alone; in most searches the best are among them
 _LONGEST_DAY = timedelta(days=2)  # from its first moment anywhere, counted as UTC, to its last

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, turn
 from Middleware.utilities.encryption_utils import Cipher
 from Middleware.utilities.vector_math_utils import NormalisedVectors
-from Middleware.utilities.vector_memory.cache import LatestUsed, turn
 
 MOST_SETS = 8  # databases and models whose vectors stay in memory
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from Middleware.utilities.vector_memory import connection, phrase_budget, schema
-from Middleware.utilities.vector_memory.phrase_budget import share_out
+from Middleware.utilities.conversations.vector_memory import connection, phrase_budget, schema
+from Middleware.utilities.conversations.vector_memory.phrase_budget import share_out
 
 ROWS = 600
 LEVELS = [0, 1, 2, 5, 20, 60, 200, 599, 600]  # matches of the words w0, w1, ...

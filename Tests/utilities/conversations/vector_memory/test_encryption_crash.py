@@ -17,18 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.utilities.vector_memory import connection, conversion
-from Middleware.utilities.vector_memory.codec import is_token
-from Tests.utilities.vector_memory.lab import CIPHER, bytes_on_disk, item, old_database, opened, texts
+from Middleware.utilities.conversations.vector_memory import connection, conversion
+from Middleware.utilities.conversations.vector_memory.codec import is_token
+from Tests.utilities.conversations.vector_memory.lab import CIPHER, bytes_on_disk, item, old_database, opened, texts
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[4]
 WORD = "Quetzalcoatl"
 COUNT = 400
 TEXTS = [f"the {WORD} stone {number}" for number in range(COUNT)]
 CONVERT = textwrap.dedent("""
     import os, sqlite3, sys
-    from Middleware.utilities.vector_memory import connection, conversion
-    from Tests.utilities.vector_memory.lab import CIPHER, opened
+    from Middleware.utilities.conversations.vector_memory import connection, conversion
+    from Tests.utilities.conversations.vector_memory.lab import CIPHER, opened
 
     stop, seen, prepare = int(sys.argv[2]), 0, connection.prepare
 

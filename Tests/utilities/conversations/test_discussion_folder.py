@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities import config_utils
-from Middleware.utilities.discussion_folder import MEMORIES, SHORT, DiscussionFolder, holds_data_of_a_key
+from Middleware.utilities.config import paths
+from Middleware.utilities.conversations.discussion_folder import MEMORIES, SHORT, DiscussionFolder, holds_data_of_a_key
 from Tests.llmapis.lab import Lab
 
 HASH = "ad165b11320bc915"
@@ -21,7 +21,7 @@ posix_only = pytest.mark.skipif(os.name == "nt", reason="Windows has no permissi
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Lab(tmp_path / "Configs", monkeypatch)
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
-    monkeypatch.setattr(config_utils, "get_project_root_directory_path", lambda: str(tmp_path / "install"))
+    monkeypatch.setattr(paths, "get_project_root_directory_path", lambda: str(tmp_path / "install"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "D"
 

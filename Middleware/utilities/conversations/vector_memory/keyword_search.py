@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.vector_memory.phrase_budget import most_rows, share_out
-from Middleware.utilities.vector_memory.recency_ranking import best_by_recency
+from Middleware.utilities.conversations.vector_memory.phrase_budget import most_rows, share_out
+from Middleware.utilities.conversations.vector_memory.recency_ranking import best_by_recency
 
 logger = logging.getLogger(__name__)
 

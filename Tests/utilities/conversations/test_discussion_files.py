@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from Middleware.exceptions import DataKeyError, UnreadableDataError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import file_utils as f
-from Middleware.utilities.discussion_files import if_readable, read_json, write_json
+from Middleware.utilities.conversations.discussion_files import if_readable, read_json, write_json
 from Middleware.utilities.encryption_utils import cipher_for, derive_encryption_key
 
 KEY = derive_encryption_key("secretkey", "alice")

@@ -13,11 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from Middleware.exceptions import DataKeyError
+from Middleware.utilities.conversations.vector_memory import connection, conversion, encrypted_index
+from Middleware.utilities.conversations.vector_memory.codec import is_token, sql_is_clear
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
-from Middleware.utilities.vector_memory import connection, conversion, encrypted_index
-from Middleware.utilities.vector_memory.codec import is_token, sql_is_clear
-from Tests.utilities.vector_memory.lab import CIPHER, OTHER, bytes_on_disk, item, old_database, opened, texts
+from Tests.utilities.conversations.vector_memory.lab import (
+    CIPHER,
+    OTHER,
+    bytes_on_disk,
+    item,
+    old_database,
+    opened,
+    texts,
+)
 
 WORD = "Quetzalcoatl"
 

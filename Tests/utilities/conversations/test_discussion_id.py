@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.utilities.discussion_id import extract_discussion_id, remove_discussion_id_tag
+from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.utilities.files import path_utils
 from Middleware.utilities.hashing_utils import hash_single_message
 from Tests.corpora import cases

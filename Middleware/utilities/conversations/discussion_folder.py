@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities import config_utils
+from Middleware.utilities.config import data_directories, paths
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name, is_folder
@@ -134,7 +134,7 @@ class DiscussionFolder:
         if self.key_hash or os.path.isfile(path):
             return path
         name = f"{self.discussion_id}_{VECTOR_DATABASE}"
-        roots = (config_utils.get_project_root_directory_path(), os.getcwd())
+        roots = (paths.get_project_root_directory_path(), os.getcwd())
         older = (os.path.join(root, "Public", name) for root in roots)
         return next((found for found in older if os.path.isfile(found)), path)
 
@@ -162,10 +162,10 @@ class DiscussionFolder:
         os.makedirs(folder, exist_ok=True)
 
     def _target(self) -> str:
-        return os.path.join(config_utils.get_discussions_root_directory(), *self._parts)
+        return os.path.join(data_directories.get_discussions_root_directory(), *self._parts)
 
     def _older(self) -> str:
-        root = config_utils.get_project_root_directory_path()
+        root = paths.get_project_root_directory_path()
         return os.path.join(root, "Public", "DiscussionIds", *self._parts)
 
     @property

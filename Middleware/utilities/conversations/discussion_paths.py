@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from Middleware.utilities.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 
 
 def _json_file(name: str, discussion_id: str, api_key_hash: str | None = None) -> str:

@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key
-from Middleware.utilities.vector_memory import VectorMemories
 
 KEY = derive_encryption_key("secretkey", "tester")
 CIPHER = cipher_for(KEY)

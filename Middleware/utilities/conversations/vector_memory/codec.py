@@ -5,8 +5,8 @@ from typing import Any
 
 from Middleware.exceptions import DataKeyError
 from Middleware.utilities import encryption_utils
+from Middleware.utilities.conversations.vector_memory.schema import storable
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
-from Middleware.utilities.vector_memory.schema import storable
 
 _START = encryption_utils.TOKEN_START.decode("ascii")
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.conversations.vector_memory import VectorMemories, keyword_search, recency_ranking
+from Middleware.utilities.conversations.vector_memory.connection import recency_score
+from Middleware.utilities.conversations.vector_memory.keyword_query import phrases_of, split_query, usable_weights
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
-from Middleware.utilities.vector_memory import VectorMemories, keyword_search, recency_ranking
-from Middleware.utilities.vector_memory.connection import recency_score
-from Middleware.utilities.vector_memory.keyword_query import phrases_of, split_query, usable_weights
-from Tests.utilities.vector_memory.lab import CIPHER, item, metadata, opened, texts
+from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, metadata, opened, texts
 
 
 @pytest.fixture(scope="module", params=[NO_CIPHER, CIPHER], ids=["clear", "encrypted"])
