@@ -30,12 +30,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from Middleware.api.disconnect_watcher import LAST_REQUEST_KEY
-from Middleware.cli import limits
+from Middleware.cli.serving import limits
 from Middleware.cli.console import say
-from Middleware.cli.json_errors import JsonErrorsMixin
+from Middleware.cli.serving.json_errors import JsonErrorsMixin
 from Middleware.cli.listening import start_listening
-from Middleware.cli.serve_threaded import serve as serve_threaded
-from Middleware.cli.shortage import Shortage
+from Middleware.cli.serving.serve_threaded import serve as serve_threaded
+from Middleware.cli.serving.shortage import Shortage
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests, run
 from Middleware.cli.stop_signals import StopSignals
 

@@ -13,7 +13,7 @@ if __name__ == "__main__":
 import sys
 from collections.abc import Sequence
 
-from Middleware.cli.serve_waitress import WORKER_THREADS, serve
+from Middleware.cli.serving.serve_waitress import WORKER_THREADS, serve
 from Middleware.cli.startup import run
 
 

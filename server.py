@@ -23,7 +23,7 @@ from Middleware.cli.startup import configure, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    from Middleware.cli.serve_threaded import serve  # a WSGI host brings its own server
+    from Middleware.cli.serving.serve_threaded import serve  # a WSGI host brings its own server
     return run(serve, argv)
 
 

@@ -36,12 +36,12 @@ if __name__ == "__main__":
     prerequisites.require_packages()
 
 from Middleware.cli.arguments import LaunchArguments, apply_arguments  # noqa: E402
+from Middleware.cli.discussions import catalog, export, removal  # noqa: E402
+from Middleware.cli.discussions.check import check  # noqa: E402
+from Middleware.cli.discussions.overview import overview  # noqa: E402
+from Middleware.cli.discussions.reading import ENCRYPTED, Reader  # noqa: E402
+from Middleware.cli.discussions.searchable import survey  # noqa: E402
 from Middleware.exceptions import DataKeyError, WilmerError  # noqa: E402
-from Middleware.services.discussion_catalog import catalog, export, removal  # noqa: E402
-from Middleware.services.discussion_catalog.check import check  # noqa: E402
-from Middleware.services.discussion_catalog.overview import overview  # noqa: E402
-from Middleware.services.discussion_catalog.reading import ENCRYPTED, Reader  # noqa: E402
-from Middleware.services.discussion_catalog.searchable import survey  # noqa: E402
 from Middleware.services.discussion_keys import DiscussionKeys, discussion_keys  # noqa: E402
 from Middleware.services.memory_service import MemoryService  # noqa: E402
 from Middleware.utilities import config_utils  # noqa: E402

@@ -13,10 +13,10 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from Middleware.cli.discussions.catalog import StoredDiscussion, discussion_roots
+from Middleware.cli.discussions.overview import Overview
+from Middleware.cli.discussions.reading import ENCRYPTED, Reader
 from Middleware.exceptions import DataKeyError, StoredDataError
-from Middleware.services.discussion_catalog.catalog import StoredDiscussion, discussion_roots
-from Middleware.services.discussion_catalog.overview import Overview
-from Middleware.services.discussion_catalog.reading import ENCRYPTED, Reader
 from Middleware.services.memory_store import MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.vector_memory import VectorMemories

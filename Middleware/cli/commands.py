@@ -15,7 +15,7 @@ Command = Callable[[Sequence[str]], int]
 
 
 def _check(words: Sequence[str]) -> int:
-    from Middleware.cli.check import main  # what serves has no use for it
+    from Middleware.cli.check.command import main  # what serves has no use for it
     return main(words)
 
 

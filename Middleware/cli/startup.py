@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.api.logging_setup import set_up_logging
-from Middleware.cli import access_notes, demo, first_start, start_check, users
+from Middleware.cli import access_notes, demo, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
+from Middleware.cli.check import start_check
 from Middleware.cli.commands import find_command, no_such_command
 from Middleware.cli.console import prepare_process, program_name, say
 from Middleware.cli.errors import StartError
 from Middleware.cli.first_signals import INTERRUPTED, interrupt_on_signals
+from Middleware.cli.init import first_start
 from Middleware.cli.listening import bind_socket, url_of, urls_elsewhere
 from Middleware.cli.stop_signals import say_stopped
 from Middleware.common import instance_global_variables as instance

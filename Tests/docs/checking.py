@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli import check
+from Middleware.cli.check import command as check
 from Middleware.utilities.config.declarations import by_name
 from Middleware.utilities.config.keys.workflow_test import TEST_KEYS
 from Middleware.utilities.json_data import freeze

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli import start_check
-from Middleware.cli.check import main as check_main
+from Middleware.cli.check import start_check
+from Middleware.cli.check.command import main as check_main
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config.files import reset_config_store
 from Tests.integration.configuration_mistakes import MISTAKES, NO_JSON, Mistake

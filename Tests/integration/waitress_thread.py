@@ -10,7 +10,7 @@ from waitress import wasyncore
 
 from Middleware.api.app import build_wsgi_application
 from Middleware.cli.listening import bind_socket
-from Middleware.cli.serve_waitress import HAS_POLL, WORKER_THREADS, Channel, Patience, make_server
+from Middleware.cli.serving.serve_waitress import HAS_POLL, WORKER_THREADS, Channel, Patience, make_server
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Tests.integration.launcher import USER, ConfigTree

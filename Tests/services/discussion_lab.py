@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.cli.discussions import catalog
+from Middleware.cli.discussions.reading import Reader
 from Middleware.common import instance_global_variables as instance
-from Middleware.services.discussion_catalog import catalog
-from Middleware.services.discussion_catalog.reading import Reader
 from Middleware.services.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities import config_utils

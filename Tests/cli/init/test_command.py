@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.check import main as check
+from Middleware.cli.check.command import main as check
 from Middleware.cli.init import command, output, servers, writing
 from Middleware.cli.init.plan import port_for
 from Middleware.cli.init.probing import KEY_VARIABLE

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from Middleware.cli import limits
-from Middleware.cli.json_errors import TLS_RECORD
-from Middleware.cli.shortage import Shortage
+from Middleware.cli.serving import limits
+from Middleware.cli.serving.json_errors import TLS_RECORD
+from Middleware.cli.serving.shortage import Shortage
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ import os
 import sqlite3
 from dataclasses import dataclass
 
+from Middleware.cli.discussions.catalog import StoredDiscussion
+from Middleware.cli.discussions.reading import Reader, looks_encrypted
+from Middleware.cli.discussions.searchable import Searchable, survey
 from Middleware.exceptions import DataKeyError, StoredDataError
-from Middleware.services.discussion_catalog.catalog import StoredDiscussion
-from Middleware.services.discussion_catalog.reading import Reader, looks_encrypted
-from Middleware.services.discussion_catalog.searchable import Searchable, survey
 from Middleware.services.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory_store import MEMORIES_FILE, STATE_FILE, SUMMARY_FILE
 

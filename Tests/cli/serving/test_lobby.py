@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli import limits, lobby
-from Middleware.cli.lobby import Lobby, head_is_complete
+from Middleware.cli.serving import limits, lobby
+from Middleware.cli.serving.lobby import Lobby, head_is_complete
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, build_command_parser, parse_command_arguments
+from Middleware.cli.check.data_folders import check_data_folders
 from Middleware.cli.check_output import Summary, human_text, json_text, wants_colour
 from Middleware.cli.console import program_name, say
-from Middleware.cli.data_folders import check_data_folders
 from Middleware.cli.errors import StartError
 from Middleware.cli.workflow_tests.reading import check_test_files
 from Middleware.exceptions import ConfigurationError

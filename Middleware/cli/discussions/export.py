@@ -8,10 +8,10 @@ import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
+from Middleware.cli.discussions import searchable
+from Middleware.cli.discussions.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredFile
+from Middleware.cli.discussions.reading import Reader
 from Middleware.exceptions import UnreadableDataError
-from Middleware.services.discussion_catalog import searchable
-from Middleware.services.discussion_catalog.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredFile
-from Middleware.services.discussion_catalog.reading import Reader
 from Middleware.services.memory_store import BACKUP
 from Middleware.utilities.conversations.discussion_folder import VECTOR_DATABASE
 from Middleware.utilities.conversations.vector_memory import VectorMemories, schema

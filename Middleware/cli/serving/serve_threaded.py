@@ -14,10 +14,10 @@ from typing import Any
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
 from Middleware.api.disconnect_watcher import LAST_REQUEST_KEY
-from Middleware.cli import limits
-from Middleware.cli.json_errors import JsonErrorsMixin
 from Middleware.cli.listening import start_listening
-from Middleware.cli.lobby import Lobby, head_is_complete
+from Middleware.cli.serving import limits
+from Middleware.cli.serving.json_errors import JsonErrorsMixin
+from Middleware.cli.serving.lobby import Lobby, head_is_complete
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests
 from Middleware.cli.stop_signals import StopSignals
 

@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from Middleware.cli.discussions import searchable
+from Middleware.cli.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
+from Middleware.cli.discussions.reading import Reader, shape_name
 from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataError
-from Middleware.services.discussion_catalog import searchable
-from Middleware.services.discussion_catalog.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
-from Middleware.services.discussion_catalog.reading import Reader, shape_name
 from Middleware.services.memory_store import (
     BACKUP,
     CONDENSED_UP_TO,

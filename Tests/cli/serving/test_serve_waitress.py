@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli import limits, serve_waitress
-from Middleware.cli.serve_waitress import Patience, make_server
+from Middleware.cli.serving import limits, serve_waitress
+from Middleware.cli.serving.serve_waitress import Patience, make_server
 from Tests.workflows.engine_lab import until
 
 PIECE = b"x" * 65536

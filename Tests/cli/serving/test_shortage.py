@@ -5,7 +5,7 @@ import errno
 
 import pytest
 
-from Middleware.cli.shortage import Shortage
+from Middleware.cli.serving.shortage import Shortage
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])

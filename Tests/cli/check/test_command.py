@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli import check
+from Middleware.cli.check import command as check
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.workflows.validation import data_checks

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli import limits, serve_threaded
+from Middleware.cli.serving import limits, serve_threaded
 
 PIECE = b"x" * 65536
 PIECES = 1000  # more than the buffers of any system take

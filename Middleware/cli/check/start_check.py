@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from Middleware.cli import users
+from Middleware.cli.check.data_folders import check_data_folders
 from Middleware.cli.console import program_name, same_configuration
-from Middleware.cli.data_folders import check_data_folders
 from Middleware.workflows.validation.findings import Finding, shortened
 
 logger = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.cli.discussions import catalog, removal
+from Middleware.cli.discussions.catalog import JSON_FILES, NoSuchDiscussionError, all_discussions
+from Middleware.cli.discussions.check import check
+from Middleware.cli.discussions.export import export
+from Middleware.cli.discussions.overview import overview
 from Middleware.exceptions import DataKeyError
-from Middleware.services.discussion_catalog import catalog, removal
-from Middleware.services.discussion_catalog.catalog import JSON_FILES, NoSuchDiscussionError, all_discussions
-from Middleware.services.discussion_catalog.check import check
-from Middleware.services.discussion_catalog.export import export
-from Middleware.services.discussion_catalog.overview import overview
 from Middleware.utilities.conversations.discussion_folder import (
     COMPACTOR,
     MEMORIES,

@@ -8,7 +8,7 @@ from typing import Any
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.utilities import BadRequest
 
-from Middleware.cli.json_errors import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED
+from Middleware.cli.serving.json_errors import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED
 from Middleware.common import instance_global_variables as instance
 
 MEGABYTE = 1024 * 1024

@@ -16,14 +16,14 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask
 
 from Middleware.api.browser_safety import headers_of_every_answer
-from Middleware.cli import limits
-from Middleware.cli.json_errors import error_body
 from Middleware.cli.listening import GOODBYE_SECONDS
-from Middleware.cli.shortage import Shortage
+from Middleware.cli.serving import limits
+from Middleware.cli.serving.json_errors import error_body
+from Middleware.cli.serving.shortage import Shortage
+from Middleware.cli.serving.waitress_parser import NEVER, Parser
+from Middleware.cli.serving.waitress_threads import Dispatcher
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests
 from Middleware.cli.stop_signals import StopSignals
-from Middleware.cli.waitress_parser import NEVER, Parser
-from Middleware.cli.waitress_threads import Dispatcher
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli import start_check
+from Middleware.cli.check import start_check
+from Middleware.cli.check.start_check import MAX_LINES, short_form
 from Middleware.cli.console import program_name
-from Middleware.cli.start_check import MAX_LINES, short_form
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils

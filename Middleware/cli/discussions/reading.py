@@ -5,8 +5,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.cli.discussions.catalog import PAIR_FILES, StoredDiscussion, StoredFile
 from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
-from Middleware.services.discussion_catalog.catalog import PAIR_FILES, StoredDiscussion, StoredFile
 from Middleware.services.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory_store import BACKUP, STATE_FILE
 from Middleware.utilities.config.text import decode_text, parse_json
