@@ -29,7 +29,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from Middleware.api.disconnect_watcher import LAST_REQUEST_KEY
+from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
 from Middleware.cli.serving import limits
 from Middleware.cli.console import say
 from Middleware.cli.serving.json_errors import JsonErrorsMixin

@@ -1,7 +1,6 @@
 """What every front-end handler needs: keys, model names, the chunk of the current dialect."""
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,9 +8,10 @@ from typing import Any
 from flask import has_request_context
 from flask import request as http
 
-from Middleware.api.access_keys import PERMITTED_USERS_KEY
-from Middleware.api.browser_safety import is_loopback_name
-from Middleware.api.running_requests import running_requests
+from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
+from Middleware.api.edge.browser_safety import is_loopback_name
+from Middleware.api.edge.request_headers import extract_api_key, extract_idempotency_key
+from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE, OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
@@ -19,45 +19,18 @@ from Middleware.models.request_context import current_request
 from Middleware.services.response_builder_service import ResponseBuilderService, current_model_name
 from Middleware.utilities import config_utils
 
-BEARER = "Bearer "
-CURRENT: Any = object()  # stands for the header of the current request
+__all__ = [
+    "build_response_json", "check_counts", "clear_request_context", "clear_workflow_override", "configured_users",
+    "extract_api_key", "extract_idempotency_key", "get_active_workflow_override", "get_model_name", "parse_model_field",
+    "permitted_users", "require_identified_user", "require_permitted_request", "set_request_context_from_model",
+    "set_workflow_override", "sse_format", "visible_model_ids",
+]
+
 LATEST = ":latest"
-MAX_IDEMPOTENCY_KEY = 128  # characters
 MAX_MESSAGES = 100_000  # of a request
 MAX_IMAGES = 1_000  # of a request
 FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
-
-
-def extract_api_key(authorization: str | None = CURRENT) -> str | None:
-    """The client's key: what follows exactly ``Bearer ``, trimmed; None if there is none.
-
-    Args:
-        authorization: the header, by default that of the current Flask request.
-    """
-    if authorization is CURRENT:
-        authorization = http.headers.get("Authorization") if has_request_context() else None
-    if not authorization or not authorization.startswith(BEARER):
-        return None
-    return authorization[len(BEARER):].strip() or None
-
-
-def extract_idempotency_key(environ: Mapping[str, Any] | None = None) -> str | None:
-    """The key by which a client's retry displaces its earlier attempt, kept apart per API key; None if it sent none.
-
-    Args:
-        environ: the WSGI environ, by default that of the current Flask request.
-    """
-    environ = http.environ if environ is None else environ
-    value = environ.get("HTTP_X_IDEMPOTENCY_KEY", "").strip()
-    if not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
-        return None
-    api_key = extract_api_key(environ.get("HTTP_AUTHORIZATION"))
-    return f"{_fingerprint(api_key)[:16] if api_key else 'anon'}:{value}"
-
-
-def _fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def configured_users() -> list[str]:

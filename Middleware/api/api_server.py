@@ -13,7 +13,7 @@ from werkzeug.exceptions import HTTPException
 from Middleware.api import handlers
 from Middleware.api.errors import log_error, one_line
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
-from Middleware.api.running_requests import REQUEST_ID_KEY
+from Middleware.api.running.running_requests import REQUEST_ID_KEY
 from Middleware.services.response_builder_service import ResponseBuilderService
 
 logger = logging.getLogger(__name__)

@@ -6,11 +6,11 @@ from typing import Any
 
 from flask import Flask
 
-from Middleware.api.admission_middleware import AdmissionMiddleware
 from Middleware.api.api_server import ApiServer
-from Middleware.api.browser_safety import BrowserSafety
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
-from Middleware.api.running_requests import running_requests
+from Middleware.api.edge.admission_middleware import AdmissionMiddleware
+from Middleware.api.edge.browser_safety import BrowserSafety
+from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
 from Middleware.services.idempotency_service import idempotency_service
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from Middleware.api.admission_middleware import COMPLETIONS, route_path
-from Middleware.api.disconnect_watcher import probe_for
+from Middleware.api.edge.admission_middleware import COMPLETIONS, route_path
 from Middleware.api.errors import RETRY_AFTER
-from Middleware.api.running_requests import request_of
+from Middleware.api.running.disconnect_watcher import probe_for
+from Middleware.api.running.running_requests import request_of
 from Middleware.common.fair_semaphore import FairSemaphore, Place
 
 logger = logging.getLogger(__name__)

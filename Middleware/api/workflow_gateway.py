@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from Middleware.api.background_requests import is_background_task
-from Middleware.api.liveness_cleanup import LivenessCall, clean_up
+from Middleware.api.running.background_requests import is_background_task
+from Middleware.api.running.liveness_cleanup import LivenessCall, clean_up
 from Middleware.exceptions import ClientError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext
 from Middleware.services.prompt_categorization_service import PromptCategorizationService

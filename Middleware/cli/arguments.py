@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from Middleware.api.browser_safety import ANY, NULL, normal_origin
+from Middleware.api.edge.browser_safety import ANY, NULL, normal_origin
 from Middleware.cli.console import say
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION

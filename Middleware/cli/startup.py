@@ -150,7 +150,7 @@ def build_application(threads: int | None = None) -> Callable[..., Any]:
 
 def finish_requests(seconds: float) -> None:
     """Cancel what is unanswered and give the rest up to ``seconds`` to end."""
-    from Middleware.api.shutdown import begin_shutdown
+    from Middleware.api.running.shutdown import begin_shutdown
     begin_shutdown(seconds)
 
 

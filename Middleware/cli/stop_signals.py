@@ -83,7 +83,7 @@ def end_at_once() -> None:
 
 
 def _release() -> None:
-    from Middleware.api.shutdown import release_at_once
+    from Middleware.api.running.shutdown import release_at_once
     release_at_once()
 
 

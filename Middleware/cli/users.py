@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from Middleware.api.access_keys import AccessKeys, AccessKeysError
+from Middleware.api.edge.access_keys import AccessKeys, AccessKeysError
 from Middleware.cli.console import say
 from Middleware.cli.errors import StartError
 from Middleware.common import instance_global_variables as instance

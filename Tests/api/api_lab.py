@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from Middleware.api.app import create_app
-from Middleware.api.running_requests import running_requests
+from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, until, user

@@ -11,7 +11,7 @@ from flask import Flask
 from flask.ctx import RequestContext as RequestContextOfFlask
 
 from Middleware.api import api_helpers
-from Middleware.api.access_keys import PERMITTED_USERS_KEY
+from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext, request_scope

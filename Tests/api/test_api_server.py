@@ -12,9 +12,9 @@ from werkzeug.exceptions import BadRequest, RequestEntityTooLarge
 
 from Middleware.api import app as app_module
 from Middleware.api import handlers
-from Middleware.api.admission_middleware import AdmissionMiddleware
 from Middleware.api.api_server import ApiServer, discover_handlers
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
+from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.common import instance_global_variables as instance
 from Tests.api.api_lab import CHAT, ApiLab
 from Tests.stub_backend import StubBackend

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
-from Middleware.api.running_requests import REQUEST_KEY
+from Middleware.api.running.running_requests import REQUEST_KEY
 from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.request_context import RequestContext
 from Tests.workflows.engine_lab import until

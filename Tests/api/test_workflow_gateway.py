@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.messages import chat_messages
+from Middleware.api.requests.messages import chat_messages
 from Middleware.api.workflow_gateway import handle_user_prompt
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ClientError, ConfigNotFoundError, ConfigValueError, EarlyTerminationException

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.running_requests import running_requests
+from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.locking_service import LockingService
 from Middleware.workflows.tools.script_processes import running_scripts

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from Middleware.api.access_keys import AccessKeys
+from Middleware.api.edge.access_keys import AccessKeys
 from Middleware.cli import access_notes, listening, startup
 from Middleware.cli.listening import bind_socket
 from Middleware.common import instance_global_variables as instance

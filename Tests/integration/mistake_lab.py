@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from Middleware.api.app import create_app
-from Middleware.api.running_requests import running_requests
+from Middleware.api.running.running_requests import running_requests
 from Middleware.utilities.config.files import config_store, reset_config_store
 from Middleware.workflows.managers import workflow_manager
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.answer import StreamingAnswer, WholeAnswer
-from Middleware.api.running_requests import running_requests
+from Middleware.api.answers.answer import StreamingAnswer, WholeAnswer
+from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.fair_semaphore import Place
 from Middleware.llmapis.transport import get_transport

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.api.access_keys import AccessKeys, Grant
+from Middleware.api.edge.access_keys import AccessKeys, Grant
 from Scripts import access_key
 
 SHOWN = re.compile(r"^  (wilmer-[\w-]{43})$", re.MULTILINE)

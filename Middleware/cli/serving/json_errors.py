@@ -5,8 +5,8 @@ import json
 from email.message import Message
 from typing import Any
 
-from Middleware.api.browser_safety import headers_of_every_answer
-from Middleware.api.request_bodies import BODY_LEFT_KEY, MAX_DIGITS
+from Middleware.api.edge.browser_safety import headers_of_every_answer
+from Middleware.api.edge.request_bodies import BODY_LEFT_KEY, MAX_DIGITS
 from Middleware.cli.listening import say_goodbye
 
 MAX_MESSAGE = 500  # characters: it may repeat what the client sent

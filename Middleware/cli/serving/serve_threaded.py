@@ -13,7 +13,7 @@ from typing import Any
 
 from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 
-from Middleware.api.disconnect_watcher import LAST_REQUEST_KEY
+from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
 from Middleware.cli.listening import start_listening
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.json_errors import JsonErrorsMixin

@@ -15,7 +15,7 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask
 
-from Middleware.api.browser_safety import headers_of_every_answer
+from Middleware.api.edge.browser_safety import headers_of_every_answer
 from Middleware.cli.listening import GOODBYE_SECONDS
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.json_errors import error_body

@@ -14,7 +14,7 @@ from typing import Any
 
 from Middleware.api.api_helpers import parse_model_field
 from Middleware.api.errors import describe_error
-from Middleware.api.messages import chat_messages
+from Middleware.api.requests.messages import chat_messages
 from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.cli.workflow_tests.expectations import Failure, Outcome, unmet
 from Middleware.cli.workflow_tests.outside import nodes_without_stub

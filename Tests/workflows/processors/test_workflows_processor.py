@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.answer import FinishedAnswer
+from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.exceptions import BackendStatusError, ConfigNotFoundError, ConfigValueError
 from Middleware.models.request_context import request_scope
 from Middleware.utilities.text_utils import escape_braces

@@ -14,17 +14,17 @@ from flask import Flask, Response, current_app, g
 from flask import request as http
 
 from Middleware.api import api_helpers
-from Middleware.api.answer import FinishedAnswer, Start, StreamingAnswer, WholeAnswer, estimated_usage
-from Middleware.api.disconnect_watcher import probe_for
+from Middleware.api.answers.answer import FinishedAnswer, Start, StreamingAnswer, WholeAnswer, estimated_usage
+from Middleware.api.answers.stream_renderers import StreamRenderer
+from Middleware.api.edge.missing_keys import missing_keys_of
 from Middleware.api.errors import RETRY_AFTER, describe_error, log_error
-from Middleware.api.missing_keys import missing_keys_of
-from Middleware.api.running_requests import REQUEST_ID_KEY, request_of, running_requests
+from Middleware.api.running.disconnect_watcher import probe_for
+from Middleware.api.running.running_requests import REQUEST_ID_KEY, request_of, running_requests
 from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext, new_request_id, request_scope
 from Middleware.services.prompt_categorization_service import route_header
 from Middleware.services.response_builder_service import to_json
-from Middleware.services.stream_renderers import StreamRenderer
 from Middleware.utilities import config_utils
 from Middleware.utilities.sensitive_logging_utils import sensitive_log_lazy, truncate_for_log
 

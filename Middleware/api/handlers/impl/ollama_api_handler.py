@@ -9,21 +9,21 @@ from typing import Any
 from flask import Flask, Response
 
 from Middleware.api import api_helpers
-from Middleware.api.answer import FinishedAnswer
+from Middleware.api.answers.answer import FinishedAnswer
+from Middleware.api.answers.stream_renderers import OllamaChatStream, OllamaGenerateStream
 from Middleware.api.handlers.base.base_api_handler import (
     BaseApiHandler,
     json_response,
     read_json_body,
     stream_flag,
 )
-from Middleware.api.messages import chat_messages
-from Middleware.api.text_prompts import generate_messages
+from Middleware.api.requests.messages import chat_messages
+from Middleware.api.requests.text_prompts import generate_messages
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.response_builder_service import Counters, ResponseBuilderService
-from Middleware.services.stream_renderers import OllamaChatStream, OllamaGenerateStream
 
 _NO_TIME = re.compile(r"[+-]?0+(?:\.0*)?(?:ns|us|\u00b5s|ms|s|m|h)?")
 

@@ -7,15 +7,15 @@ from flask import Flask, Response
 from flask import request as http
 
 from Middleware.api import api_helpers
-from Middleware.api.answer import FinishedAnswer
+from Middleware.api.answers.answer import FinishedAnswer
+from Middleware.api.answers.stream_renderers import OpenAIChatStream, OpenAICompletionStream
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response, stream_flag
-from Middleware.api.messages import chat_messages
-from Middleware.api.text_prompts import completion_messages
+from Middleware.api.requests.messages import chat_messages
+from Middleware.api.requests.text_prompts import completion_messages
 from Middleware.common.constants import OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext
 from Middleware.services.response_builder_service import ResponseBuilderService
-from Middleware.services.stream_renderers import OpenAIChatStream, OpenAICompletionStream
 
 
 class OpenAIApiHandler(BaseApiHandler):

@@ -15,7 +15,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
-from Middleware.api.running_requests import running_requests
+from Middleware.api.running.running_requests import running_requests
 from Middleware.services.cancellation_service import cancellation_service
 from Tests.api.api_lab import CHAT, ApiLab, settled
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_stream_reply

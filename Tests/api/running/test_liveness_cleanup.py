@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.liveness_cleanup import LivenessCall, clean_up
-from Middleware.api.messages import chat_messages
+from Middleware.api.requests.messages import chat_messages
+from Middleware.api.running.liveness_cleanup import LivenessCall, clean_up
 
 SETTING = {"toolName": " ping ", "arguments": {"a": 1, "b": {"c": "ü", "d": []}}}
 OURS = 'wilmer_liveness_01234567'

@@ -13,9 +13,9 @@ import pytest
 from werkzeug.test import Client, EnvironBuilder, TestResponse
 from werkzeug.wrappers import Response
 
-from Middleware.api.admission_middleware import MEGABYTE, AdmissionMiddleware
 from Middleware.api.app import build_wsgi_application, create_app
-from Middleware.api.running_requests import request_of, running_requests
+from Middleware.api.edge.admission_middleware import MEGABYTE, AdmissionMiddleware
+from Middleware.api.running.running_requests import request_of, running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.services.cancellation_service import cancellation_service

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.request_bodies import BODY_LEFT_KEY, BodyBroken, BodyTooLarge, take_body
+from Middleware.api.edge.request_bodies import BODY_LEFT_KEY, BodyBroken, BodyTooLarge, take_body
 
 
 class Stream(io.RawIOBase):

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from Middleware.api.disconnect_watcher import LAST_REQUEST_KEY, DisconnectWatcher, has_been_closed, probe_for
+from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY, DisconnectWatcher, has_been_closed, probe_for
 from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Tests.utilities.shortages import no_more_threads

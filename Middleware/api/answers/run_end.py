@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from Middleware.api.errors import log_error
-from Middleware.api.running_requests import running_requests
+from Middleware.api.running.running_requests import running_requests
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils

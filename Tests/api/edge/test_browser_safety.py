@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.browser_safety import BrowserSafety, Judgement, is_loopback_name, normal_origin
+from Middleware.api.edge.browser_safety import BrowserSafety, Judgement, is_loopback_name, normal_origin
 
 CHAT = "https://chat.example.com"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from Middleware.api.running_requests import running_requests
+from Middleware.api.running.running_requests import running_requests
 from Middleware.llmapis.transport import get_transport
 from Middleware.services.locking_service import locking_service
 from Middleware.workflows.tools.mcp_client_tool import close_sessions, kill_sessions

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from Middleware.api.messages import string_list
+from Middleware.api.requests.messages import string_list
 from Middleware.exceptions import ClientError
 
 Message = dict[str, Any]

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from Middleware.api import answer as answer_module
-from Middleware.api.answer import FinishedAnswer, StreamingAnswer, WholeAnswer, estimated_usage
-from Middleware.api.running_requests import running_requests
+from Middleware.api.answers import answer as answer_module
+from Middleware.api.answers.answer import FinishedAnswer, StreamingAnswer, WholeAnswer, estimated_usage
+from Middleware.api.answers.stream_renderers import OllamaGenerateStream, OpenAIChatStream
+from Middleware.api.running.running_requests import running_requests
 from Middleware.exceptions import BackendStatusError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext, current_request, request_scope
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.response_builder_service import Counters
-from Middleware.services.stream_renderers import OllamaGenerateStream, OpenAIChatStream
 from Middleware.workflows.processors.workflows_processor import END
 from Tests.api.api_lab import settled
 from Tests.llmapis.lab import Lab

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from Middleware.api.disconnect_watcher import DisconnectWatcher, Probe
+from Middleware.api.running.disconnect_watcher import DisconnectWatcher, Probe
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service

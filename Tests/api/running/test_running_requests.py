@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.api import run_end
-from Middleware.api.running_requests import RunningRequests
+from Middleware.api.answers import run_end
+from Middleware.api.running.running_requests import RunningRequests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext
 from Tests.workflows.engine_lab import until
@@ -83,7 +83,7 @@ def test_background_nodes_that_take_too_long_are_cancelled(requests: RunningRequ
 
 def test_one_that_does_not_end_is_left(requests: RunningRequests, caplog: pytest.LogCaptureFixture,
                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("Middleware.api.running_requests.CANCELLED_SECONDS", 0.1)
+    monkeypatch.setattr("Middleware.api.running.running_requests.CANCELLED_SECONDS", 0.1)
     request = begin(requests)
     requests.shut_down(0.05)
     assert request.cancel_scope.cancelled

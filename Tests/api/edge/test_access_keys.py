@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.api import access_keys
-from Middleware.api.access_keys import RECHECK_SECONDS, AccessKeys, AccessKeysError, Grant, parse_keys
+from Middleware.api.edge import access_keys
+from Middleware.api.edge.access_keys import RECHECK_SECONDS, AccessKeys, AccessKeysError, Grant, parse_keys
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.command_lines import script_command
 
@@ -130,7 +130,7 @@ def test_every_key_is_compared_whichever_fits(file: KeyFile, monkeypatch: pytest
         compared.append(known)
         return sent == known
 
-    monkeypatch.setattr("Middleware.api.access_keys.hmac.compare_digest", compare)
+    monkeypatch.setattr("Middleware.api.edge.access_keys.hmac.compare_digest", compare)
     for key in ("key-number-0000000000", "key-number-0000000004", "none"):
         compared.clear()
         grant(keys, key)
@@ -252,7 +252,7 @@ def test_an_edit_that_changes_no_time_stamp_counts_too(file: KeyFile, monkeypatc
     """Where time stamps advance in steps, two edits of the same size may look alike."""
     keys = file.load("a" * 20)
     status = os.stat(file.path)
-    monkeypatch.setattr("Middleware.api.access_keys._signature", lambda path: (status.st_mtime_ns, 20))
+    monkeypatch.setattr("Middleware.api.edge.access_keys._signature", lambda path: (status.st_mtime_ns, 20))
     for letter in "bc":
         file.edit(letter * 20)
         assert grant(keys, letter * 20) == EVERYONE
@@ -318,6 +318,6 @@ def test_a_file_that_stays_is_read_no_more(file: KeyFile, monkeypatch: pytest.Mo
     os.utime(file.path, (1, 1))
     file.pass_time()
     assert grant(keys, LONG) == EVERYONE
-    monkeypatch.setattr("Middleware.api.access_keys._read", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("Middleware.api.edge.access_keys._read", lambda path: pytest.fail("read again"))
     file.pass_time()
     assert grant(keys, LONG) == EVERYONE

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from Middleware.services import stream_renderers
-from Middleware.services.response_builder_service import Counters, ResponseBuilderService
-from Middleware.services.stream_renderers import (
+from Middleware.api.answers import stream_renderers
+from Middleware.api.answers.stream_renderers import (
     SSE_DONE,
     OllamaChatStream,
     OllamaGenerateStream,
@@ -20,6 +19,7 @@ from Middleware.services.stream_renderers import (
     StreamRenderer,
     sse,
 )
+from Middleware.services.response_builder_service import Counters, ResponseBuilderService
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 builder = ResponseBuilderService()

@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from Middleware.api.access_keys import PERMITTED_USERS_KEY, AccessKeys
-from Middleware.api.api_helpers import extract_idempotency_key
-from Middleware.api.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
+from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, AccessKeys
+from Middleware.api.edge.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
+from Middleware.api.edge.request_bodies import BODY_LEFT_KEY, BodyBroken, BodyTooLarge, take_body
+from Middleware.api.edge.request_headers import extract_idempotency_key
 from Middleware.api.errors import RETRY_AFTER
-from Middleware.api.request_bodies import BODY_LEFT_KEY, BodyBroken, BodyTooLarge, take_body
-from Middleware.api.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
+from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.idempotency_service import idempotency_service
 from Middleware.services.response_builder_service import ResponseBuilderService

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.api.disconnect_watcher import CLIENT_LEFT
+from Middleware.api.answers.run_end import finish_run
+from Middleware.api.answers.stream_renderers import StreamRenderer
 from Middleware.api.errors import describe_error, log_error
-from Middleware.api.run_end import finish_run
-from Middleware.api.running_requests import running_requests
+from Middleware.api.running.disconnect_watcher import CLIENT_LEFT
+from Middleware.api.running.running_requests import running_requests
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext
-from Middleware.services.stream_renderers import StreamRenderer
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import rough_estimate_token_length
 from Middleware.workflows.streaming.value_stream import as_message

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.background_requests import is_background_task
-from Middleware.api.messages import chat_messages
-from Middleware.api.text_prompts import completion_messages, generate_messages
+from Middleware.api.requests.messages import chat_messages
+from Middleware.api.requests.text_prompts import completion_messages, generate_messages
+from Middleware.api.running.background_requests import is_background_task
 from Tests.api.api_lab import ApiLab
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import static
@@ -91,7 +91,7 @@ def test_prompts_of_front_ends(text: str) -> None:
     lambda text: generate_messages({"prompt": text}), lambda text: generate_messages({"prompt": "### User:\n" + text}),
     lambda text: chat_messages([user([{"type": "text", "text": text}])])])
 def test_ways_they_arrive(text: str, around: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("Middleware.api.messages.config_utils.user_flag", lambda key: False)
+    monkeypatch.setattr("Middleware.api.requests.messages.config_utils.user_flag", lambda key: False)
     assert is_background_task(around(text), stream=False)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.messages import chat_messages
+from Middleware.api.requests.messages import chat_messages
 from Middleware.exceptions import ClientError
 from Tests.llmapis.lab import Lab
 

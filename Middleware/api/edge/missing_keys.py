@@ -8,7 +8,7 @@ from typing import Any
 
 from flask import Flask
 
-from Middleware.api.access_keys import PERMITTED_USERS_KEY
+from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
 from Middleware.utilities import config_utils
 
 logger = logging.getLogger(__name__)
