@@ -42,7 +42,7 @@ from Middleware.cli.discussions.overview import overview  # noqa: E402
 from Middleware.cli.discussions.reading import ENCRYPTED, Reader  # noqa: E402
 from Middleware.cli.discussions.searchable import survey  # noqa: E402
 from Middleware.exceptions import DataKeyError, WilmerError  # noqa: E402
-from Middleware.services.discussion_keys import DiscussionKeys, discussion_keys  # noqa: E402
+from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys  # noqa: E402
 from Middleware.services.memory_service import MemoryService  # noqa: E402
 from Middleware.utilities import config_utils  # noqa: E402
 from Middleware.utilities.conversations.vector_memory import VectorMemories  # noqa: E402

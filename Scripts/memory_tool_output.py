@@ -17,7 +17,7 @@ from Middleware.cli.discussions.catalog import StoredDiscussion, discussion_root
 from Middleware.cli.discussions.overview import Overview
 from Middleware.cli.discussions.reading import ENCRYPTED, Reader
 from Middleware.exceptions import DataKeyError, StoredDataError
-from Middleware.services.memory_store import MEMORIES_FILE, SUMMARY_FILE
+from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.text_utils import restore_braces

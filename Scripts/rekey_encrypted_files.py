@@ -27,7 +27,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from Middleware.cli.arguments import LaunchArguments, apply_arguments  # noqa: E402
 from Middleware.exceptions import WilmerError  # noqa: E402
-from Middleware.services.discussion_keys import ENCRYPT_KEY  # noqa: E402
+from Middleware.services.memory.discussion_keys import ENCRYPT_KEY  # noqa: E402
 from Middleware.utilities import config_utils  # noqa: E402
 from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER  # noqa: E402
 from Middleware.utilities.files.file_access import move_patiently  # noqa: E402

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError
-from Middleware.services.memory_store import BACKUP, STATE_FILE
+from Middleware.services.memory.memory_store import BACKUP, STATE_FILE
 from Middleware.utilities.config.text import parse_json
 from Middleware.utilities.conversations.discussion_folder import (
     COMPACTOR,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from Middleware.services.compactor_settings import CompactorSettings
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.compactor_settings import CompactorSettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.settings_file import declared_keys
 from Scripts import generated_files, key_tables
 

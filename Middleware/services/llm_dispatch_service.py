@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.request_context import first_time_told
-from Middleware.services import message_selection as selection
-from Middleware.services.answer_shape import AnswerShape
-from Middleware.services.tool_enforcement import ToolRound
+from Middleware.services.llm_calls import message_selection as selection
+from Middleware.services.llm_calls.answer_shape import AnswerShape
+from Middleware.services.llm_calls.tool_enforcement import ToolRound
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.config.keys.endpoint import ENDPOINT

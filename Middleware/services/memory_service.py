@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from Middleware.services.memory_search import VectorSearch, search_memories_fully
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.search_utils import CHUNK_BREAK

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from Middleware.api.app import create_app
-from Middleware.services.compactor_settings import load_compactor_settings
-from Middleware.services.memory_settings import load_memory_settings
+from Middleware.services.memory.compactor_settings import load_compactor_settings
+from Middleware.services.memory.memory_settings import load_memory_settings
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.files import duplicate_keys
 from Middleware.utilities.config.lookup import FoundFile

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Scripts import settings_reference
 
 

@@ -9,8 +9,8 @@ import pytest
 from Middleware.cli.discussions import catalog
 from Middleware.cli.discussions.reading import Reader
 from Middleware.common import instance_global_variables as instance
-from Middleware.services.discussion_keys import NO_KEYS, DiscussionKeys
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities import config_utils
 from Middleware.utilities.config import paths
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder

@@ -12,8 +12,15 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from Middleware.services.compactor_store import FOLDED_FILE, OLD_FILE, OLDEST_FILE
-from Middleware.services.memory_store import ANCHORS_FILE, BACKUP, MEMORIES_FILE, STATE_FILE, SUMMARY_FILE, TRACKER_FILE
+from Middleware.services.memory.compactor_store import FOLDED_FILE, OLD_FILE, OLDEST_FILE
+from Middleware.services.memory.memory_store import (
+    ANCHORS_FILE,
+    BACKUP,
+    MEMORIES_FILE,
+    STATE_FILE,
+    SUMMARY_FILE,
+    TRACKER_FILE,
+)
 from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils

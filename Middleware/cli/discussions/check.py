@@ -10,7 +10,7 @@ from Middleware.cli.discussions import searchable
 from Middleware.cli.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
 from Middleware.cli.discussions.reading import Reader, shape_name
 from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataError
-from Middleware.services.memory_store import (
+from Middleware.services.memory.memory_store import (
     BACKUP,
     CONDENSED_UP_TO,
     MEMORIES_FILE,

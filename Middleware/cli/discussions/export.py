@@ -12,7 +12,7 @@ from Middleware.cli.discussions import searchable
 from Middleware.cli.discussions.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredFile
 from Middleware.cli.discussions.reading import Reader
 from Middleware.exceptions import UnreadableDataError
-from Middleware.services.memory_store import BACKUP
+from Middleware.services.memory.memory_store import BACKUP
 from Middleware.utilities.conversations.discussion_folder import VECTOR_DATABASE
 from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
 

@@ -9,8 +9,8 @@ from Middleware.cli.discussions.catalog import StoredDiscussion
 from Middleware.cli.discussions.reading import Reader, looks_encrypted
 from Middleware.cli.discussions.searchable import Searchable, survey
 from Middleware.exceptions import DataKeyError, StoredDataError
-from Middleware.services.discussion_keys import NO_KEYS, DiscussionKeys
-from Middleware.services.memory_store import MEMORIES_FILE, STATE_FILE, SUMMARY_FILE
+from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
+from Middleware.services.memory.memory_store import MEMORIES_FILE, STATE_FILE, SUMMARY_FILE
 
 
 @dataclass(frozen=True)

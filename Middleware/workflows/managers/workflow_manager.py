@@ -11,8 +11,8 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.models.llm_call import Observer, current_site
 from Middleware.models.request_context import RequestContext, current_request
 from Middleware.services.cancellation_service import cancellation_service
-from Middleware.services.discussion_keys import discussion_keys
 from Middleware.services.llm_service import LlmHandlerService
+from Middleware.services.memory.discussion_keys import discussion_keys
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.workflows.events import Listeners, default_listeners

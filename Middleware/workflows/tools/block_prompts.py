@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from Middleware.models.llm_handler import LlmHandler
-from Middleware.services.direct_calls import answer_text, call_with_texts
+from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts
 from Middleware.utilities.conversations.discussion_id import remove_discussion_id_tag
 from Middleware.utilities.prompt_extraction_utils import filter_systems
 from Middleware.utilities.text_utils import restore_braces

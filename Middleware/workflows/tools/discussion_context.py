@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from Middleware.services.direct_calls import raise_if_cancelled
+from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 from Middleware.workflows.tools.image_describer import VisionNote

@@ -10,7 +10,13 @@ from datetime import datetime
 from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services.direct_calls import answer_text, raise_if_cancelled, run_together, text_to_keep, unstreamed
+from Middleware.services.llm_calls.direct_calls import (
+    answer_text,
+    raise_if_cancelled,
+    run_together,
+    text_to_keep,
+    unstreamed,
+)
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.vision_cache import RecentDescriptions, recent_descriptions
 from Middleware.utilities import config_utils

@@ -16,7 +16,7 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import current_request
-from Middleware.services.direct_calls import raise_if_cancelled
+from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_service import DEFAULT_MAX_TOKENS, LlmHandlerService
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import as_flag

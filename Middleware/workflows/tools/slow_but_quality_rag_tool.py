@@ -8,9 +8,9 @@ from typing import Any
 
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import first_time_told
-from Middleware.services.direct_calls import raise_if_cancelled, unstreamed
-from Middleware.services.memory_settings import MemorySettings, load_memory_settings
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.llm_calls.direct_calls import raise_if_cancelled, unstreamed
+from Middleware.services.memory.memory_settings import MemorySettings, load_memory_settings
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.conversations.discussion_files import Pair

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from Middleware.exceptions import ConfigSyntaxError
-from Middleware.services.compactor_settings import CompactorSettings
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.compactor_settings import CompactorSettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.config.declarations import by_name
 from Middleware.utilities.config.duplicates import duplicate_keys
 from Middleware.utilities.config.text import ForeignByte, decode, legacy_code_page, parse_text

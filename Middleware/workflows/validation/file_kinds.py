@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
-from Middleware.services.compactor_settings import CompactorSettings
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.compactor_settings import CompactorSettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.settings_file import declared_keys
 from Middleware.utilities.config.declarations import ConfigKey, by_name
 from Middleware.utilities.config.keys.api_type import API_TYPE_KEYS

@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from Middleware.services import compactor_settings, memory_settings
-from Middleware.services.compactor_settings import CompactorSettings
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory import compactor_settings, memory_settings
+from Middleware.services.memory.compactor_settings import CompactorSettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from Middleware.services.memory_search import HYBRID, KEYWORD, SEMANTIC
+from Middleware.services.memory.memory_search import HYBRID, KEYWORD, SEMANTIC
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.chat_summary import CURRENT_SUMMARY, LATEST_MEMORIES, PROMPTS
 from Middleware.workflows.validation.findings import Finding, quoted

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from Middleware.exceptions import ConfigurationError
-from Middleware.services.compactor_settings import CompactorSettings
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.compactor_settings import CompactorSettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.settings_file import declared_keys
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders

@@ -11,7 +11,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import request_scope
 from Middleware.services.llm_service import LlmHandlerService
-from Middleware.services.memory_settings import load_memory_settings
+from Middleware.services.memory.memory_settings import load_memory_settings
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools import slow_but_quality_rag_tool

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.services.compactor_settings import CompactorSettings
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.compactor_settings import CompactorSettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
 from Middleware.utilities.json_data import freeze
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from Middleware.services.compactor_settings import CompactorSettings
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.compactor_settings import CompactorSettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.text_utils import estimation_level_multiplier

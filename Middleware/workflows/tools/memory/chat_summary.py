@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Any
 
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
-from Middleware.services.direct_calls import answer_text, raise_if_cancelled, text_to_keep, unstreamed
+from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, unstreamed
 from Middleware.services.llm_dispatch_service import LLMDispatchService
+from Middleware.services.memory.memory_settings import USER_KEY, MemorySettings
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, memories_and_covered, unsummarized
-from Middleware.services.memory_settings import USER_KEY, MemorySettings
-from Middleware.services.memory_store import MemoryStore
 from Middleware.services.settings_file import read_settings
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_files import Pair

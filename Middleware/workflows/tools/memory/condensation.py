@@ -5,10 +5,10 @@ import logging
 from collections.abc import Sequence
 
 from Middleware.exceptions import DataKeyError
-from Middleware.services.direct_calls import raise_if_cancelled
+from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
+from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import place_among
-from Middleware.services.memory_settings import MemorySettings
-from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext

@@ -17,10 +17,10 @@ from functools import cached_property
 from Middleware.exceptions import BackendError, ConfigurationError, ConfigValueError, UnreadableDataError
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.llm_handler import LlmHandler
-from Middleware.services.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
-from Middleware.services.compactor_store import Boundary, CompactorState, CompactorStore, Folded
-from Middleware.services.direct_calls import answer_text, call_with_texts, raise_if_cancelled, text_to_keep
+from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts, raise_if_cancelled, text_to_keep
 from Middleware.services.llm_service import LlmHandlerService
+from Middleware.services.memory.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
+from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, Folded
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import COMPACTOR, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content

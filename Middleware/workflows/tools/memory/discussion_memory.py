@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, RECENT_MEMORIES
-from Middleware.services.memory_store import MemoryStore
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import CHAT_SUMMARY, FULL_MEMORY_FILE, MEMORY_FILE
 from Middleware.workflows.tools.discussion_context import folder_of

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from Middleware.exceptions import ConfigValueError, DataKeyError
-from Middleware.services.direct_calls import raise_if_cancelled
-from Middleware.services.memory_settings import MemorySettings
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
+from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from Middleware.exceptions import StoredDataError
-from Middleware.services.memory_store import ANCHORS_FILE
+from Middleware.services.memory.memory_store import ANCHORS_FILE
 from Middleware.utilities.conversations.discussion_files import read_json, write_json
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json

@@ -8,7 +8,7 @@ from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.llm_handler import LlmHandler
-from Middleware.services.direct_calls import raise_if_cancelled, text_to_keep
+from Middleware.services.llm_calls.direct_calls import raise_if_cancelled, text_to_keep
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import BlockPrompts, without_later_systems

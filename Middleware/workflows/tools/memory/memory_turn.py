@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from Middleware.exceptions import UnreadableDataError
-from Middleware.services.memory_settings import MemorySettings
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_files import if_readable
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.backend_errors import public_text
-from Middleware.services.direct_calls import raise_if_cancelled
-from Middleware.services.memory_settings import MemorySettings
-from Middleware.services.memory_store import STATE_FILE, MemoryStore
+from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
+from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext

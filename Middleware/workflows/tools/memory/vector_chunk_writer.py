@@ -20,8 +20,8 @@ from Middleware.exceptions import (
     StoredDataError,
 )
 from Middleware.llmapis.backend_errors import public_text
-from Middleware.services.embedding_service import PASSING_STATUSES, embed_new_rows
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed_new_rows
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage
 from Middleware.utilities.conversations.vector_memory import VectorMemories

@@ -11,7 +11,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.handlers.impl.memory_node_handler import MemoryNodeHandler

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.memory_settings import MemorySettings
+from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.settings_file import read_settings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext

@@ -14,7 +14,7 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendStatusError, ConfigValueError, EarlyTerminationException
 from Middleware.models.request_context import request_scope
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext

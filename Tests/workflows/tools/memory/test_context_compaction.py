@@ -16,8 +16,8 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, EarlyTerminationException, GateTimeoutError
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.compactor_settings import load_compactor_settings
-from Middleware.services.compactor_store import Boundary, CompactorState
+from Middleware.services.memory.compactor_settings import load_compactor_settings
+from Middleware.services.memory.compactor_store import Boundary, CompactorState
 from Middleware.utilities.conversations.discussion_folder import COMPACTOR, DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
@@ -575,7 +575,7 @@ def test_a_disk_that_takes_nothing(lab: CompactorLab, monkeypatch: pytest.Monkey
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device", "/secret/path")
 
-    monkeypatch.setattr("Middleware.services.compactor_store.write_chunks_with_hashes", full)
+    monkeypatch.setattr("Middleware.services.memory.compactor_store.write_chunks_with_hashes", full)
     assert lab.compact(chat(9)) == both() and lab.files == {}
     assert "No space left on device" in caplog.text and "/secret/path" not in caplog.text
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services import memory_search
-from Middleware.services.memory_search import VectorSearch, search_memories_fully
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.memory import memory_search
+from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import memory_errors, vector_chunk_writer

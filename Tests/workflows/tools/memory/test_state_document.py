@@ -11,7 +11,7 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.encryption_utils import cipher_for
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import state_document

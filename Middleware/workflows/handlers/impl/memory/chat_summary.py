@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, MemoryService, summary_lag
-from Middleware.services.memory_store import MemoryStore
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey

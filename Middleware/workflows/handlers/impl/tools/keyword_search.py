@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.search_utils import search_conversation, search_memories
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext

@@ -10,7 +10,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, UnreadableDataError
-from Middleware.services.compactor_store import Boundary, CompactorState, CompactorStore, Folded
+from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, Folded
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Tests.llmapis.lab import Lab

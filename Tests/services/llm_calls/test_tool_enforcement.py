@@ -13,9 +13,9 @@ import pytest
 from Middleware.exceptions import BackendStatusError, ClientError, ConfigValueError
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.llm_calls.tool_enforcement import ToolDemand
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.llm_service import LlmHandlerService
-from Middleware.services.tool_enforcement import ToolDemand
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.llmapis.lab import Lab

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.services.memory_settings import MemorySettings, load_memory_settings
+from Middleware.services.memory.memory_settings import MemorySettings, load_memory_settings
 from Tests.llmapis.lab import Lab
 
 

@@ -10,9 +10,9 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError
 from Middleware.models.request_context import RequestContext, request_scope, set_current_request
-from Middleware.services.compactor_store import CompactorStore
-from Middleware.services.discussion_keys import NO_KEYS, discussion_keys
-from Middleware.services.memory_store import MemoryStore
+from Middleware.services.memory.compactor_store import CompactorStore
+from Middleware.services.memory.discussion_keys import NO_KEYS, discussion_keys
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.services.vision_cache import VisionResponses
 from Middleware.utilities.conversations.discussion_files import pairs_as_json, read_json, write_json

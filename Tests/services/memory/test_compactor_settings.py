@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.services.compactor_settings import CompactorSettings, load_compactor_settings
+from Middleware.services.memory.compactor_settings import CompactorSettings, load_compactor_settings
 from Tests.llmapis.lab import Lab
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.api_types import CLAUDE_MESSAGES
 from Middleware.llmapis.handlers.base.structured_output import usable_field
-from Middleware.services.tool_enforcement import ToolDemand
+from Middleware.services.llm_calls.tool_enforcement import ToolDemand
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.text_utils import as_flag

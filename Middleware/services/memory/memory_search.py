@@ -16,7 +16,7 @@ from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.services.cancellation_service import cancellation_service
-from Middleware.services.embedding_service import EmbeddingService
+from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.conversations.vector_memory.keyword_query import split_query

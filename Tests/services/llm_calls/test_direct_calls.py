@@ -12,8 +12,8 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendConnectionError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, current_request, request_scope
-from Middleware.services import direct_calls
-from Middleware.services.direct_calls import answer_text, call_with_texts, raise_if_cancelled, run_together
+from Middleware.services.llm_calls import direct_calls
+from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts, raise_if_cancelled, run_together
 
 
 def test_results_keep_the_order_of_the_tasks() -> None:

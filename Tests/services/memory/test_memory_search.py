@@ -16,7 +16,7 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services import memory_search
+from Middleware.services.memory import memory_search
 from Middleware.services.memory_service import MemoryService
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories

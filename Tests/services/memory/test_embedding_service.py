@@ -12,7 +12,7 @@ import pytest
 
 from Middleware.exceptions import BackendError, ConfigurationError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services import embedding_service
+from Middleware.services.memory import embedding_service
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.vector_math_utils import blob_to_vector
