@@ -15,8 +15,8 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendConnectionError, BackendStatusError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.lock_database import CannotOpenDatabaseError
-from Middleware.utilities.conditions import ConditionSyntaxError
 from Middleware.utilities.config.text import parse_json
+from Middleware.workflows.handlers.impl.specialized.conditions import ConditionSyntaxError
 from Tests.llmapis.lab import Lab
 
 OWN, FOREIGN = "Middleware.some.module", "a.library"

@@ -14,7 +14,7 @@ from Middleware.services.memory.memory_settings import load_memory_settings
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.files import duplicate_keys
 from Middleware.utilities.config.lookup import FoundFile
-from Middleware.workflows.tools.mcp_server_file import load_server
+from Middleware.workflows.tools.mcp.server_file import load_server
 from Tests.llmapis.lab import LLAMA_CPP, Lab
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply
 

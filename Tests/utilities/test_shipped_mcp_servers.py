@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.workflows.tools.mcp_server_file import TRANSPORTS, load_server
+from Middleware.workflows.tools.mcp.server_file import TRANSPORTS, load_server
 from Tests.llmapis.lab import Lab
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "Public" / "Configs" / "MCPServers" / "_examples"

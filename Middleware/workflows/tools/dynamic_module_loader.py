@@ -28,7 +28,7 @@ from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.config_utils import get_project_root_directory_path
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active, sensitive_log
-from Middleware.workflows.tools.script_thread import ScriptThread
+from Middleware.workflows.tools.scripts.thread import ScriptThread
 
 logger = logging.getLogger(__name__)
 

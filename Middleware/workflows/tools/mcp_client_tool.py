@@ -8,8 +8,8 @@ from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.request_context import current_request
-from Middleware.workflows.tools.mcp_server_file import MCPToolCallError, load_server
-from Middleware.workflows.tools.mcp_sessions import Action, McpSessions, SessionError, SessionTimeout
+from Middleware.workflows.tools.mcp.server_file import MCPToolCallError, load_server
+from Middleware.workflows.tools.mcp.sessions import Action, McpSessions, SessionError, SessionTimeout
 
 __all__ = ["DEFAULT_TIMEOUT_SECONDS", "MCPClient", "MCPToolCallError", "check_timeout"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from Middleware.utilities.text_utils import as_flag
-from Middleware.workflows.tools.curl_options import Argument, may_name_file, read_arguments
+from Middleware.workflows.tools.curl.options import Argument, may_name_file, read_arguments
 from Middleware.workflows.validation.findings import Finding, child
 from Middleware.workflows.validation.lookups import Lookups
 from Middleware.workflows.validation.node_view import NodeView

@@ -16,9 +16,9 @@ from Middleware.utilities.config.files import read_object
 from Middleware.utilities.config.lookup import FoundFile
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
-from Middleware.utilities.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
 from Middleware.utilities.files.path_utils import is_flat_name, split_name
 from Middleware.workflows.tools.dynamic_module_loader import is_script_name
+from Middleware.workflows.tools.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
 from Middleware.workflows.validation.folders import folder_exists, folders_in, path_of
 from Middleware.workflows.validation.key_checks import meant_key
 from Middleware.workflows.validation.names import nearest

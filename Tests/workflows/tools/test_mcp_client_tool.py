@@ -19,9 +19,9 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools import mcp_client_tool
+from Middleware.workflows.tools.mcp.server_file import load_server
+from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
-from Middleware.workflows.tools.mcp_server_file import load_server
-from Middleware.workflows.tools.mcp_sessions import McpSessions
 from Tests.llmapis.lab import Lab
 from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.tools.mcp_lab import HttpServer, ends, is_running, plain_file, python_file, sdk_file
@@ -273,7 +273,7 @@ def test_an_idle_server_is_ended(lab: Lab) -> None:
 
 
 def test_idle_time_and_the_shared_sessions() -> None:
-    from Middleware.workflows.tools import mcp_sessions
+    from Middleware.workflows.tools.mcp import sessions as mcp_sessions
     assert mcp_sessions.IDLE_SECONDS == 300
     assert MCPClient()._sessions is MCPClient()._sessions is mcp_client_tool._SESSIONS
 

@@ -12,10 +12,10 @@ from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.curl_checks import address_problem, has_option, injection_problem
-from Middleware.workflows.tools.curl_options import without_last_breaks
-from Middleware.workflows.tools.curl_tool import CurlError, CurlExitError, CurlResult, run_curl
-from Middleware.workflows.tools.web_interruptible import DeadlineError, run_interruptible
+from Middleware.workflows.tools.curl.checks import address_problem, has_option, injection_problem
+from Middleware.workflows.tools.curl.options import without_last_breaks
+from Middleware.workflows.tools.curl.tool import CurlError, CurlExitError, CurlResult, run_curl
+from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
 
 logger = logging.getLogger(__name__)
 

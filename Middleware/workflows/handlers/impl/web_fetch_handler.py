@@ -13,12 +13,12 @@ from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.web_connection import tls_settings
-from Middleware.workflows.tools.web_errors import WebFetchError, WebFetchTimeoutError
-from Middleware.workflows.tools.web_fetch_tool import fetch
-from Middleware.workflows.tools.web_interruptible import DeadlineError, run_interruptible
-from Middleware.workflows.tools.web_output import OUTPUT_FORMATS, Stopped, render_failure, render_response
-from Middleware.workflows.tools.web_request import WebRequest
+from Middleware.workflows.tools.web.connection import tls_settings
+from Middleware.workflows.tools.web.errors import WebFetchError, WebFetchTimeoutError
+from Middleware.workflows.tools.web.fetch import fetch
+from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
+from Middleware.workflows.tools.web.output import OUTPUT_FORMATS, Stopped, render_failure, render_response
+from Middleware.workflows.tools.web.request import WebRequest
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from Middleware.workflows.handlers.impl.mcp_tool_call_handler import MCPToolCall
 from Middleware.workflows.handlers.impl.tools.python_module import PythonModuleHandler
 from Middleware.workflows.managers import workflow_manager
 from Middleware.workflows.tools import mcp_client_tool
+from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPToolCallError
-from Middleware.workflows.tools.mcp_sessions import McpSessions
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, static
 from Tests.workflows.tools.mcp_lab import plain_file

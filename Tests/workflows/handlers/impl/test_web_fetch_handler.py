@@ -17,7 +17,8 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.utilities import address_guard
 from Middleware.workflows.handlers.impl.web_fetch_handler import WebFetchHandler
-from Middleware.workflows.tools import web_connection, web_fetch_tool
+from Middleware.workflows.tools.web import connection as web_connection
+from Middleware.workflows.tools.web import fetch as web_fetch_tool
 from Tests.corpora import cases
 from Tests.stub_backend import AFTER_PIECES, BEFORE_STATUS, RecordedRequest, Reply, StubBackend
 from Tests.workflows.engine_lab import EngineLab, start, static, user

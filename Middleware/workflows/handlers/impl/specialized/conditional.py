@@ -4,8 +4,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from Middleware.utilities.conditions import evaluate_condition
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.impl.specialized.conditions import evaluate_condition
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.paths import get_root_public_directory
-from Middleware.utilities.file_containment import contained_path
 from Middleware.utilities.file_utils import CUSTOM_FILE_MODES, load_custom_file, resolve_file_path, save_custom_file
 from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.specialized.counts import is_count, resolved_count
 from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.file_containment import contained_path
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NoReturn
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.services.chunk_cursor import ChunkCursor
-from Middleware.utilities.file_containment import contained_path
 from Middleware.utilities.file_utils import load_custom_file, resolve_file_path
 from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
@@ -24,6 +23,7 @@ from Middleware.workflows.handlers.impl.sub_workflow.children import (
 )
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 from Middleware.workflows.tools.discussion_context import raw_messages
+from Middleware.workflows.tools.file_containment import contained_path
 
 _ID = re.compile(r"[A-Za-z0-9_.-]+")
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from Middleware.exceptions import BackendError
-from Middleware.workflows.tools.web_request import WebResponse
+from Middleware.workflows.tools.web.request import WebResponse
 
 
 class WebFetchError(BackendError):

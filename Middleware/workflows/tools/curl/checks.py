@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from Middleware.utilities.address_guard import check_url_allowed
-from Middleware.workflows.tools.curl_options import (
+from Middleware.workflows.tools.curl.options import (
     URL,
     Argument,
     brings_break,
@@ -13,7 +13,7 @@ from Middleware.workflows.tools.curl_options import (
     read_arguments,
     touches_files_or_protocols,
 )
-from Middleware.workflows.tools.curl_schemes import brings_scheme_to_data, brings_scheme_to_url
+from Middleware.workflows.tools.curl.schemes import brings_scheme_to_data, brings_scheme_to_url
 
 
 def injection_problem(raw: Sequence[str], filled: Sequence[str], block_options: bool,

@@ -13,9 +13,9 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.request_context import request_scope
-from Middleware.utilities import file_containment
-from Middleware.utilities.file_containment import allowed_directories, contained_path, real_path_within
 from Middleware.utilities.files import path_utils
+from Middleware.workflows.tools import file_containment
+from Middleware.workflows.tools.file_containment import allowed_directories, contained_path, real_path_within
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab
 

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from Middleware.workflows.tools.curl_checks import address_problem, has_option, injection_problem
-from Middleware.workflows.tools.curl_options import (
+from Middleware.workflows.tools.curl.checks import address_problem, has_option, injection_problem
+from Middleware.workflows.tools.curl.options import (
     _LETTERS_WITH_VALUE,
     _WITH_VALUE,
     URL,

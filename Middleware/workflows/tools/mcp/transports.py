@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from Middleware.common.constants import VERSION
-from Middleware.workflows.tools.mcp_server_file import McpServer, MCPToolCallError
+from Middleware.workflows.tools.mcp.server_file import McpServer, MCPToolCallError
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.utilities.sensitive_logging_utils import REDACTED, is_encryption_active
-from Middleware.workflows.tools.script_processes import ScriptProcesses, running_scripts
+from Middleware.workflows.tools.scripts.processes import ScriptProcesses, running_scripts
 
 logger = logging.getLogger(__name__)
 

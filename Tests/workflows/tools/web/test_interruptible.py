@@ -10,7 +10,7 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.transport_connect import StopSwitch
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, current_request, request_scope
-from Middleware.workflows.tools.web_interruptible import DeadlineError, run_interruptible
+from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
 
 
 def fail(_: StopSwitch) -> None:

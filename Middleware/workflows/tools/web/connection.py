@@ -23,8 +23,8 @@ from urllib3.util import Url, make_headers, parse_url
 from urllib3.util.connection import create_connection
 
 from Middleware.llmapis.transport_pool import is_loopback
-from Middleware.workflows.tools.web_errors import WebFetchError
-from Middleware.workflows.tools.web_request import WebRequest
+from Middleware.workflows.tools.web.errors import WebFetchError
+from Middleware.workflows.tools.web.request import WebRequest
 
 _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
 _DEFAULT_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from Middleware.utilities.html_text import visible_text
-from Middleware.workflows.tools.web_errors import ResponseTooLargeError, WebFetchError
-from Middleware.workflows.tools.web_request import WebResponse
+from Middleware.workflows.tools.web.errors import ResponseTooLargeError, WebFetchError
+from Middleware.workflows.tools.web.html_text import visible_text
+from Middleware.workflows.tools.web.request import WebResponse
 
 OUTPUT_FORMATS = ("text", "json", "full", "html-stripped")
 

@@ -17,8 +17,8 @@ from Middleware.llmapis.transport_pool import Connection
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.address_guard import judge_url
 from Middleware.utilities.sensitive_logging_utils import mask_url, sensitive_log
-from Middleware.workflows.tools.web_connection import Way, find_way
-from Middleware.workflows.tools.web_errors import (
+from Middleware.workflows.tools.web.connection import Way, find_way
+from Middleware.workflows.tools.web.errors import (
     ResponseTooLargeError,
     WebFetchBlockedError,
     WebFetchConnectionError,
@@ -27,8 +27,8 @@ from Middleware.workflows.tools.web_errors import (
     WebFetchTimeoutError,
     WebFetchUrlError,
 )
-from Middleware.workflows.tools.web_interruptible import DeadlineError, run_interruptible
-from Middleware.workflows.tools.web_request import (
+from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
+from Middleware.workflows.tools.web.request import (
     WebRequest,
     WebResponse,
     basic_authorization,

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from Middleware.utilities.conditions import ConditionSyntaxError, evaluate_condition, parse_condition
+from Middleware.workflows.handlers.impl.specialized.conditions import (
+    ConditionSyntaxError,
+    evaluate_condition,
+    parse_condition,
+)
 
 
 @pytest.mark.parametrize("text", [

@@ -13,10 +13,10 @@ from typing import Any
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
-from Middleware.workflows.tools.mcp_causes import describe, is_refused_connection
-from Middleware.workflows.tools.mcp_processes import ServerProcesses, started_loop
-from Middleware.workflows.tools.mcp_server_file import McpServer
-from Middleware.workflows.tools.mcp_transports import ErrorOutput, load_sdk, open_client
+from Middleware.workflows.tools.mcp.causes import describe, is_refused_connection
+from Middleware.workflows.tools.mcp.processes import ServerProcesses, started_loop
+from Middleware.workflows.tools.mcp.server_file import McpServer
+from Middleware.workflows.tools.mcp.transports import ErrorOutput, load_sdk, open_client
 
 logger = logging.getLogger(__name__)
 

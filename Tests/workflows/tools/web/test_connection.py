@@ -17,11 +17,11 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.workflows.tools import web_connection
-from Middleware.workflows.tools.web_connection import tls_settings
-from Middleware.workflows.tools.web_errors import WebFetchConnectionError
-from Middleware.workflows.tools.web_fetch_tool import fetch
-from Middleware.workflows.tools.web_request import WebRequest
+from Middleware.workflows.tools.web import connection as web_connection
+from Middleware.workflows.tools.web.connection import tls_settings
+from Middleware.workflows.tools.web.errors import WebFetchConnectionError
+from Middleware.workflows.tools.web.fetch import fetch
+from Middleware.workflows.tools.web.request import WebRequest
 from Tests.stub_backend import Reply, StubBackend
 
 OK = b'{"ok": true}'

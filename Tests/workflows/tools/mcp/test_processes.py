@@ -12,8 +12,8 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
-from Middleware.workflows.tools.mcp_sessions import McpSessions
 from Tests.llmapis.lab import Lab
 from Tests.workflows.tools.mcp_lab import PLAIN, ends, plain_file, python_file
 
