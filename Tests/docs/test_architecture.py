@@ -1,4 +1,4 @@
-"""The page about the architecture names rooms and things that exist."""
+"""The pages about the architecture and the glossary name modules and classes that exist."""
 from __future__ import annotations
 
 import re
@@ -13,7 +13,8 @@ PAGE = all_pages()["Docs/Developer/architecture.md"]
 FLOORS = ("cli", "api", "workflows", "services", "llmapis", "utilities", "models", "exceptions", "common")
 _FILE = re.compile(r"[\w./-]+\.py|[\w.]+(?:/[\w.-]+)+/?")
 _NAME = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[a-z]+(?:_[a-z]+)+")
-FILES = sorted({code.text for code in PAGE.codes if _FILE.fullmatch(code.text)})
+GLOSSARY = all_pages()["Docs/Developer/glossary.md"]
+FILES = sorted({code.text for code in (*PAGE.codes, *GLOSSARY.codes) if _FILE.fullmatch(code.text)})
 NAMES = sorted({code.text for code in PAGE.codes if _NAME.fullmatch(code.text)})
 
 
