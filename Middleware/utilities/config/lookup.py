@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
 from Middleware.utilities.config.store import REVALIDATE_SECONDS, ConfigStore
+from Middleware.utilities.once import BoundedCache, Once
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,9 @@ class ConfigLookup:
 
     def __init__(self, store: ConfigStore) -> None:
         self.store = store
-        self._known: dict[tuple[str, tuple[Candidate, ...]], tuple[float, FoundFile | None]] = {}
-        self._warned: dict[tuple[str, str], None] = {}
+        self._known: BoundedCache[tuple[str, tuple[Candidate, ...]], tuple[float, FoundFile | None]] = BoundedCache(
+            MAX_REMEMBERED)
+        self._warned: Once[tuple[str, str]] = Once(MAX_REMEMBERED)
 
     def clear(self) -> None:
         self._known.clear()
@@ -50,7 +52,7 @@ class ConfigLookup:
     @property
     def other_spellings(self) -> list[tuple[str, str]]:
         """Each folder and file that was asked for in another case, as asked for and as it is spelled."""
-        return list(self._warned)
+        return self._warned.keys()
 
     def find(self, root: str, candidates: tuple[Candidate, ...]) -> FoundFile | None:
         """The file meant by the first candidate that has one. The last part of each is a name without ``.json``.
@@ -65,9 +67,7 @@ class ConfigLookup:
         found = search.find(candidates)
         if found is not None:
             self._warn_about_case(found, candidates)
-        if len(self._known) >= MAX_REMEMBERED:
-            self._known.clear()
-        self._known[key] = (search.oldest, found)
+        self._known.put(key, (search.oldest, found))
         return found
 
     def require(self, root: str, candidates: tuple[Candidate, ...], kind: str, name: str) -> FoundFile:
@@ -105,8 +105,7 @@ class ConfigLookup:
             return
         meant = next((path for path in wanted if path.casefold() == found.display.casefold()), wanted[0])
         for names in _differences(meant, found.display):
-            if names not in self._warned:
-                self._warned[names] = None
+            if self._warned.first(names):
                 logger.warning("There is no %s; %s is used, whose spelling differs in upper and lower case.", *names)
 
 

@@ -22,6 +22,7 @@ from Middleware.utilities.config.keys.current_user import CURRENT_USER
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.lookup import Candidate, FoundFile
 from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
 
@@ -41,21 +42,8 @@ class UserSnapshot:
     settings: Mapping[str, Any]
 
 
-class WarnedSettings:
-    """Bad values that were complained about, so that each is logged once per process."""
-
-    def __init__(self) -> None:
-        self._known: set[tuple[str, str, str]] = set()
-
-    def warn(self, user: str, key: str, value: object, default: object) -> None:
-        mark = (user, key, repr(value)[:100])
-        if mark not in self._known:
-            self._known.add(mark)
-            logger.warning("%s: %s is %s, which cannot be used; %r is used instead.",
-                           user_display_path(user), key, mark[2], default)
-
-
-_WARNED = WarnedSettings()
+# The unusable values that were reported: user, key and value.
+_reported: Once[tuple[str, str, str]] = Once()
 
 
 def configured_users() -> list[str]:
@@ -169,7 +157,7 @@ def flag_in(settings: Mapping[str, Any], key: str, user: str) -> bool:
         return True
     if text in _FALSE_TEXTS:
         return False
-    _WARNED.warn(user, key, value, default)
+    _warn(user, key, value, default)
     return default
 
 
@@ -191,9 +179,17 @@ def int_in(settings: Mapping[str, Any], key: str, user: str) -> int:
         if declared.most is not None and not (declared.least or 0) <= number <= declared.most:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
-        _WARNED.warn(user, key, value, default)
+        _warn(user, key, value, default)
         return default
     return number if declared.least is None else max(number, int(declared.least))
+
+
+def _warn(user: str, key: str, value: object, default: object) -> None:
+    """Log an unusable value, once per process."""
+    shown = repr(value)[:100]
+    if _reported.first((user, key, shown)):
+        logger.warning("%s: %s is %s, which cannot be used; %r is used instead.",
+                       user_display_path(user), key, shown, default)
 
 
 def user_setting(key: str) -> Any:
@@ -263,7 +259,7 @@ def categorization_workflow_name() -> str:
     key = USER["categorizationWorkflow"].name
     name = user_name_setting(key, "")
     if not name:
-        _WARNED.warn(current_snapshot().name, key, user_settings().get(key), DEFAULT_WORKFLOW)
+        _warn(current_snapshot().name, key, user_settings().get(key), DEFAULT_WORKFLOW)
     return name or DEFAULT_WORKFLOW
 
 
