@@ -31,12 +31,12 @@ from Middleware.services.memory.discussion_keys import ENCRYPT_KEY  # noqa: E402
 from Middleware.utilities import config_utils  # noqa: E402
 from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER  # noqa: E402
 from Middleware.utilities.files.file_access import move_patiently  # noqa: E402
-from Scripts import rekey_journal  # noqa: E402
 from Scripts.memory_tool_output import complain, make_utf8, say  # noqa: E402
-from Scripts.rekey_folder import Result, change_all, stored_files  # noqa: E402
-from Scripts.rekey_journal import Journal, OtherOperationError  # noqa: E402
-from Scripts.rekey_keys import KeyChange  # noqa: E402
-from Scripts.rekey_places import Places, tell_of_others  # noqa: E402
+from Scripts.rekey import journal as rekey_journal  # noqa: E402
+from Scripts.rekey.folder import Result, change_all, stored_files  # noqa: E402
+from Scripts.rekey.journal import Journal, OtherOperationError  # noqa: E402
+from Scripts.rekey.keys import KeyChange  # noqa: E402
+from Scripts.rekey.places import Places, tell_of_others  # noqa: E402
 
 OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
 BACKUP_SUFFIX, UNFINISHED = "_backup", ".unfinished"

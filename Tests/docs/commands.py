@@ -51,10 +51,16 @@ def uses(page: Page) -> Iterator[Use]:
 
 
 def _use(match: re.Match[str], line: int) -> Iterator[Use]:
-    name = match["path"] or match["module"].replace(".", "/") + ".py"
+    name = match["path"] or _module_file(match["module"])
     name = name.replace("\\", "/")
     if "/" in name or name in LAUNCHERS:
         yield Use(line, name, tuple(match["rest"].split()))
+
+
+def _module_file(module: str) -> str:
+    """The file that ``python -m`` runs: the module's own, or that of a package."""
+    path = module.replace(".", "/")
+    return f"{path}/__main__.py" if (PROJECT / path / "__main__.py").is_file() else f"{path}.py"
 
 
 def problems(page: Page) -> list[str]:

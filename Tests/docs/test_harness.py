@@ -270,7 +270,7 @@ def test_dead_links(links: Links) -> None:
     ("Use `python run_waitress.py --listn`.", "1: run_waitress.py has no option --listn"),
     ("```\nvenv/bin/python Scripts/memory_tol.py list\n```", "2: there is no program Scripts/memory_tol.py"),
     ("`python -m Scripts.node_refrence`", "1: there is no program Scripts/node_refrence.py"),
-    ("`python -m Scripts.node_reference --chek`", "1: Scripts/node_reference.py has no option --chek"),
+    ("`python -m Scripts.generate --chek`", "1: Scripts/generate/__main__.py has no option --chek"),
     ("```\npython server.py \\\n  --User me \\\n  --nothing\n```", "2: server.py has no option --nothing"),
     ("The flag `--lisen ADDRESS`.", "1: --lisen is probably meant to be --listen")])
 def test_wrong_command_lines(text: str, told: str) -> None:

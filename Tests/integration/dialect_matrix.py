@@ -1,7 +1,7 @@
 """What survives between every client dialect and every back-end dialect, observed through one real server.
 
 ``observe`` runs the requests; ``LOSSES`` says what is lost or changed, and why; everything else must arrive as the
-back-end said it. ``Scripts/dialect_table.py`` writes the user's table from the same observation.
+back-end said it. ``python -m Scripts.generate`` writes the user's table from the same observation.
 """
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from Scripts import dialect_table
+from Scripts.generate import dialect_table, generated_files
 from Tests.integration.client_dialects import FRONTS, TOOLS
 from Tests.integration.dialect_matrix import (
     BACKS,
@@ -167,7 +167,7 @@ def test_what_is_sent(observed: Observation, pair: Pair) -> None:
 
 # -- the table for users -------------------------------------------------------------------------------------------
 def test_document_is_current(observed: Observation) -> None:
-    """``Scripts/dialect_table.py`` writes it anew."""
+    """``python -m Scripts.generate`` writes it."""
     assert dialect_table.DOCUMENT.read_text(encoding="utf-8") == dialect_table.document(observed)
 
 
@@ -178,12 +178,11 @@ def test_document_shows_what_was_observed(observed: Observation) -> None:
     assert dialect_table.document(Observation(changed)) != dialect_table.document(observed)
 
 
-def test_check_compares_with_the_file(observed: Observation, monkeypatch: pytest.MonkeyPatch, tmp_path: Any,
-                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_generator_compares_with_the_file(observed: Observation, monkeypatch: pytest.MonkeyPatch,
+                                              tmp_path: Any) -> None:
     monkeypatch.setattr(dialect_table, "observe", lambda: observed)
     monkeypatch.setattr(dialect_table, "DOCUMENT", tmp_path / "dialects.md")
-    assert dialect_table.main(["--check"]) == 1
-    assert dialect_table.main([]) == 0
-    assert dialect_table.main(["--check"]) == 0
+    assert generated_files.write_or_check(dialect_table.files(), check=True) == 1
+    assert generated_files.write_or_check(dialect_table.files(), check=False) == 0
+    assert generated_files.write_or_check(dialect_table.files(), check=True) == 0
     assert len(dialect_table.DOCUMENT.read_text(encoding="utf-8").split("\n| ")) == len(FRONTS) * len(BACKS) + 2
-    assert "is current" in capsys.readouterr().out

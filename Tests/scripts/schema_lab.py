@@ -9,7 +9,7 @@ from jsonschema_specifications import REGISTRY
 from referencing import Registry, Resource
 
 from Middleware.workflows.validation.file_kinds import kind_of
-from Scripts import config_schemas, generated_files
+from Scripts.generate import config_schemas, generated_files
 
 CONFIGS = generated_files.ROOT / "Public" / "Configs"
 

@@ -13,7 +13,7 @@ from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS
 from Middleware.workflows.managers.workflow_manager import build_registry
 from Middleware.workflows.validation.file_kinds import KINDS
-from Scripts import config_schemas, generated_files, schema_values
+from Scripts.generate import config_schemas, generated_files, schema_values
 from Tests.scripts.schema_lab import CONFIGS, mistakes, schema_of, schemas, shipped_files
 
 REGISTRY = build_registry()
@@ -22,7 +22,7 @@ REGISTRY = build_registry()
 # -- generated files ---------------------------------------------------------------------------------------------------
 
 def test_all_files_are_current() -> None:
-    assert generated_files.stale_files(config_schemas.files()) == [], "run: python -m Scripts.config_schemas"
+    assert generated_files.stale_files(config_schemas.files()) == [], "run: python -m Scripts.generate"
 
 
 def test_there_are_no_other_schemas() -> None:
@@ -114,10 +114,10 @@ def test_the_command_writes_and_checks(tmp_path: Path, monkeypatch: pytest.Monke
                                        capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(config_schemas, "ROOT", tmp_path)
     monkeypatch.setattr(config_schemas, "FOLDER", tmp_path / "Public" / "Schemas")
-    assert config_schemas.main(["--check"]) == 1
+    assert generated_files.write_or_check(config_schemas.files(), check=True) == 1
     assert "user.schema.json" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
-    assert config_schemas.main([]) == 0
-    assert config_schemas.main(["--check"]) == 0
+    assert generated_files.write_or_check(config_schemas.files(), check=False) == 0
+    assert generated_files.write_or_check(config_schemas.files(), check=True) == 0
     written = (tmp_path / "Public" / "Schemas" / "user.schema.json").read_bytes()
     assert written == (generated_files.ROOT / "Public" / "Schemas" / "user.schema.json").read_bytes()
     assert b"\r" not in written and written.endswith(b"}\n")

@@ -10,8 +10,8 @@ import pytest
 
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.validation.file_kinds import KINDS
-from Scripts import configuration_reference, generated_files
-from Scripts.reference_texts import TEXTS
+from Scripts.generate import configuration_reference, generated_files
+from Scripts.generate.reference_texts import TEXTS
 from Tests.scripts.schema_lab import mistakes
 
 PAGE = configuration_reference.render()
@@ -31,7 +31,7 @@ def all_keys(keys: tuple[ConfigKey, ...]) -> Iterator[ConfigKey]:
 
 def test_the_page_is_current() -> None:
     assert generated_files.stale_files({configuration_reference.PATH: PAGE}) == [], \
-        "run: python -m Scripts.configuration_reference"
+        "run: python -m Scripts.generate"
 
 
 def test_every_kind_has_a_section() -> None:
@@ -78,10 +78,7 @@ def test_rows_say_type_default_and_values(section_name: str, row: str) -> None:
 def test_the_command_writes_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "page.md"
     monkeypatch.setattr(configuration_reference, "PATH", path)
-    monkeypatch.setattr("sys.argv", ["configuration_reference", "--check"])
-    assert configuration_reference.main() == 1 and not path.exists()
-    monkeypatch.setattr("sys.argv", ["configuration_reference"])
-    assert configuration_reference.main() == 0
+    assert generated_files.write_or_check(configuration_reference.files(), check=True) == 1 and not path.exists()
+    assert generated_files.write_or_check(configuration_reference.files(), check=False) == 0
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))  # as a checkout may have it
-    monkeypatch.setattr("sys.argv", ["configuration_reference", "--check"])
-    assert configuration_reference.main() == 0
+    assert generated_files.write_or_check(configuration_reference.files(), check=True) == 0

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from Middleware.workflows.validation.file_kinds import KINDS
-from Scripts import config_schemas, generated_files
+from Scripts import config_schemas as command
+from Scripts.generate import config_schemas, generated_files
 from Tests.scripts.schema_lab import schema_of, shipped_files
 
 
@@ -52,7 +53,7 @@ def test_a_configuration_elsewhere_is_set_up(tmp_path: Path, folder: str, patter
     settings.parent.mkdir()
     settings.write_text('{\n    // mine\n    "editor.tabSize": 3\n}\n', encoding="utf-8")
     for _ in range(2):
-        assert config_schemas.main(["--vscode", str(tmp_path)]) == 0
+        assert command.main(["--vscode", str(tmp_path)]) == 0
     text = settings.read_text(encoding="utf-8")
     assert text.endswith('    // mine\n    "editor.tabSize": 3\n}\n')
     entries = json.loads(text.replace("// mine", ""))["json.schemas"]
@@ -68,7 +69,7 @@ def test_a_folder_without_settings_gets_them(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_configuration_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert config_schemas.main(["--vscode", str(tmp_path)]) == 1
+    assert command.main(["--vscode", str(tmp_path)]) == 1
     assert "holds no configuration" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -80,6 +81,6 @@ def test_settings_that_cannot_be_understood_stay(tmp_path: Path, capsys: pytest.
     settings = tmp_path / ".vscode" / "settings.json"
     settings.parent.mkdir()
     settings.write_bytes(content)
-    assert config_schemas.main(["--vscode", str(tmp_path)]) == 1
+    assert command.main(["--vscode", str(tmp_path)]) == 1
     assert "settings.json" in capsys.readouterr().err
     assert settings.read_bytes() == content

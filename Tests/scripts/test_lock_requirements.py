@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from Scripts.lock_requirements import LOCKS
+from Scripts.generate.lock_requirements import LOCKS
 
 ROOT = Path(__file__).resolve().parents[2]
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
@@ -26,7 +26,7 @@ def entries(file: str) -> list[str]:
 @pytest.mark.parametrize(("source", "lock"), LOCKS)
 def test_each_requirement_is_locked_at_its_version(source: str, lock: str) -> None:
     wanted, locked = pins(source), pins(lock)
-    assert wanted and {name: locked.get(name) for name in wanted} == wanted, "run Scripts/lock_requirements.py"
+    assert wanted and {name: locked.get(name) for name in wanted} == wanted, "run Scripts/generate/lock_requirements.py"
 
 
 def test_tests_run_with_the_versions_that_users_install() -> None:

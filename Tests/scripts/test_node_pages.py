@@ -10,7 +10,7 @@ import pytest
 
 from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.workflows.managers.workflow_manager import build_registry
-from Scripts import node_reference
+from Scripts.generate import node_reference
 from Tests.docs.blocks import Block, blocks, judged
 from Tests.docs.markdown import Page, read
 from Tests.integration.launcher import PROJECT

@@ -2,15 +2,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.workflows.managers.workflow_manager import build_registry
-from Scripts import generated_files, node_reference
-from Scripts.node_groups import GROUPS
+from Scripts.generate import __main__ as generate
+from Scripts.generate import generated_files, node_reference
+from Scripts.generate.node_groups import GROUPS
 
+Command = Callable[..., int]
 REGISTRY = build_registry()
 INDEX = node_reference.index()
 WRITTEN = node_reference.files(node_reference.PAGES)
@@ -23,9 +26,17 @@ def pages(tmp_path: Path) -> Path:
     return tmp_path / "nodes"
 
 
+@pytest.fixture
+def command(pages: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """``python -m Scripts.generate`` for that folder only."""
+    monkeypatch.setattr(node_reference, "PAGES", pages)
+    monkeypatch.setattr(generate, "files", lambda: node_reference.files(pages))
+    return lambda *words: generate.main(words)
+
+
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
 def test_a_page_is_current(path: Path) -> None:
-    assert generated_files.stale_files({path: WRITTEN[path]}) == [], "run: python -m Scripts.node_reference"
+    assert generated_files.stale_files({path: WRITTEN[path]}) == [], "run: python -m Scripts.generate"
 
 
 def test_there_is_no_page_for_an_unknown_type() -> None:
@@ -62,25 +73,26 @@ def test_a_page_keeps_what_stands_around_its_table(pages: Path) -> None:
     assert node_reference.files(pages)[page] == before.replace(node_reference.END, f"{node_reference.END} More.")
 
 
-def test_the_check_names_stale_missing_and_strange_pages(pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_check_names_stale_missing_and_strange_pages(command: Command, pages: Path,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
     (pages / "Standard.md").unlink()
     (pages / "Stendard.md").write_text("# Stendard\n", encoding="utf-8")
     stale = pages / "Conditional.md"
     stale.write_text(stale.read_text(encoding="utf-8").replace("`condition`", "`conditions`"), encoding="utf-8")
-    assert node_reference.main(["--check"], pages) == 1
+    assert command("--check") == 1
     assert capsys.readouterr().err.splitlines() == [
         f"missing: {pages / 'Standard.md'}", f"not current: {stale}",
         f"no node type of this name: {pages / 'Stendard.md'} (did you mean Standard?)"]
     assert not (pages / "Standard.md").exists()
 
 
-def test_pages_are_written_and_strange_ones_left_alone(pages: Path) -> None:
+def test_pages_are_written_and_strange_ones_left_alone(command: Command, pages: Path) -> None:
     (pages / "Standard.md").unlink()
     (pages / "Foreign.md").write_text("# Foreign\n", encoding="utf-8")
-    assert node_reference.main([], pages) == 1
+    assert command() == 1
     assert (pages / "Standard.md").exists() and (pages / "Foreign.md").exists()
     (pages / "Foreign.md").unlink()
-    assert node_reference.main(["--check"], pages) == 0
+    assert command("--check") == 0
 
 
 def test_a_page_without_a_place_for_the_table_is_named(pages: Path) -> None:

@@ -21,7 +21,9 @@ from Middleware.utilities.command_lines import script_command
 from Middleware.utilities.conversations.discussion_folder import SHORT
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.files.file_access import process_lock
-from Scripts import rekey_encrypted_files, rekey_folder, rekey_journal
+from Scripts import rekey_encrypted_files
+from Scripts.rekey import folder as rekey_folder
+from Scripts.rekey import journal as rekey_journal
 from Tests.scripts.rekey_lab import CONTENT, NEW, OLD, SECRET, USER, RekeyLab, cipher_of
 
 SCRIPTS = Path(rekey_encrypted_files.__file__).parent

@@ -2,19 +2,18 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from Middleware.services.memory.memory_settings import MemorySettings
-from Scripts import settings_reference
+from Scripts.generate import generated_files, settings_reference
 
 
 def test_the_tables_are_current() -> None:
     page = settings_reference.PATH.read_text(encoding="utf-8")
-    assert page == settings_reference.render(page), "run: python -m Scripts.settings_reference"
+    assert page == settings_reference.render(page), "run: python -m Scripts.generate"
 
 
 @pytest.mark.parametrize("settings", settings_reference.SETTINGS.values())
@@ -43,15 +42,12 @@ def test_an_old_table_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     page.write_text("".join(f"before\n<!-- {name} -->\n| old |\n<!-- end of {name} -->\nafter\n"
                             for name in settings_reference.SETTINGS), encoding="utf-8")
     monkeypatch.setattr(settings_reference, "PATH", page)
-    monkeypatch.setattr(sys, "argv", ["settings_reference", "--check"])
-    assert settings_reference.main() == 1
+    assert generated_files.write_or_check(settings_reference.files(), check=True) == 1
     assert "| old |" in page.read_text(encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", ["settings_reference"])
-    assert settings_reference.main() == 0
+    assert generated_files.write_or_check(settings_reference.files(), check=False) == 0
     text = page.read_text(encoding="utf-8")
     assert "| old |" not in text and text.count("before\n") == text.count("after\n") == 2
-    monkeypatch.setattr(sys, "argv", ["settings_reference", "--check"])
-    assert settings_reference.main() == 0
+    assert generated_files.write_or_check(settings_reference.files(), check=True) == 0
 
 
 def test_a_page_without_a_place_for_a_table_is_refused() -> None:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from Scripts.vscode_settings import with_schemas
+from Scripts.generate.vscode_settings import with_schemas
 
 OURS = [{"fileMatch": ["/Users/*.json"], "url": "./Schemas/user.schema.json"}]
 THEIRS = '{"fileMatch": ["x.json"], "url": "https://example.org/x.json"}'

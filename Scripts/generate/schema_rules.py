@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from Middleware.workflows.validation.file_kinds import FileKind
 from Middleware.workflows.validation.value_checks import CASELESS
-from Scripts.schema_values import Schema, caseless
+from Scripts.generate.schema_values import Schema, caseless
 
 ADDRESS = {"pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/]",
            "patternErrorMessage": "It must be an address such as http://127.0.0.1:5001."}

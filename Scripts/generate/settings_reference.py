@@ -1,17 +1,13 @@
-"""Keeps the tables in Docs/User/memory-settings.md, the keys of settings files, as the program itself declares them.
-
-    python -m Scripts.settings_reference           write the tables
-    python -m Scripts.settings_reference --check   only say whether they are current (exit status 1 if not)
-"""
+"""The tables of keys in Docs/User/memory-settings.md."""
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from typing import Any
 
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.settings_file import declared_keys
-from Scripts import generated_files, key_tables
+from Scripts.generate import generated_files, key_tables
 
 PATH = generated_files.ROOT / "Docs" / "User" / "memory-settings.md"
 SETTINGS: dict[str, type[Any]] = {"memory settings": MemorySettings, "compactor settings": CompactorSettings}
@@ -30,10 +26,6 @@ def table(settings: type[Any]) -> str:
     return key_tables.table(declared_keys(settings), key_tables.COLUMNS)
 
 
-def main() -> int:
-    """Write the page or check it."""
-    return generated_files.run(__doc__, {PATH: render(PATH.read_text(encoding="utf-8"))})
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def files() -> dict[Path, str]:
+    """The page with current tables."""
+    return {PATH: render(PATH.read_text(encoding="utf-8"))}

@@ -10,7 +10,7 @@ from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.samplers import PRESET_SAMPLER_KEYS
 from Middleware.workflows.validation.key_checks import REMARKS
 from Middleware.workflows.validation.value_checks import CASELESS
-from Scripts import key_tables
+from Scripts.generate import key_tables
 
 Schema = dict[str, Any]
 

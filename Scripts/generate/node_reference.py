@@ -1,25 +1,19 @@
-"""Writes Docs/User/nodes.md, the list of node types, and the table of keys in each page of Docs/User/nodes.
-
-    python -m Scripts.node_reference           write the list, the tables, and the beginning of a page that is missing
-    python -m Scripts.node_reference --check   only name pages that are missing, stale or of no type (exit status 1)
-"""
+"""Docs/User/nodes.md, the list of node types, and the table of keys in each page of Docs/User/nodes."""
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable
 from pathlib import Path
 
 from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler, FamilyHandler
 from Middleware.workflows.managers.workflow_manager import HANDLER_CLASSES
-from Scripts import generated_files, key_tables
-from Scripts.node_groups import GROUPS
+from Scripts.generate import generated_files, key_tables
+from Scripts.generate.node_groups import GROUPS
 
 PAGES = generated_files.ROOT / "Docs" / "User" / "nodes"
-BEGIN = "<!-- keys: written by python -m Scripts.node_reference -->\n"
+BEGIN = "<!-- keys: written by python -m Scripts.generate -->\n"
 END = "<!-- end of keys -->"
 INTRODUCTION = """\
 # Node types
@@ -111,18 +105,3 @@ def _variables(key: ConfigKey) -> str:
 
 COLUMNS = {"Key": key_tables.name, "Type": lambda key: key.kind, "Default": key_tables.default,
            "Variables": _variables, "Values": key_tables.values, "Meaning": key_tables.meaning}
-
-
-def main(argv: Sequence[str] | None = None, pages: Path = PAGES) -> int:
-    """Write the pages or check them."""
-    status = generated_files.run(__doc__, files(pages), argv)
-    for path in strangers(pages):
-        near = get_close_matches(path.stem, VALID_NODE_TYPES, 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        print(f"no node type of this name: {path}{hint}", file=sys.stderr)
-        status = 1
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

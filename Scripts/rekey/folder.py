@@ -22,8 +22,8 @@ from Middleware.utilities.conversations.discussion_folder import (
 from Middleware.utilities.conversations.vector_memory import VectorMemories, connection
 from Middleware.utilities.encryption_utils import is_cut_off, is_token
 from Middleware.utilities.files.file_access import atomic_write, process_lock
-from Scripts.rekey_journal import NAME, Journal
-from Scripts.rekey_keys import KeyChange
+from Scripts.rekey.journal import NAME, Journal
+from Scripts.rekey.keys import KeyChange
 
 _LEFT_OVER = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _SHORT_WAIT = 2.0  # seconds; a server holds it for milliseconds

@@ -1,22 +1,15 @@
-"""Writes Docs/Developer/dialects.md: what survives between each kind of client and each kind of back-end.
+"""Docs/Developer/dialects.md: what survives between each kind of client and each kind of back-end.
 
-A server and a scripted back-end are started, every client dialect asks every back-end dialect, and what arrives is
-written as a table. Takes some seconds; needs nothing but what the tests need. With --check nothing is written; the exit
-status is 1 if the file is not what would be written.
+A server and a scripted back-end are started, every client dialect asks every back-end dialect, and what arrives becomes
+a table. It takes some seconds and needs nothing but what the tests need.
 """
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))  # started as a file
-
-from Tests.integration.client_dialects import FRONTS  # noqa: E402
-from Tests.integration.dialect_matrix import (  # noqa: E402
+from Scripts.generate import generated_files
+from Tests.integration.client_dialects import FRONTS
+from Tests.integration.dialect_matrix import (
     BACKS,
     ESTIMATED,
     FEATURES,
@@ -27,7 +20,7 @@ from Tests.integration.dialect_matrix import (  # noqa: E402
     observe,
 )
 
-DOCUMENT = ROOT / "Docs" / "Developer" / "dialects.md"
+DOCUMENT = generated_files.ROOT / "Docs" / "Developer" / "dialects.md"
 SYMBOLS = {KEPT: "✓", ESTIMATED: "~"}
 OTHER = "✗"
 BACK_NAMES = dict(zip(BACKS, ("OpenAI chat", "OpenAI text", "Ollama chat", "Ollama generate", "KoboldCpp", "Claude"),
@@ -56,7 +49,8 @@ def document(observed: Observation) -> str:
     lines += [_row(observed, front, back) for front in FRONTS for back in BACKS]
     notes = [f"{_letter(number)}. {loss.reason}" for number, loss in enumerate(LOSSES)]
     return "\n".join([INTRODUCTION, *lines, "", EXPLANATION, *_as_list(notes), "",
-                      "`Scripts/dialect_table.py` makes this page from a running server; a test compares the two.", ""])
+                      "`python -m Scripts.generate` writes this page from a running server; a test compares the two.",
+                      ""])
 
 
 def _row(observed: Observation, front: str, back: str) -> str:
@@ -86,20 +80,6 @@ def _as_list(notes: list[str]) -> list[str]:
     return [f"* **{note[0]}**{note[2:]}" for note in notes]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="only say whether the file is current")
-    arguments = parser.parse_args(argv)
-    text = document(observe())
-    if not arguments.check:
-        DOCUMENT.write_text(text, encoding="utf-8", newline="\n")
-        print(f"{DOCUMENT.name} is written.")
-        return 0
-    current = DOCUMENT.is_file() and DOCUMENT.read_text(encoding="utf-8") == text
-    print(f"{DOCUMENT.name} is current." if current else f"{DOCUMENT.name} is not current; run this without --check.")
-    return 0 if current else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def files() -> dict[Path, str]:
+    """The page, from what a running server does."""
+    return {DOCUMENT: document(observe())}

@@ -1,17 +1,13 @@
-"""Writes Docs/User/Configuration_Reference.md, all kinds of configuration files and their keys, as declared.
-
-    python -m Scripts.configuration_reference           write the file
-    python -m Scripts.configuration_reference --check   only say whether it is current (exit status 1 if not)
-"""
+"""Docs/User/Configuration_Reference.md: every kind of file with its keys, as the program declares them."""
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.validation.file_kinds import KINDS, FileKind
-from Scripts import config_schemas, generated_files, key_tables
-from Scripts.reference_texts import INTRODUCTION, TEXTS
+from Scripts.generate import config_schemas, generated_files, key_tables
+from Scripts.generate.reference_texts import INTRODUCTION, TEXTS
 
 PATH = generated_files.ROOT / "Docs" / "User" / "Configuration_Reference.md"
 ELSEWHERE = frozenset({"$schema"})
@@ -79,10 +75,6 @@ def _values(key: ConfigKey) -> str:
     return "; ".join(filter(None, (allowed, link)))
 
 
-def main() -> int:
-    """Write the page or check it."""
-    return generated_files.run(__doc__, {PATH: render()})
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def files() -> dict[Path, str]:
+    """The page with current tables."""
+    return {PATH: render()}

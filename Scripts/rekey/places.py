@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import script_command
 from Scripts.memory_tool_output import say
-from Scripts.rekey_keys import KeyChange
+from Scripts.rekey.keys import KeyChange
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ INTRODUCTION = """\
 # Configuration reference
 
 Everything you configure is JSON below `Public/Configs` (or what `--ConfigDirectory` names). This page lists every kind
-of file with every key that means something, as the program declares them (`python -m Scripts.configuration_reference`
+of file with every key that means something, as the program declares them (`python -m Scripts.generate`
 writes it). New here? [First steps](first-steps.md) come first.
 
 * A name in one file is the name of another one without `.json`. Names may lead into sub-folders (`"extra/Draft"`)

@@ -4,8 +4,8 @@
 for all supported systems and versions of Python. Run it after a change of ``requirements.txt`` or
 ``requirements-test.txt``, with the network and the package uv (``pip install uv``)::
 
-    python Scripts/lock_requirements.py             # keeps the versions of what is locked already
-    python Scripts/lock_requirements.py --upgrade   # takes the newest versions of what requirements.txt does not pin
+    python -m Scripts.generate.lock_requirements             # keeps the versions of what is locked already
+    python -m Scripts.generate.lock_requirements --upgrade   # takes the newest versions that requirements.txt allows
 """
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = Path(__file__).resolve().parents[2]
 OLDEST_PYTHON = "3.11"
 LOCKS = (("requirements.txt", "requirements.lock"), ("requirements-test.txt", "requirements-test.lock"))
 """The test lock comes second: it takes the versions of the first, so that the tests run what users install."""
@@ -25,7 +26,8 @@ def command(source: str, lock: str, constraint: str | None, more: Sequence[str])
     """The call of uv that writes one lock file."""
     uv = shutil.which("uv") or os.path.join(os.path.dirname(sys.executable), "uv")
     return [uv, "pip", "compile", source, "--output-file", lock, "--generate-hashes", "--universal", "--quiet",
-            "--python-version", OLDEST_PYTHON, "--custom-compile-command", "python Scripts/lock_requirements.py",
+            "--python-version", OLDEST_PYTHON,
+            "--custom-compile-command", "python -m Scripts.generate.lock_requirements",
             *(["--constraint", constraint] if constraint else []), "--no-emit-index-url", "--no-emit-find-links", *more]
 
 

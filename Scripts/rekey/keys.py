@@ -15,7 +15,7 @@ from Middleware.utilities.encryption_utils import (
     derive_encryption_key,
     hash_api_key,
 )
-from Scripts.rekey_journal import Operation
+from Scripts.rekey.journal import Operation
 
 Derive = Callable[[str | None], bytes]
 """The key of a user's name, as it is spelled; of None: without any name."""

@@ -1,27 +1,14 @@
 """Files that scripts write from what the program declares, and may compare with what they would write now."""
 from __future__ import annotations
 
-import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 Files = Mapping[Path, str]
 """Path -> what the file holds, with ``\\n`` as the end of a line."""
-
-
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """A command line with ``--check``."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a file is not current")
-    return made
-
-
-def run(description: str | None, files: Files, argv: Sequence[str] | None = None) -> int:
-    """Write the files, or with ``--check`` name those that are not current. Returns the exit status."""
-    return write_or_check(files, parser(description).parse_args(argv).check)
 
 
 def write_or_check(files: Files, check: bool) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler
 from Middleware.workflows.validation.node_view import LLM_TYPES
-from Scripts import schema_values
-from Scripts.node_reference import node_classes, summary
-from Scripts.schema_values import Schema
+from Scripts.generate import schema_values
+from Scripts.generate.node_reference import node_classes, summary
+from Scripts.generate.schema_values import Schema
 
 NODES = "nodes"
 ANY_VALUE = frozenset({"scoped_variables"})
