@@ -37,7 +37,7 @@ def configured_users() -> list[str]:
     return globals_.USERS or []
 
 
-def parse_model_field(value: Any) -> tuple[str | None, str | None]:
+def parse_model_field(value: object) -> tuple[str | None, str | None]:
     """``(user, shared workflow)`` that a request's ``model`` names; None for what it does not name.
 
     Raises:
@@ -61,7 +61,7 @@ def parse_model_field(value: Any) -> tuple[str | None, str | None]:
     return None, name if config_utils.shared_selection_exists(name) else None
 
 
-def set_request_context_from_model(value: Any) -> None:
+def set_request_context_from_model(value: object) -> None:
     """Set user and workflow of the current request from its ``model`` field, clearing what was there.
 
     Of a request without a model the user is the one that the client's key is for, if there is only one.
@@ -139,8 +139,9 @@ def sse_format(data: str, output_format: str = "openai") -> str:
     return f"{data}\n" if output_format.startswith("ollama") else f"data: {data}\n\n"
 
 
-def build_response_json(token: str, finish_reason: str | None = None, additional_fields: dict[str, Any] | None = None,
-                        request_id: str | None = None, tool_calls: list[dict[str, Any]] | None = None) -> str:
+def build_response_json(token: str, finish_reason: str | None = None,
+                        additional_fields: dict[str, object] | None = None, request_id: str | None = None,
+                        tool_calls: list[dict[str, Any]] | None = None) -> str:
     """One chunk of the current request's dialect as JSON text; ``additional_fields`` are merged on top."""
     builder, api_type = ResponseBuilderService(), globals_.get_api_type()
     if api_type in ("openai", OPENAI_CHAT):

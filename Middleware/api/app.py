@@ -39,7 +39,7 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None)
                                BrowserSafety(globals_.ALLOWED_ORIGINS))
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "app":  # built when first asked for
         globals()["app"] = create_app()
         return globals()["app"]

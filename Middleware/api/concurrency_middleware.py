@@ -6,8 +6,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from Middleware.api.edge.admission_middleware import COMPLETIONS, route_path
 from Middleware.api.errors import RETRY_AFTER
@@ -22,7 +22,6 @@ BUSY = json.dumps({"error": {"message": "Server busy, concurrency limit reached"
 SLICE = 0.1  # seconds between two looks at a waiting client
 WORKFLOW_PATHS = COMPLETIONS | {"/api/chat", "/api/generate"}
 
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class ConcurrencyLimitMiddleware:
@@ -39,8 +38,8 @@ class ConcurrencyLimitMiddleware:
         max_waiting: how many requests may wait at a time (each occupies a server thread); more get their 503 at once.
     """
 
-    def __init__(self, app: WsgiApp, semaphore: FairSemaphore | threading.Semaphore, acquire_timeout: float = 900,
-                 max_waiting: int | None = None) -> None:
+    def __init__(self, app: WSGIApplication, semaphore: FairSemaphore | threading.Semaphore,
+                 acquire_timeout: float = 900, max_waiting: int | None = None) -> None:
         self.app = app
         self.semaphore = semaphore
         self.acquire_timeout = acquire_timeout
@@ -48,7 +47,7 @@ class ConcurrencyLimitMiddleware:
         self._waiting = 0
         self._lock = threading.Lock()
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if not _runs_a_workflow(environ):
             return self.app(environ, start_response)
         way = self._queue(environ)
@@ -67,7 +66,7 @@ class ConcurrencyLimitMiddleware:
             raise
         return _GatedBody(body, slot)
 
-    def _queue(self, environ: dict[str, Any]) -> _Way:
+    def _queue(self, environ: WSGIEnvironment) -> _Way:
         place = self.semaphore.line_up() if isinstance(self.semaphore, FairSemaphore) else _Poll(self.semaphore)
         if place.wait(0):
             return _Way.WITH_SLOT
@@ -80,7 +79,7 @@ class ConcurrencyLimitMiddleware:
                 place.leave()
         return way
 
-    def _may_wait(self, environ: dict[str, Any]) -> bool:
+    def _may_wait(self, environ: WSGIEnvironment) -> bool:
         with self._lock:
             waiting = self._waiting
             full = self.max_waiting is not None and waiting >= self.max_waiting
@@ -92,7 +91,7 @@ class ConcurrencyLimitMiddleware:
                         waiting + 1)
         return not full
 
-    def _wait(self, environ: dict[str, Any], place: Place | _Poll) -> _Way:
+    def _wait(self, environ: WSGIEnvironment, place: Place | _Poll) -> _Way:
         began = time.monotonic()
         try:
             way = self._wait_in_line(environ, place, began + self.acquire_timeout)
@@ -103,7 +102,7 @@ class ConcurrencyLimitMiddleware:
             logger.info("Concurrency gate: request %s goes on after %.2f s", _name(environ), time.monotonic() - began)
         return way
 
-    def _wait_in_line(self, environ: dict[str, Any], place: Place | _Poll, deadline: float) -> _Way:
+    def _wait_in_line(self, environ: WSGIEnvironment, place: Place | _Poll, deadline: float) -> _Way:
         gone, request = probe_for(environ), request_of(environ)
         while (left := deadline - time.monotonic()) > 0:
             if place.wait(min(SLICE, left)):
@@ -118,7 +117,7 @@ class ConcurrencyLimitMiddleware:
         return _Way.REFUSED
 
 
-def _runs_a_workflow(environ: dict[str, Any]) -> bool:
+def _runs_a_workflow(environ: WSGIEnvironment) -> bool:
     return environ.get("REQUEST_METHOD") == "POST" and route_path(environ) in WORKFLOW_PATHS
 
 
@@ -143,7 +142,7 @@ class _Poll:
         """There is nothing to give up."""
 
 
-def _name(environ: dict[str, Any]) -> str:
+def _name(environ: WSGIEnvironment) -> str:
     request = request_of(environ)
     return request.request_id if request else "-"
 

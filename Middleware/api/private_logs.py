@@ -44,7 +44,7 @@ def _clean(record: logging.LogRecord, own: bool) -> None:
         record.msg, record.args = REDACTED, None
 
 
-def _without_messages(args: Any) -> Any:
+def _without_messages(args: object) -> Any:
     return tuple(map(_without_message, args)) if isinstance(args, tuple) else args
 
 

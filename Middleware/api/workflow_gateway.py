@@ -25,7 +25,7 @@ BACKGROUND_KEY = "backgroundTaskWorkflow"
 
 
 def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream: bool, api_key: str | None = None,
-                       tools: list[dict[str, Any]] | None = None, tool_choice: Any = None) -> Any:
+                       tools: list[dict[str, object]] | None = None, tool_choice: object = None) -> object:
     """Answer a conversation: an iterator of chunk dicts when streaming, else the answer (a text or tool-call dict).
 
     The iterator must be exhausted (or closed) by the caller: nodes after the responder run at its end.
@@ -40,7 +40,7 @@ def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream
 
 
 def start_user_prompt(request: RequestContext, messages: list[Message], stream: bool, api_key: str | None = None,
-                      tools: list[dict[str, Any]] | None = None, tool_choice: Any = None) -> Iterator[Any]:
+                      tools: list[dict[str, object]] | None = None, tool_choice: object = None) -> Iterator[object]:
     """Choose the workflow and start it. Both modes: the iterator yields the answer, then runs the later nodes."""
     messages = _without_machinery(messages)
     background = _background_workflow(request, messages, stream)
@@ -49,7 +49,7 @@ def start_user_prompt(request: RequestContext, messages: list[Message], stream: 
     messages = [_escaped(message) for message in messages]
     shared: dict[str, Any] = {"api_key": api_key, "tools": tools, "tool_choice": tool_choice}
 
-    def run_categorization(workflow: str, variables: Mapping[str, Any]) -> Any:
+    def run_categorization(workflow: str, variables: Mapping[str, Any]) -> object:
         items = list(WorkflowManager(workflow, category_variables=variables).start(
             request, messages, discussion_id=discussion_id, non_responder=True, api_key=api_key))
         return items[-1] if items else None

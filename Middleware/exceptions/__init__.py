@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from Middleware.exceptions.early_termination_exception import EarlyTerminationException
 from Middleware.exceptions.wilmer_error import WilmerError
@@ -82,7 +81,7 @@ class ConfigSyntaxError(ConfigurationError, json.JSONDecodeError):
         self.file, self.json_path, self.expected, self.suggestion = file, "", "valid JSON", ""
         self.text = f"{file}{where}: not valid JSON: {problem}"
 
-    def __reduce__(self) -> tuple[Any, ...]:  # JSONDecodeError pickles its own three arguments
+    def __reduce__(self) -> tuple[object, ...]:  # JSONDecodeError pickles its own three arguments
         return self.__class__, (self.file, self.msg, self.doc, self.pos)
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.request_context import current_trial
@@ -20,7 +19,7 @@ WANTED = "a key, 'env:' with the name of an environment variable or 'file:' with
 _logged: set[tuple[str, str, str]] = set()
 
 
-def resolve_api_key(value: Any, file: str) -> str:
+def resolve_api_key(value: object, file: str) -> str:
     """The key that an ``apiKey`` value stands for, ``""`` for none.
 
     ``env:NAME`` is the content of an environment variable, ``file:PATH`` that of a UTF-8 text file with one line; ``~``
@@ -56,7 +55,7 @@ def _log_path(value: str, problem: str, file: str) -> None:
     logger.error("%s: %s: %r", file, problem, path)
 
 
-def _resolve(value: Any) -> str:
+def _resolve(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.keys.api_type import API_TYPE, OLDER_TYPES, TYPES
@@ -18,7 +17,7 @@ EMBEDDINGS_TYPES = frozenset({OPENAI_EMBEDDINGS, OLLAMA_EMBEDDINGS})
 KNOWN_TYPES = frozenset(TYPES)
 
 
-def canonical_type(api_type: Mapping[str, Any], file: str = "") -> str:
+def canonical_type(api_type: Mapping[str, object], file: str = "") -> str:
     """The ``type`` of an ApiTypes file with aliases resolved.
 
     ``file`` is the file's path relative to the config root, for the error text. Raises ConfigValueError for a missing
@@ -36,12 +35,12 @@ def canonical_type(api_type: Mapping[str, Any], file: str = "") -> str:
     return name
 
 
-def model_name(endpoint: Mapping[str, Any]) -> str:
+def model_name(endpoint: Mapping[str, object]) -> str:
     """The name of the model that an endpoint file has for the back-end, "" if it has none."""
     return str(ENDPOINT.value(endpoint, "modelNameToSendToAPI") or "")
 
 
-def injected_text(endpoint: Mapping[str, Any], flag: str, key: str) -> str:
+def injected_text(endpoint: Mapping[str, object], flag: str, key: str) -> str:
     """The text of one of the endpoint's text injections, ``""`` unless its flag is on."""
     text = endpoint.get(ENDPOINT[key].name)
     return text if isinstance(text, str) and text and ENDPOINT.flag(endpoint, flag) else ""

@@ -13,7 +13,6 @@ import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from Middleware.exceptions import (
     BackendConnectionError,
@@ -108,7 +107,7 @@ def _page_text(page: str) -> str:
     return ""
 
 
-def _message_in(data: Any, depth: int = 0) -> str:
+def _message_in(data: object, depth: int = 0) -> str:
     if isinstance(data, str):
         return data
     if isinstance(data, list) and data and depth < 4:

@@ -104,5 +104,5 @@ def _characters(prompt: Prompt) -> int:
     return total
 
 
-def _number(value: Any) -> int | None:
+def _number(value: object) -> int | None:
     return value if type(value) is int else None  # a bool is no count

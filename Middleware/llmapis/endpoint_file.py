@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis import api_types
@@ -22,8 +21,8 @@ class EndpointFile:
     """
 
     name: str
-    config: Mapping[str, Any] = field(repr=False)  # holds the key
-    api_type: Mapping[str, Any]
+    config: Mapping[str, object] = field(repr=False)  # holds the key
+    api_type: Mapping[str, object]
     type: str
 
     @staticmethod
@@ -46,7 +45,7 @@ class EndpointFile:
             raise self.mistake("the endpoint has no usable URL", "endpoint", "a URL such as http://127.0.0.1:5001")
         return url
 
-    def settings(self, samplers: Mapping[str, Any]) -> BackendSettings:
+    def settings(self, samplers: Mapping[str, object]) -> BackendSettings:
         """What a back-end handler needs. ``samplers`` are final payload fields."""
         config = self.config
         model = None if ENDPOINT.flag(config, "dontIncludeModel") else api_types.model_name(config)

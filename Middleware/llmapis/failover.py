@@ -88,13 +88,13 @@ def signs_of_life(steps: Steps[T]) -> Generator[Chunk, None, T]:
 
 # -- the backup of an endpoint ---------------------------------------------------------------------------------------
 
-def backup_name(endpoint: Mapping[str, Any]) -> str:
+def backup_name(endpoint: Mapping[str, object]) -> str:
     """The backup that an endpoint file names, ``""`` for none."""
     name = ENDPOINT.value(endpoint, "backupEndpointName")
     return str(name).strip() if name else ""
 
 
-def backup_preset(endpoint_name: str, endpoint: Mapping[str, Any], preset: str | None) -> str | None:
+def backup_preset(endpoint_name: str, endpoint: Mapping[str, object], preset: str | None) -> str | None:
     """The preset of an endpoint's backup: its own, else what ``preset`` of the call means, by name.
 
     A call without a preset takes the endpoint's own samplers, whose name is that of the endpoint. None: the backup
@@ -141,7 +141,7 @@ class BackupChecks:
 
     def __init__(self, size: int = 256) -> None:
         self._size = size
-        self._seen: dict[int, Mapping[str, Any]] = {}
+        self._seen: dict[int, Mapping[str, object]] = {}
 
     def check(self, endpoint: EndpointFile) -> None:
         """Log a warning if the endpoint's backup does not exist or names no usable API type."""
@@ -207,7 +207,7 @@ def find_place(url: str, scope: CancelScope | None) -> Steps[Place]:
     return found[0] if found else "unknown"
 
 
-def _resolve_nothing(_host: str, _port: None) -> Sequence[tuple[Any, ...]]:
+def _resolve_nothing(_host: str, _port: None) -> Sequence[tuple[object, ...]]:
     return ()
 
 
@@ -256,7 +256,7 @@ def fitted(call: Prompt, backup: EndpointFile, templated: bool) -> Prompt:
     return call
 
 
-def _flattened(call: Prompt, endpoint: Mapping[str, Any]) -> Prompt:
+def _flattened(call: Prompt, endpoint: Mapping[str, object]) -> Prompt:
     template = config_utils.load_prompt_template(
         str(ENDPOINT.value(endpoint, "promptTemplate") or config_utils.chat_template_name()))
     messages: list[Message] = [{**message, "content": text_of(message.get("content"))}

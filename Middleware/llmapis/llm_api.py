@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
 
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, FailoverError, GateTimeoutError
 from Middleware.llmapis import api_types, failover
@@ -102,9 +101,9 @@ class LlmApiService:
     def get_response_from_llm(
             self, conversation: Sequence[Message] | None = None, system_prompt: str | None = None,
             prompt: str | None = None, llm_takes_images: bool = False, request_id: str | None = None,
-            tools: Sequence[Mapping[str, Any]] | None = None, tool_choice: Any = None,
-            structured_output_schema: Mapping[str, Any] | None = None,
-    ) -> str | dict[str, Any] | Generator[Chunk, None, None]:
+            tools: Sequence[Mapping[str, object]] | None = None, tool_choice: object = None,
+            structured_output_schema: Mapping[str, object] | None = None,
+    ) -> str | dict[str, object] | Generator[Chunk, None, None]:
         """Call the LLM.
 
         Returns the uncleaned text, or ``{"content", "tool_calls", "finish_reason"}`` for an answer with tool calls;
@@ -153,7 +152,7 @@ class LlmApiService:
             backup._abort()
 
     # -- the call ------------------------------------------------------------------------------------------------
-    def _run(self, call: Prompt, watch: CallWatch | None) -> str | dict[str, Any]:
+    def _run(self, call: Prompt, watch: CallWatch | None) -> str | dict[str, object]:
         try:
             with self._watched(call, watch):
                 answer = self._generate(call, call)
@@ -194,7 +193,7 @@ class LlmApiService:
                 last = last._backup
             watch.end(error, last.outcome, last.settings, last._hop.visited, self._scope)
 
-    def _generate(self, call: Prompt, sent: Prompt) -> str | dict[str, Any]:
+    def _generate(self, call: Prompt, sent: Prompt) -> str | dict[str, object]:
         """``sent`` is ``call`` in the form for this endpoint; its backup makes its own form of ``call``."""
         slot = CallSlot(self._scope)
         self._name_for_the_log()

@@ -28,7 +28,7 @@ SET_APART = frozenset(key.name for key in THINKING_KEYS)
 THINKING_OFF = frozenset({"off", "false", "no", "0", "none", "disabled"})
 EFFORTS = frozenset({"low", "medium", "high"})
 VERBATIM_KEYS = frozenset({"json_schema", "grammar"})
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, object] = MappingProxyType({})
 
 _SAMPLERS, _EXTRA, _WINDOW = map(ENDPOINT.lookup, ("presetSamplers", "appendPresetName", "maxContextTokenSize"))
 _PRESET_TYPE, _STREAM_KEY, _WINDOW_KEY, _LIMIT_KEY = map(API_TYPE.lookup, (
@@ -47,18 +47,18 @@ class Sources:
         extra: the preset file that is laid over the others.
     """
 
-    endpoint: Mapping[str, Any]
-    api_type: Mapping[str, Any]
-    donor: Mapping[str, Any]
-    preset: Mapping[str, Any]
-    extra: Mapping[str, Any]
+    endpoint: Mapping[str, object]
+    api_type: Mapping[str, object]
+    donor: Mapping[str, object]
+    preset: Mapping[str, object]
+    extra: Mapping[str, object]
 
     def same_as(self, other: Sources) -> bool:
         return (self.endpoint is other.endpoint and self.api_type is other.api_type and self.donor is other.donor
                 and self.preset is other.preset and self.extra is other.extra)
 
 
-def find_sources(endpoint: Mapping[str, Any], api_type: Mapping[str, Any], preset_name: str | None,
+def find_sources(endpoint: Mapping[str, object], api_type: Mapping[str, object], preset_name: str | None,
                  endpoint_name: str = "") -> Sources:
     """Look up what ``preset_name`` means for ``endpoint``.
 
@@ -81,7 +81,7 @@ def find_sources(endpoint: Mapping[str, Any], api_type: Mapping[str, Any], prese
     return Sources(endpoint, api_type, donor, preset, extra)
 
 
-def _added_preset(name: str, preset_type: str, endpoint_name: str) -> Mapping[str, Any]:
+def _added_preset(name: str, preset_type: str, endpoint_name: str) -> Mapping[str, object]:
     try:
         return _block(config_utils.find_preset(name, preset_type))
     except ConfigNotFoundError as error:
@@ -92,7 +92,7 @@ def _added_preset(name: str, preset_type: str, endpoint_name: str) -> Mapping[st
                                   suggestion=error.suggestion) from None
 
 
-def _donor_samplers(name: str) -> Mapping[str, Any]:
+def _donor_samplers(name: str) -> Mapping[str, object]:
     """The sampler block of the endpoint called ``name``, empty if there is none."""
     if not is_flat_name(name):
         return NOTHING
@@ -119,7 +119,7 @@ class SamplerResolver:
         self._size = size
         self._known: dict[tuple[int, str | None], tuple[Sources, Samplers]] = {}
 
-    def resolve(self, endpoint_name: str, endpoint: Mapping[str, Any], api_type: Mapping[str, Any],
+    def resolve(self, endpoint_name: str, endpoint: Mapping[str, object], api_type: Mapping[str, object],
                 preset_name: str | None) -> Samplers:
         """The sampler fields of ``endpoint`` under ``preset_name``; shared, not to be changed."""
         sources = find_sources(endpoint, api_type, preset_name, endpoint_name)
@@ -134,7 +134,7 @@ class SamplerResolver:
         return samplers
 
 
-def translate(block: Mapping[str, Any], api_type: Mapping[str, Any], endpoint_name: str = "") -> Samplers:
+def translate(block: Mapping[str, object], api_type: Mapping[str, object], endpoint_name: str = "") -> Samplers:
     """``presetSamplers`` in the field names of one API type; what it does not support is dropped with a warning."""
     fields = _block(API_TYPE.value(api_type, "samplerFieldMap"))
     out: Samplers = {}
@@ -160,7 +160,7 @@ def translate(block: Mapping[str, Any], api_type: Mapping[str, Any], endpoint_na
     return out
 
 
-def thinking_fields(value: Any, descriptor: Mapping[str, Any], endpoint_name: str = "") -> Samplers:
+def thinking_fields(value: object, descriptor: Mapping[str, object], endpoint_name: str = "") -> Samplers:
     """The payload fields for a ``thinkingMode``, by an API type's ``thinking`` descriptor."""
     mode, field = THINKING.value(descriptor, "mode"), THINKING.value(descriptor, "field")
     if mode not in ("bool", "effort") or not isinstance(field, str) or not field:
@@ -177,7 +177,7 @@ def thinking_fields(value: Any, descriptor: Mapping[str, Any], endpoint_name: st
     return {"chat_template_kwargs": fragment} if place == "chat_template_kwargs" else fragment
 
 
-def inject_structure(samplers: Mapping[str, Any], endpoint: Mapping[str, Any], api_type: Mapping[str, Any],
+def inject_structure(samplers: Mapping[str, object], endpoint: Mapping[str, object], api_type: Mapping[str, Any],
                      stream: bool, max_tokens: int | None) -> Samplers:
     """``samplers`` with the stream flag, context size and response limit under the API type's own names.
 
@@ -198,7 +198,7 @@ def inject_structure(samplers: Mapping[str, Any], endpoint: Mapping[str, Any], a
     return out
 
 
-def normalise(samplers: Mapping[str, Any]) -> Samplers:
+def normalise(samplers: Mapping[str, object]) -> Samplers:
     """``samplers`` without nulls and emptied objects, the marker for an intended null replaced by null.
 
     Lists stay as they are, and so do objects under ``json_schema`` and ``grammar``.
@@ -218,7 +218,7 @@ def normalise(samplers: Mapping[str, Any]) -> Samplers:
     return out
 
 
-def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Samplers:
+def deep_merge(base: Mapping[str, object], override: Mapping[str, object]) -> Samplers:
     """A new object: objects merge key by key, anything else of ``override`` replaces that of ``base``."""
     out = dict(base)
     for key, value in override.items():
@@ -227,5 +227,5 @@ def deep_merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> Samplers
     return out
 
 
-def _block(value: Any) -> Mapping[str, Any]:
+def _block(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else NOTHING

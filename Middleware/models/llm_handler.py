@@ -23,5 +23,5 @@ class LlmHandler:
     add_generation_prompt: bool | None = None
     takes_message_collection: bool = True
     endpoint_name: str = ""
-    endpoint_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    endpoint_config: Mapping[str, object] = field(default_factory=dict, repr=False)
     max_tokens: int | None = None

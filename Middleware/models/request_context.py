@@ -55,7 +55,7 @@ class RequestContext:
     cancel_scope: CancelScope = field(default_factory=CancelScope, repr=False)
     listeners: Observer | None = field(default=None, repr=False)
     trial: Trial | None = field(default=None, repr=False)
-    config: Any = field(default=None, repr=False)
+    config: object = field(default=None, repr=False)
     started: float = field(default_factory=time.monotonic)
     answer_complete: bool = False
     background_pending: bool = False

@@ -20,7 +20,7 @@ class Trial(Protocol):
     def stand_in(self, context: Any) -> str | None:
         """The output of the node of an ``ExecutionContext``, which is not run then; None: it runs."""
 
-    def delivered(self, record: Any, index: int, output: Any) -> None:
+    def delivered(self, record: Any, index: int, output: object) -> None:
         """Node ``index`` (from 1) of the run of a ``RunRecord`` has its output."""
 
     def file_path(self, path: str) -> str:

@@ -40,7 +40,7 @@ class LLMDispatchService:
 
     @staticmethod
     def dispatch(context: ExecutionContext, llm_takes_images: bool = False, max_images: int = 0,
-                 structured_output_schema: Mapping[str, Any] | None = None) -> Any:
+                 structured_output_schema: Mapping[str, object] | None = None) -> object:
         """Call the LLM of the node in ``context``.
 
         Returns what ``LlmApiService.get_response_from_llm`` returns: uncleaned text, a dict with tool calls, or a
@@ -55,7 +55,7 @@ class _Call:
     """One call while its request is put together."""
 
     def __init__(self, context: ExecutionContext, llm_takes_images: bool, max_images: int,
-                 schema: Mapping[str, Any] | None) -> None:
+                 schema: Mapping[str, object] | None) -> None:
         handler = context.llm_handler
         if handler is None or handler.llm is None:
             raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
@@ -82,7 +82,7 @@ class _Call:
                            context.node_name)
         self.clamp = self._context_clamp()
 
-    def run(self) -> Any:
+    def run(self) -> object:
         self._note_images()
         arguments = self._chat_arguments() if self.handler.takes_message_collection else self._completion_arguments()
         shape, llm = self.shape, self.handler.llm
@@ -111,7 +111,7 @@ class _Call:
             self.context = dataclasses.replace(self.context, messages=list(self.messages[:start]))
 
     # -- the two paradigms ---------------------------------------------------------------------------------------
-    def _chat_arguments(self) -> dict[str, Any]:
+    def _chat_arguments(self) -> dict[str, object]:
         conversation: list[Message] = []
         if self.system_prompt:
             conversation.append({"role": "system", "content": self.system_prompt})
@@ -132,7 +132,7 @@ class _Call:
             conversation = selection.limit_images(conversation, self.max_images)
         return {"conversation": conversation, "system_prompt": None, "prompt": None}
 
-    def _completion_arguments(self) -> dict[str, Any]:
+    def _completion_arguments(self) -> dict[str, object]:
         template = config_utils.load_prompt_template(self.handler.prompt_template_file_name or "")
         if self.authored:
             prompt = self.prompt
@@ -229,7 +229,7 @@ class _Call:
                        ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"))
 
 
-def _number(value: Any, default: Any) -> Any:
+def _number(value: object, default: object) -> Any:
     """An int from a number or a numeric text, else ``default``."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return default
@@ -239,5 +239,5 @@ def _number(value: Any, default: Any) -> Any:
         return default
 
 
-def _text(value: Any, default: str) -> str:
+def _text(value: object, default: str) -> str:
     return value if isinstance(value, str) else default

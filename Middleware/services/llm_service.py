@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
 
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
@@ -20,7 +19,7 @@ class LlmHandlerService:
     """Makes ``LlmHandler`` objects from names in the configuration."""
 
     def load_model_from_config(self, endpoint_name: str, preset: str | None = None, stream: bool = False,
-                               max_tokens: Any = DEFAULT_MAX_TOKENS, add_generation_prompt: bool | None = None,
+                               max_tokens: object = DEFAULT_MAX_TOKENS, add_generation_prompt: bool | None = None,
                                scope: CancelScope | None = None) -> LlmHandler:
         """The handle of one endpoint.
 
@@ -42,7 +41,7 @@ class LlmHandlerService:
         return LlmHandler(llm=None, prompt_template_file_name=config_utils.chat_template_name())
 
 
-def response_limit(value: Any) -> int | None:
+def response_limit(value: object) -> int | None:
     """A node's ``maxResponseSizeInTokens`` as a number: null stays None, what is no number becomes 400."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value

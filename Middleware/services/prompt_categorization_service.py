@@ -23,7 +23,7 @@ class PromptCategorizationService:
         run_workflow: runs a workflow by name with the given category variables and returns its result.
     """
 
-    def __init__(self, run_workflow: Callable[[str, Mapping[str, Any]], Any]) -> None:
+    def __init__(self, run_workflow: Callable[[str, Mapping[str, object]], Any]) -> None:
         self._run_workflow = run_workflow
 
     def choose_workflow(self) -> tuple[str, str]:
@@ -56,7 +56,7 @@ class PromptCategorizationService:
         return UNKNOWN
 
 
-def category_variables(routing: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def category_variables(routing: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
     """The six variables that a categorization prompt may use."""
     names = list(routing)
     texts = [f"{name}: {entry['description']}" for name, entry in routing.items()]

@@ -33,7 +33,7 @@ DETAILS = {"format": "gguf", "family": "wilmer", "families": None, "parameter_si
 ToolCalls = Sequence[Mapping[str, Any]]
 
 
-def to_json(value: Any) -> bytes:
+def to_json(value: object) -> bytes:
     """Compact JSON in UTF-8, non-ASCII unescaped; what is not Unicode becomes U+FFFD."""
     return encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
@@ -72,17 +72,17 @@ class ResponseBuilderService:
     """Builds response objects as dicts. ``model`` None means the name that belongs to the current request."""
 
     # -- OpenAI --------------------------------------------------------------------------------------------------
-    def build_openai_models_response(self, model_ids: Sequence[str] | None = None) -> dict[str, Any]:
+    def build_openai_models_response(self, model_ids: Sequence[str] | None = None) -> dict[str, object]:
         ids = config_utils.model_ids() if model_ids is None else model_ids
         return {"object": "list", "data": [self.build_openai_model(name) for name in ids]}
 
-    def build_openai_model(self, name: str) -> dict[str, Any]:
+    def build_openai_model(self, name: str) -> dict[str, object]:
         return {"id": name, "object": "model", "created": int(time.time()), "owned_by": "Wilmer"}
 
     def build_openai_chat_completion_response(
             self, text: str, tool_calls: ToolCalls | None = None, *, model: str | None = None,
             finish_reason: str | None = None, usage: Mapping[str, Any] | None = None, reasoning: str = "",
-            fingerprint: str = "") -> dict[str, Any]:
+            fingerprint: str = "") -> dict[str, object]:
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if reasoning:
             message["reasoning_content"] = reasoning
@@ -95,19 +95,19 @@ class ResponseBuilderService:
 
     def build_openai_completion_response(
             self, text: str, *, model: str | None = None, finish_reason: str | None = None,
-            usage: Mapping[str, Any] | None = None, fingerprint: str = "") -> dict[str, Any]:
+            usage: Mapping[str, Any] | None = None, fingerprint: str = "") -> dict[str, object]:
         choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": _text_reason(finish_reason)}
         return self._openai_body("cmpl", "text_completion", choice, model, usage, fingerprint)
 
-    def build_openai_tool_call_response(self, model: str | None = None) -> dict[str, Any]:
+    def build_openai_tool_call_response(self, model: str | None = None) -> dict[str, object]:
         """The answer that no tool is wanted, to a front-end that asks which of its tools to use."""
         choice = {"index": 0, "message": {"role": "assistant", "content": None, "tool_calls": []}, "logprobs": None,
                   "finish_reason": "tool_calls"}
         return self._openai_body("chatcmpl-opnwui-tool", "chat.completion", choice, model, None, "")
 
     @staticmethod
-    def _openai_body(prefix: str, kind: str, choice: dict[str, Any], model: str | None,
-                     usage: Mapping[str, Any] | None, fingerprint: str) -> dict[str, Any]:
+    def _openai_body(prefix: str, kind: str, choice: dict[str, object], model: str | None,
+                     usage: Mapping[str, Any] | None, fingerprint: str) -> dict[str, object]:
         now = int(time.time())
         return {"id": f"{prefix}-{now}", "object": kind, "created": now,
                 "model": current_model_name() if model is None else model,
@@ -116,8 +116,8 @@ class ResponseBuilderService:
     def build_openai_chat_completion_chunk(
             self, token: str, finish_reason: str | None, tool_calls: ToolCalls | None = None, *,
             model: str | None = None, chunk_id: str = "", created: int = 0, role: str | None = None,
-            reasoning: str = "", fingerprint: str = "") -> dict[str, Any]:
-        delta: dict[str, Any] = {"role": role} if role else {}
+            reasoning: str = "", fingerprint: str = "") -> dict[str, object]:
+        delta: dict[str, object] = {"role": role} if role else {}
         if reasoning:
             delta["reasoning_content"] = reasoning
         if token:
@@ -128,38 +128,38 @@ class ResponseBuilderService:
         return self._openai_chunk("chatcmpl", "chat.completion.chunk", choice, model, chunk_id, created, fingerprint)
 
     def build_openai_completion_chunk(self, token: str, finish_reason: str | None, *, model: str | None = None,
-                                      chunk_id: str = "", created: int = 0, fingerprint: str = "") -> dict[str, Any]:
+                                      chunk_id: str = "", created: int = 0, fingerprint: str = "") -> dict[str, object]:
         choice = {"text": token, "index": 0, "logprobs": None, "finish_reason": finish_reason and _text_reason(
             finish_reason)}
         return self._openai_chunk("cmpl", "text_completion", choice, model, chunk_id, created, fingerprint)
 
     @staticmethod
-    def _openai_chunk(prefix: str, kind: str, choice: dict[str, Any], model: str | None, chunk_id: str, created: int,
-                      fingerprint: str) -> dict[str, Any]:
+    def _openai_chunk(prefix: str, kind: str, choice: dict[str, object], model: str | None, chunk_id: str, created: int,
+                      fingerprint: str) -> dict[str, object]:
         return {"id": chunk_id or f"{prefix}-{uuid.uuid4()}", "object": kind, "created": created or int(time.time()),
                 "model": current_model_name() if model is None else model,
                 "system_fingerprint": fingerprint or STREAM_FINGERPRINT, "choices": [choice]}
 
-    def build_openai_error(self, message: str, status: int) -> dict[str, Any]:
+    def build_openai_error(self, message: str, status: int) -> dict[str, object]:
         return {"error": {"message": message, "type": "server_error", "code": status}}
 
     # -- Ollama --------------------------------------------------------------------------------------------------
-    def build_ollama_tags_response(self, model_ids: Sequence[str] | None = None) -> dict[str, Any]:
+    def build_ollama_tags_response(self, model_ids: Sequence[str] | None = None) -> dict[str, object]:
         ids = config_utils.model_ids() if model_ids is None else model_ids
         return {"models": [self.build_ollama_model(name) for name in ids]}
 
-    def build_ollama_model(self, name: str) -> dict[str, Any]:
+    def build_ollama_model(self, name: str) -> dict[str, object]:
         """One entry of the model list."""
         return {"name": name, "model": name + LATEST, "modified_at": MODIFIED_AT, "size": 1,
                 "digest": hashlib.sha256(name.encode("utf-8")).hexdigest(), "details": dict(DETAILS)}
 
-    def build_ollama_ps_response(self, model_ids: Sequence[str] | None = None) -> dict[str, Any]:
+    def build_ollama_ps_response(self, model_ids: Sequence[str] | None = None) -> dict[str, object]:
         """The loaded models: all of the list, as none of them has to be loaded."""
         ids = config_utils.model_ids() if model_ids is None else model_ids
         return {"models": [{**self.build_ollama_model(name), "expires_at": NEVER, "size_vram": 0,
                             "context_length": CONTEXT_LENGTH} for name in ids]}
 
-    def build_ollama_show_response(self, name: str) -> dict[str, Any]:
+    def build_ollama_show_response(self, name: str) -> dict[str, object]:
         """What a model can do. Clients look for capabilities and the context length."""
         return {"license": "", "modelfile": f"FROM {name}", "parameters": "",
                 "template": "{{ .System }}{{ .Tools }}{{ .Prompt }}",  # some clients look for the tools here
@@ -168,13 +168,13 @@ class ResponseBuilderService:
                                "wilmer.context_length": CONTEXT_LENGTH},
                 "capabilities": ["completion", "tools", "vision"]}
 
-    def build_ollama_version_response(self) -> dict[str, Any]:
+    def build_ollama_version_response(self) -> dict[str, object]:
         return {"version": OLLAMA_VERSION}
 
     def build_ollama_chat_response(
             self, text: str, model_name: str | None = None, request_id: str | None = None,
             tool_calls: ToolCalls | None = None, *, finish_reason: str | None = None, reasoning: str = "",
-            counters: Counters | None = None) -> dict[str, Any]:
+            counters: Counters | None = None) -> dict[str, object]:
         return {**self.build_ollama_chat_chunk(text, finish_reason or "stop", None, tool_calls, model=model_name,
                                                reasoning=reasoning),
                 **asdict(counters or Counters()), **_identified(request_id)}
@@ -182,7 +182,7 @@ class ResponseBuilderService:
     def build_ollama_generate_response(
             self, text: str, model: str | None = None, request_id: str | None = None, *,
             finish_reason: str | None = None, usage: Mapping[str, Any] | None = None,
-            counters: Counters | None = None) -> dict[str, Any]:
+            counters: Counters | None = None) -> dict[str, object]:
         now = int(time.time())
         chunk = self.build_ollama_generate_chunk(text, finish_reason or "stop", model=model)
         return {"id": f"gen-{now}", "object": "text_completion", "created": now, **chunk,
@@ -190,13 +190,13 @@ class ResponseBuilderService:
                              "finish_reason": _text_reason(finish_reason)}],
                 "usage": dict(usage or {}), **asdict(counters or Counters()), **_identified(request_id)}
 
-    def build_ollama_tool_call_response(self, model: str | None = None) -> dict[str, Any]:
+    def build_ollama_tool_call_response(self, model: str | None = None) -> dict[str, object]:
         """The answer that no tool is wanted, to a front-end that asks which of its tools to use."""
         return self.build_ollama_chat_response("", model)
 
     def build_ollama_chat_chunk(
             self, token: str, finish_reason: str | None, request_id: str | None = None,
-            tool_calls: ToolCalls | None = None, *, model: str | None = None, reasoning: str = "") -> dict[str, Any]:
+            tool_calls: ToolCalls | None = None, *, model: str | None = None, reasoning: str = "") -> dict[str, object]:
         message: dict[str, Any] = {"role": "assistant", "content": token}
         if reasoning:
             message["thinking"] = reasoning
@@ -205,17 +205,17 @@ class ResponseBuilderService:
         return self._ollama_chunk({"message": message}, finish_reason, request_id, model)
 
     def build_ollama_generate_chunk(self, token: str, finish_reason: str | None, request_id: str | None = None, *,
-                                    model: str | None = None) -> dict[str, Any]:
+                                    model: str | None = None) -> dict[str, object]:
         return self._ollama_chunk({"response": token}, finish_reason, request_id, model)
 
     @staticmethod
-    def _ollama_chunk(content: dict[str, Any], finish_reason: str | None, request_id: str | None,
-                      model: str | None) -> dict[str, Any]:
+    def _ollama_chunk(content: dict[str, object], finish_reason: str | None, request_id: str | None,
+                      model: str | None) -> dict[str, object]:
         done = {"done_reason": ollama_done_reason(finish_reason), "done": True} if finish_reason else {"done": False}
         return {"model": current_model_name() if model is None else model, "created_at": timestamp(), **content,
                 **done, **_identified(request_id)}
 
-    def build_ollama_error(self, message: str) -> dict[str, Any]:
+    def build_ollama_error(self, message: str) -> dict[str, object]:
         return {"error": message}
 
 
@@ -223,7 +223,7 @@ def ollama_done_reason(finish_reason: str | None) -> str:
     return "length" if finish_reason == "length" else "stop"
 
 
-def ollama_tool_calls(calls: ToolCalls) -> list[dict[str, Any]]:
+def ollama_tool_calls(calls: ToolCalls) -> list[dict[str, object]]:
     """OpenAI tool calls in Ollama's shape: no id, arguments as an object. Native calls pass unchanged."""
     return [dict(call) if _is_native(call) else _ollama_call(call) for call in calls if isinstance(call, Mapping)]
 
@@ -234,13 +234,13 @@ def _is_native(call: Mapping[str, Any]) -> bool:
         not call.keys() & {"id", "type", "index"}
 
 
-def _ollama_call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _ollama_call(call: Mapping[str, Any]) -> dict[str, object]:
     function = call.get("function")
     function = function if isinstance(function, Mapping) else {}
     return {"function": {"name": function.get("name") or "", "arguments": _arguments(function.get("arguments"))}}
 
 
-def _arguments(value: Any) -> dict[str, Any]:
+def _arguments(value: object) -> dict[str, object]:
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlencode
 
 from urllib3.connection import HTTPConnection
@@ -46,7 +45,7 @@ class ServiceReply:
         problem: "" if all is well, else ``timeout``, ``transport_error``, ``invalid_json`` or ``http_<status>``.
     """
 
-    value: Any = None
+    value: object = None
     status: int | None = None
     problem: str = ""
 
@@ -64,13 +63,13 @@ class ServiceRequest:
     read_timeout: float = READ_SECONDS
 
     @classmethod
-    def get(cls, host: str, port: int, path: str, parameters: Mapping[str, Any], *,
+    def get(cls, host: str, port: int, path: str, parameters: Mapping[str, object], *,
             connect_timeout: float = CONNECT_SECONDS, read_timeout: float = READ_SECONDS) -> ServiceRequest:
         query = urlencode(parameters, errors="replace")
         return cls("GET", host, port, f"{path}?{query}", None, connect_timeout, read_timeout)
 
     @classmethod
-    def post(cls, host: str, port: int, path: str, payload: Any, *, connect_timeout: float = CONNECT_SECONDS,
+    def post(cls, host: str, port: int, path: str, payload: object, *, connect_timeout: float = CONNECT_SECONDS,
              read_timeout: float = READ_SECONDS) -> ServiceRequest:
         body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
         return cls("POST", host, port, path, body, connect_timeout, read_timeout)

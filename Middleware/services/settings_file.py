@@ -22,7 +22,7 @@ MOST = 1_000_000_000  # of anything that is counted
 _MISSING = object()
 
 
-def setting(key: str, kind: str, default: Any, meaning: str, *, otherwise: Any = _MISSING,
+def setting(key: str, kind: str, default: object, meaning: str, *, otherwise: object = _MISSING,
             least: int | None = None, most: int = MOST, names: str = "") -> Any:
     """A field of a settings dataclass.
 
@@ -70,14 +70,14 @@ def load_settings(cls: type[T], user_key: str, purpose: str, level: int = loggin
     return read_settings(cls, content, display)
 
 
-def read_settings(cls: type[T], content: Mapping[str, Any], display: str) -> T:
+def read_settings(cls: type[T], content: Mapping[str, object], display: str) -> T:
     """The declared keys of ``content``, each as its field says; a number may be in a text, and a blank one is absent.
 
     What is no number or text, and a number out of range, is logged with what is used in its place. ``cls`` has a field
     ``raw`` for the whole file, and may have one ``file`` for the name that messages give it.
     """
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
-    values: dict[str, Any] = {"file": display} if any(field.name == "file" for field in fields) else {}
+    values: dict[str, object] = {"file": display} if any(field.name == "file" for field in fields) else {}
     for field in fields:
         key = field.metadata.get("key")
         if key is not None and content.get(key) is not None:
@@ -85,7 +85,7 @@ def read_settings(cls: type[T], content: Mapping[str, Any], display: str) -> T:
     return cls(**values, **{"raw": content})
 
 
-def _value(value: Any, field: dataclasses.Field[Any], display: str) -> Any:
+def _value(value: object, field: dataclasses.Field[Any], display: str) -> object:
     kind = field.metadata["kind"]
     if kind == FLAG:
         return as_flag(value)
@@ -110,13 +110,13 @@ def _value(value: Any, field: dataclasses.Field[Any], display: str) -> Any:
 def _within(number: float, field: dataclasses.Field[Any], display: str) -> float:
     """The number, or the nearest one that makes sense, with a word in the log."""
     least = field.metadata["least"]
-    nearest = min(number if least is None else max(number, least), field.metadata["most"])
+    nearest: float = min(number if least is None else max(number, least), field.metadata["most"])
     if nearest != number:
         logger.warning("%s: '%s' is %s; using %s", display, field.metadata["key"], number, nearest)
     return nearest
 
 
-def number_from(value: Any, whole: bool) -> int | float | None:
+def number_from(value: object, whole: bool) -> int | float | None:
     """A finite number, which may be in a text; None for anything else, and for a fraction if it must be whole."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None

@@ -5,7 +5,6 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.discussion_files import if_readable, read_json, texts_in, write_json
@@ -52,11 +51,11 @@ class VisionResponses:
             write_json(self._folder.file(FILE_NAME), {**descriptions, **known}, self._folder.cipher,
                        self._folder.file_mode)
 
-    def _load(self) -> dict[str, Any] | None:
+    def _load(self) -> dict[str, object] | None:
         """The object in the file; None if there is something else, which nobody may overwrite."""
         return if_readable(self._read, None)
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read(self) -> dict[str, object] | None:
         display = self._folder.display(FILE_NAME)
         try:
             content = read_json(self._folder.file(FILE_NAME), self._folder.cipher, display)

@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 1.0
 Start = Callable[[], Iterator[Any]]
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
-_END: dict[str, Any] = {"token": "", "finish_reason": None, "end": True}
+_END: dict[str, object] = {"token": "", "finish_reason": None, "end": True}
 
 
-def estimated_usage(request: RequestContext, messages: list[dict[str, Any]], answer: str) -> dict[str, Any]:
+def estimated_usage(request: RequestContext, messages: list[dict[str, Any]], answer: str) -> dict[str, object]:
     """Token counts of the answer: those of the back-end as far as they are numbers, else an estimate."""
     usage = request.usage or {}
     said = {key: usage[key] for key in _COUNTS if type(usage.get(key)) is int}  # a bool is no count
@@ -60,7 +60,7 @@ class FinishedAnswer:
     usage: dict[str, Any]
 
     @staticmethod
-    def of(value: Any, request: RequestContext, messages: list[dict[str, Any]]) -> FinishedAnswer:
+    def of(value: object, request: RequestContext, messages: list[dict[str, Any]]) -> FinishedAnswer:
         """Read the engine's item: a text, or a dict with tool calls."""
         message = as_message(value)
         text, calls = (str(value), None) if message is None else (message["content"], message["tool_calls"] or None)
@@ -76,9 +76,9 @@ class WholeAnswer:
         self._request = request
         self._context = contextvars.copy_context()
         self._start = start
-        self._items: Iterator[Any] | None = None
+        self._items: Iterator[object] | None = None
 
-    def value(self) -> Any:
+    def value(self) -> object:
         """The answer, a text or a tool-call dict. Raises what the engine raises, after cleaning up."""
         try:
             self._items = self._context.run(self._start)
@@ -107,14 +107,14 @@ class StreamingAnswer:
     """
 
     def __init__(self, request: RequestContext, start: Start, renderer: StreamRenderer,
-                 usage: Callable[[str], dict[str, Any]]) -> None:
+                 usage: Callable[[str], dict[str, object]]) -> None:
         self._request = request
         self._context = contextvars.copy_context()
         self._start = start
         self._renderer = renderer
         self._usage = usage
         self._send_reasoning = config_utils.user_flag("sendReasoningToClient")
-        self._items: Iterator[Any] | None = None
+        self._items: Iterator[object] | None = None
         self._first: Any = None
         self._error: BaseException | None = None
         self._ready = threading.Event()

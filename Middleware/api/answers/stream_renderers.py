@@ -68,7 +68,7 @@ class StreamRenderer(Protocol):
         """An error in the middle of a stream, and the end of it."""
 
 
-def sse(value: Any) -> bytes:
+def sse(value: object) -> bytes:
     """One server-sent event."""
     return b"data: " + to_json(value) + b"\n\n"
 
@@ -124,7 +124,7 @@ class _OpenAIStream:
     def error(self, message: str, status: int) -> list[bytes]:
         return [sse(builder.build_openai_error(message, status)), SSE_DONE]
 
-    def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, Any]:
+    def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, object]:
         raise NotImplementedError
 
     def _event(self, chunk: dict[str, Any]) -> bytes:
@@ -171,7 +171,7 @@ class OpenAICompletionStream(_OpenAIStream):
     def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
         return (self.text(token) if token else b"") + (self.final(finish_reason) if finish_reason else b"")
 
-    def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, Any]:
+    def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, object]:
         return builder.build_openai_completion_chunk(token, finish_reason, model=self._model, chunk_id=self._id,
                                                      created=self._created, fingerprint=self.fingerprint)
 
@@ -187,7 +187,7 @@ class _OllamaStream:
     joins = False  # front-ends parse an HTTP chunk as one JSON object
     wants_usage = True
 
-    def __init__(self, model: str, request_id: str, counters: Callable[[Mapping[str, Any]], Counters]) -> None:
+    def __init__(self, model: str, request_id: str, counters: Callable[[Mapping[str, object]], Counters]) -> None:
         self.fingerprint = ""
         self._model = model
         self._request_id = request_id
@@ -216,7 +216,7 @@ class _OllamaStream:
     def error(self, message: str, status: int) -> list[bytes]:
         return [_line(builder.build_ollama_error(message))]
 
-    def _filled(self, kind: str, token: str, chunk: Callable[[str], dict[str, Any]]) -> bytes:
+    def _filled(self, kind: str, token: str, chunk: Callable[[str], dict[str, object]]) -> bytes:
         """A chunk from its template, made anew each second because it tells the time."""
         second = int(time.monotonic())
         if second != self._second:
@@ -226,17 +226,17 @@ class _OllamaStream:
             self._templates[kind] = _Template(lambda text: _line(chunk(text)))
         return self._templates[kind].fill(token)
 
-    def _last(self) -> dict[str, Any]:
+    def _last(self) -> dict[str, object]:
         return self._chunk("", self._reason)
 
-    def _chunk(self, token: str, finish_reason: str | None) -> dict[str, Any]:
+    def _chunk(self, token: str, finish_reason: str | None) -> dict[str, object]:
         raise NotImplementedError
 
 
 class OllamaChatStream(_OllamaStream):
     """A streamed chat. Tool calls are collected and ride, complete, on the last line."""
 
-    def __init__(self, model: str, request_id: str, counters: Callable[[Mapping[str, Any]], Counters]) -> None:
+    def __init__(self, model: str, request_id: str, counters: Callable[[Mapping[str, object]], Counters]) -> None:
         super().__init__(model, request_id, counters)
         self._calls = ToolCallAssembler()
 
@@ -248,11 +248,11 @@ class OllamaChatStream(_OllamaStream):
         self._calls.add(calls)
         return super().tool_calls(token, calls, finish_reason)
 
-    def _last(self) -> dict[str, Any]:
+    def _last(self) -> dict[str, object]:
         return builder.build_ollama_chat_chunk("", self._reason, self._request_id, self._calls.calls() or None,
                                                model=self._model)
 
-    def _chunk(self, token: str, finish_reason: str | None) -> dict[str, Any]:
+    def _chunk(self, token: str, finish_reason: str | None) -> dict[str, object]:
         return builder.build_ollama_chat_chunk(token, finish_reason, self._request_id, model=self._model)
 
 
@@ -262,9 +262,9 @@ class OllamaGenerateStream(_OllamaStream):
     def reasoning(self, token: str) -> bytes:
         return b""
 
-    def _chunk(self, token: str, finish_reason: str | None) -> dict[str, Any]:
+    def _chunk(self, token: str, finish_reason: str | None) -> dict[str, object]:
         return builder.build_ollama_generate_chunk(token, finish_reason, self._request_id, model=self._model)
 
 
-def _line(value: Any) -> bytes:
+def _line(value: object) -> bytes:
     return to_json(value) + b"\n"

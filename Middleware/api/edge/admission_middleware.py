@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, AccessKeys
 from Middleware.api.edge.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
@@ -18,6 +19,9 @@ from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.idempotency_service import idempotency_service
 from Middleware.services.response_builder_service import ResponseBuilderService
 
+if TYPE_CHECKING:
+    from _typeshed import OptExcInfo
+
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024
@@ -27,7 +31,6 @@ NO_KEY = Refusal("401 Unauthorized", "This server wants a key, and this request 
                  (("WWW-Authenticate", "Bearer"),))
 COMPLETIONS = frozenset(("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions"))
 
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 STOPPING = Refusal("503 Service Unavailable", "The server is stopping.", (RETRY_AFTER,))
 
 
@@ -41,7 +44,7 @@ class AdmissionMiddleware:
         browsers: which web pages may enter; by default those of this computer.
     """
 
-    def __init__(self, app: WsgiApp, max_request_mb: int = 0, keys: AccessKeys | None = None,
+    def __init__(self, app: WSGIApplication, max_request_mb: int = 0, keys: AccessKeys | None = None,
                  browsers: BrowserSafety | None = None) -> None:
         self.app = app
         self.max_request_mb = max_request_mb
@@ -49,7 +52,7 @@ class AdmissionMiddleware:
         self._keys = keys
         self._browsers = browsers or BrowserSafety()
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"] = environ.get("REQUEST_METHOD", "").upper()  # as Flask will read it
         is_post, request_id = method == "POST", new_request_id()
         environ[REQUEST_ID_KEY] = request_id
@@ -71,12 +74,12 @@ class AdmissionMiddleware:
             return self.app(environ, start_response)
         return self._admit(RequestContext(request_id=request_id), environ, start_response)
 
-    def refuses(self, environ: dict[str, Any]) -> bool:
+    def refuses(self, environ: WSGIEnvironment) -> bool:
         """Whether the request will be refused, judged by its head alone; for servers that take bodies in themselves."""
         judgement = self._browsers.judge(environ)
         return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
 
-    def _check_key(self, environ: dict[str, Any]) -> Refusal | None:
+    def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._keys is None:
             return None
         grant = self._keys.grant(environ.get("HTTP_AUTHORIZATION"))
@@ -85,7 +88,7 @@ class AdmissionMiddleware:
         environ[PERMITTED_USERS_KEY] = grant.users
         return None
 
-    def _take_body(self, environ: dict[str, Any]) -> Refusal | None:
+    def _take_body(self, environ: WSGIEnvironment) -> Refusal | None:
         try:
             take_body(environ, self._limit)
         except BodyTooLarge:
@@ -95,8 +98,8 @@ class AdmissionMiddleware:
             return Refusal("400 Bad Request", "The request body is incomplete.")
         return None
 
-    def _admit(self, request: RequestContext, environ: dict[str, Any],
-               start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def _admit(self, request: RequestContext, environ: WSGIEnvironment,
+               start_response: StartResponse) -> Iterable[bytes]:
         environ[REQUEST_KEY] = request
         if not running_requests.arrive(request):
             return _refuse(environ, start_response, STOPPING, request.request_id)
@@ -108,24 +111,24 @@ class AdmissionMiddleware:
             raise
 
 
-def route_path(environ: Mapping[str, Any]) -> str:
+def route_path(environ: WSGIEnvironment) -> str:
     """The path of a request as the application's routes know it, whatever slashes a client's base URL ends in."""
-    return "/" + environ.get("PATH_INFO", "").strip("/")
+    path: str = environ.get("PATH_INFO", "")
+    return "/" + path.strip("/")
 
 
-def _with_headers(start_response: Callable[..., Any], added: list[tuple[str, str]],
-                  is_post: bool) -> Callable[..., Any]:
+def _with_headers(start_response: StartResponse, added: list[tuple[str, str]], is_post: bool) -> StartResponse:
     """A ``start_response`` that adds what every answer has, unless the application has set it itself."""
     added += NOT_STORED if is_post else SECURITY_HEADERS
 
-    def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+    def start(status: str, headers: list[tuple[str, str]], *exc_info: OptExcInfo | None) -> Callable[[bytes], object]:
         names = {name.lower() for name, _ in headers}
         return start_response(status, [*headers, *(pair for pair in added if pair[0].lower() not in names)], *exc_info)
 
     return start
 
 
-def _displace_earlier_attempt(request: RequestContext, environ: dict[str, Any]) -> None:
+def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment) -> None:
     """Cancel the request that works for the same idempotency key, and take its place."""
     if route_path(environ) not in COMPLETIONS:
         return
@@ -140,7 +143,7 @@ def _displace_earlier_attempt(request: RequestContext, environ: dict[str, Any]) 
         running_requests.cancel(earlier, f"displaced by request {request.request_id}")
 
 
-def _refuse(environ: dict[str, Any], start_response: Callable[..., Any], refusal: Refusal,
+def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Refusal,
             request_id: str) -> Iterable[bytes]:
     """Answer in the dialect of the path, without a look at the application."""
     code, message = int(refusal.status[:3]), refusal.message

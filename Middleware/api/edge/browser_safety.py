@@ -8,9 +8,9 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from wsgiref.types import WSGIEnvironment
 
 from Middleware.models.request_context import new_request_id
 
@@ -67,7 +67,7 @@ class BrowserSafety:
         names = {(machine if machine is not None else socket.gethostname()).lower()}
         self._own_names = names | {host for host in map(_host_of, self._allowed) if host}
 
-    def judge(self, environ: Mapping[str, Any]) -> Judgement:
+    def judge(self, environ: WSGIEnvironment) -> Judgement:
         """Whether a request may be served, judged by its method and headers alone (of a WSGI environ)."""
         origin = environ.get("HTTP_ORIGIN")
         if origin is None:
@@ -81,7 +81,7 @@ class BrowserSafety:
             return Judgement(None, True, (*headers, *_preflight_headers(environ)))
         return Judgement(_wrong_content_type(environ), headers=headers)
 
-    def _lets_in(self, normal: str, environ: Mapping[str, Any]) -> bool:
+    def _lets_in(self, normal: str, environ: WSGIEnvironment) -> bool:
         if normal in self._allowed or ANY in self._allowed:
             return True
         if normal == NULL:
@@ -107,7 +107,7 @@ class BrowserSafety:
         return _address(host) is not None or "." not in host or host.endswith(_PRIVATE_ENDINGS) \
             or host in self._own_names
 
-    def _refusal_without_origin(self, environ: Mapping[str, Any]) -> Refusal | None:
+    def _refusal_without_origin(self, environ: WSGIEnvironment) -> Refusal | None:
         site = environ.get("HTTP_SEC_FETCH_SITE")
         if site is None:
             return self._refusal_of_name(environ)
@@ -115,7 +115,7 @@ class BrowserSafety:
             return _foreign_page("")
         return _wrong_content_type(environ)
 
-    def _refusal_of_name(self, environ: Mapping[str, Any]) -> Refusal | None:
+    def _refusal_of_name(self, environ: WSGIEnvironment) -> Refusal | None:
         """For a browser that does not trust the connection, which is plain HTTP to a name other than ``localhost``."""
         name = environ.get("HTTP_HOST", "").strip()
         if not name or not environ.get("HTTP_USER_AGENT", "").startswith("Mozilla/"):
@@ -151,18 +151,18 @@ def headers_of_every_answer() -> Headers:
     return [(REQUEST_ID_HEADER, new_request_id()), *SECURITY_HEADERS, ("Cache-Control", "no-store")]
 
 
-def is_loopback_name(environ: Mapping[str, Any]) -> bool:
+def is_loopback_name(environ: WSGIEnvironment) -> bool:
     """Whether the client called this server by a name or address that leads no further than its own computer."""
     host = _host_in(environ)
     return host is not None and _is_loopback(host)
 
 
-def has_body(environ: Mapping[str, Any]) -> bool:
+def has_body(environ: WSGIEnvironment) -> bool:
     """Whether the head of a request announces a body."""
     return environ.get("CONTENT_LENGTH", "") not in ("", "0") or "HTTP_TRANSFER_ENCODING" in environ
 
 
-def _wrong_content_type(environ: Mapping[str, Any]) -> Refusal | None:
+def _wrong_content_type(environ: WSGIEnvironment) -> Refusal | None:
     """A browser's POST must say that it is JSON: what says otherwise may be sent without asking us first."""
     if environ.get("REQUEST_METHOD") != "POST":
         return None
@@ -182,7 +182,7 @@ def _foreign_page(origin: str) -> Refusal:
     return Refusal("403 Forbidden", f"Requests of web pages from {shown} are not accepted.{hint}")
 
 
-def _preflight_headers(environ: Mapping[str, Any]) -> Headers:
+def _preflight_headers(environ: WSGIEnvironment) -> Headers:
     wanted = environ.get("HTTP_ACCESS_CONTROL_REQUEST_HEADERS", "")
     headers = [("Access-Control-Allow-Methods", METHODS), ("Access-Control-Max-Age", PREFLIGHT_SECONDS)]
     if _FIELD_NAMES.fullmatch(wanted):
@@ -201,7 +201,7 @@ def _host_of(normal: str) -> str:
     return found[2].rstrip(".") if found else ""
 
 
-def _host_in(environ: Mapping[str, Any]) -> str | None:
+def _host_in(environ: WSGIEnvironment) -> str | None:
     """The ``Host`` header without its port; None if there is none that makes sense."""
     found = _HOST.fullmatch(environ.get("HTTP_HOST", "").strip().lower())
     return found[1].rstrip(".") if found else None

@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
-from typing import Any
+from wsgiref.types import WSGIEnvironment
 
 from flask import Flask
 
@@ -26,7 +25,7 @@ class MissingKeys:
         self._told_of_spelling = False
         self._lock = threading.Lock()
 
-    def look(self, environ: Mapping[str, Any], api_key: str | None) -> None:
+    def look(self, environ: WSGIEnvironment, api_key: str | None) -> None:
         """Look at a request of the current user.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import io
 import time
 from typing import Any
+from wsgiref.types import WSGIEnvironment
 
 PIECE_BYTES = 64 * 1024
 MAX_DIGITS = 20  # of a length; more are more than any memory holds, and Python refuses to read thousands
@@ -19,7 +20,7 @@ class BodyBroken(Exception):
     """The body ended early or its framing is wrong."""
 
 
-def take_body(environ: dict[str, Any], limit: int | None) -> None:
+def take_body(environ: WSGIEnvironment, limit: int | None) -> None:
     """Put the whole body into memory, so that the socket tells from now on whether the client is there.
 
     Args:
@@ -43,7 +44,7 @@ def take_body(environ: dict[str, Any], limit: int | None) -> None:
     environ.update({"wsgi.input": body, "wsgi.input_terminated": True, "CONTENT_LENGTH": str(size)})
 
 
-def _declared_length(environ: dict[str, Any]) -> int | None:
+def _declared_length(environ: WSGIEnvironment) -> int | None:
     """The Content-Length, if it counts: a body sent in chunks has its own end."""
     text = environ.get("CONTENT_LENGTH") or ""
     if not text.isascii() or not text.isdigit() or _is_chunked(environ):
@@ -51,11 +52,11 @@ def _declared_length(environ: dict[str, Any]) -> int | None:
     return int(text) if len(text) <= MAX_DIGITS else 10 ** MAX_DIGITS
 
 
-def _is_chunked(environ: dict[str, Any]) -> bool:
+def _is_chunked(environ: WSGIEnvironment) -> bool:
     return "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
 
 
-def _ends_by_itself(environ: dict[str, Any]) -> bool:
+def _ends_by_itself(environ: WSGIEnvironment) -> bool:
     """Whether reading to the end of the input is safe, because the server undoes the chunks."""
     return _is_chunked(environ) and ("wsgi.input_terminated" in environ or "eventlet.input" in environ)
 

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
+from wsgiref.types import WSGIEnvironment
 
 from flask import has_request_context
 from flask import request as http
@@ -26,7 +26,7 @@ def extract_api_key(authorization: str | None = CURRENT) -> str | None:
     return authorization[len(BEARER):].strip() or None
 
 
-def extract_idempotency_key(environ: Mapping[str, Any] | None = None) -> str | None:
+def extract_idempotency_key(environ: WSGIEnvironment | None = None) -> str | None:
     """The key by which a client's retry displaces its earlier attempt, kept apart per API key; None if it sent none.
 
     Args:

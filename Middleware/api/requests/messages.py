@@ -18,7 +18,7 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 GENERATOR = "Assistant:"
 
 
-def chat_messages(raw: Any, *, empty_texts_left_out: bool = False) -> list[Message]:
+def chat_messages(raw: object, *, empty_texts_left_out: bool = False) -> list[Message]:
     """The messages of a chat request in internal form, with the user's role prefixes and generator.
 
     ``empty_texts_left_out``: the dialect's own packages send no ``content`` where the text is empty.
@@ -35,7 +35,7 @@ def chat_messages(raw: Any, *, empty_texts_left_out: bool = False) -> list[Messa
     return messages
 
 
-def string_list(value: Any) -> list[str]:
+def string_list(value: object) -> list[str]:
     """The texts of a list that are not empty; anything else is an empty list."""
     return [entry for entry in value if isinstance(entry, str) and entry] if isinstance(value, list) else []
 
@@ -67,12 +67,12 @@ def _message(raw: Message, add_prefixes: bool, empty_texts_left_out: bool) -> Me
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
-def _openai_calls(calls: Any) -> Any:
+def _openai_calls(calls: Any) -> object:
     """Tool calls in OpenAI's shape; Ollama's have arguments as an object and neither type nor id."""
     return [_openai_call(call) for call in calls] if isinstance(calls, list) else calls
 
 
-def _openai_call(call: Any) -> Any:
+def _openai_call(call: Any) -> object:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
         return call
@@ -112,7 +112,7 @@ class _WaitingCalls:
         if isinstance(name, str):
             self._of_tool.setdefault(name, deque()).append(number)
 
-    def take(self, tool: Any) -> Message:
+    def take(self, tool: object) -> Message:
         """The first call of that tool, else the first of all; it waits no longer."""
         numbers = self._of_tool.get(tool, deque()) if isinstance(tool, str) and tool else deque()
         while numbers:
@@ -122,7 +122,7 @@ class _WaitingCalls:
 
 
 # -- contents ----------------------------------------------------------------------------------------------------------
-def _content(content: Any) -> tuple[str, list[str]]:
+def _content(content: object) -> tuple[str, list[str]]:
     if isinstance(content, str):
         return content, []
     if content is None:
@@ -134,7 +134,7 @@ def _content(content: Any) -> tuple[str, list[str]]:
     return str(content), []
 
 
-def _parts(parts: list[Any]) -> tuple[str, list[str]]:
+def _parts(parts: list[object]) -> tuple[str, list[str]]:
     texts: list[str] = []
     images: list[str] = []
     for part in parts:
@@ -147,7 +147,7 @@ def _parts(parts: list[Any]) -> tuple[str, list[str]]:
     return "\n".join(texts), images
 
 
-def _image(part: dict[str, Any]) -> str:
+def _image(part: dict[str, object]) -> str:
     if part.get("type") in ("image_url", "input_image"):
         value = part.get("image_url")
         url = value.get("url") if isinstance(value, dict) else value

@@ -30,7 +30,7 @@ def parse_tagged_prompt(text: str) -> list[Message]:
     return messages
 
 
-def completion_messages(prompt: Any) -> list[Message]:
+def completion_messages(prompt: object) -> list[Message]:
     """The ``prompt`` of an OpenAI text completion: a text, null, or a list of one text."""
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
@@ -39,7 +39,7 @@ def completion_messages(prompt: Any) -> list[Message]:
     return _tagged_or_plain(prompt or "")
 
 
-def generate_messages(body: dict[str, Any]) -> list[Message]:
+def generate_messages(body: dict[str, object]) -> list[Message]:
     """The ``system``, ``prompt`` and ``images`` of an Ollama text generation."""
     system, prompt = _text(body, "system"), _text(body, "prompt")
     messages = _tagged_or_plain(system + prompt)
@@ -55,7 +55,7 @@ def _tagged_or_plain(text: str) -> list[Message]:
     return parse_tagged_prompt(text) or ([{"role": "user", "content": text}] if text else [])
 
 
-def _text(body: dict[str, Any], key: str) -> str:
+def _text(body: dict[str, object], key: str) -> str:
     value = body.get(key)
     if value is not None and not isinstance(value, str):
         raise ClientError(f"The '{key}' field must be a text.")

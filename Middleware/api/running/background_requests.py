@@ -61,7 +61,7 @@ def _only_prompt(messages: Sequence[Mapping[str, Any]]) -> str | None:
     return content[prefix.end():] if prefix else content
 
 
-def _is_open(turn: Mapping[str, Any]) -> bool:
+def _is_open(turn: Mapping[str, object]) -> bool:
     """Whether it is the empty start of the answer."""
     return turn.get("role") == "assistant" and not turn.get("tool_calls") and (
         str(turn.get("content") or "").strip() in OPEN_ANSWERS)

@@ -10,8 +10,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from wsgiref.types import WSGIEnvironment
 
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities.daemon_threads import start_daemon
@@ -27,7 +27,7 @@ LAST_REQUEST_KEY = "wilmer.last_request"
 Probe = Callable[[], bool]
 
 
-def probe_for(environ: Mapping[str, Any]) -> Probe | None:
+def probe_for(environ: WSGIEnvironment) -> Probe | None:
     """A function that says whether the client of this WSGI request has gone; None if the server gives no way.
 
     Three ways: Waitress reads ahead and knows; a launcher that serves one request per connection lets the probe throw
@@ -45,7 +45,7 @@ def probe_for(environ: Mapping[str, Any]) -> Probe | None:
     return lambda: has_been_closed(connection)
 
 
-def _connection_of(environ: Mapping[str, Any]) -> socket.socket | None:
+def _connection_of(environ: WSGIEnvironment) -> socket.socket | None:
     """The system's own socket, which never waits for other green threads."""
     connection = environ.get("werkzeug.socket")
     if connection is None and "eventlet.input" in environ:

@@ -115,13 +115,13 @@ class _Stripping:
         self._removed_ids: set[str] = set()
         self._results_due = 0  # how many results without an id may still belong to the turn just before
 
-    def feed(self, message: Any) -> list[Any]:
+    def feed(self, message: Any) -> list[object]:
         """What stays of ``message``: itself, a reduced copy, or nothing."""
         if _role(message) == "tool":
             return [] if self._belongs_to_removed(message) else [message]
         return self._turn(message)
 
-    def _turn(self, message: Any) -> list[Any]:
+    def _turn(self, message: Any) -> list[object]:
         calls = _calls(message)
         removed = [call for call in calls if self._liveness.made(call)]
         genuine = [call for call in calls if not self._liveness.made(call)]
@@ -144,9 +144,9 @@ class _Stripping:
 
 # -- repeats -----------------------------------------------------------------------------------------------------------
 
-def collapse_repeats(messages: Sequence[Any]) -> list[Any]:
+def collapse_repeats(messages: Sequence[Any]) -> list[object]:
     """The conversation with each run of equal exchanges replaced by its first, whose result says so."""
-    kept: list[Any] = []
+    kept: list[object] = []
     index = 0
     while index < len(messages):
         count = _run_length(messages, index)
@@ -169,7 +169,7 @@ def _run_length(messages: Sequence[Any], index: int) -> int:
     return count
 
 
-def _exchange(messages: Sequence[Any], index: int) -> tuple[Any, ...] | None:
+def _exchange(messages: Sequence[Any], index: int) -> tuple[object, ...] | None:
     """What two exchanges are compared by; None if a turn with one call and its one result is not what is there."""
     turn, *rest = [*messages[index:index + 3], None, None, None][:3]
     calls = _calls(turn)
@@ -186,11 +186,11 @@ def _exchange(messages: Sequence[Any], index: int) -> tuple[Any, ...] | None:
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
-def _role(message: Any) -> Any:
+def _role(message: Any) -> object:
     return message.get("role") if isinstance(message, Mapping) else None
 
 
-def _calls(message: Any) -> list[Any]:
+def _calls(message: Any) -> list[object]:
     """The calls of an assistant turn."""
     calls = message.get("tool_calls") if _role(message) == "assistant" else None
     return calls if isinstance(calls, list) else []
@@ -210,5 +210,5 @@ def _has_no_text(message: Message) -> bool:
     return content is None or isinstance(content, str) and content.strip() in NO_TEXT
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ""

@@ -5,9 +5,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from wsgiref.types import WSGIEnvironment
 
 from Middleware.api.running.disconnect_watcher import DisconnectWatcher, Probe
 from Middleware.models.request_context import RequestContext, request_scope
@@ -24,7 +24,7 @@ CANCELLED_SECONDS = 2.0
 _SLICE = 0.02
 
 
-def request_of(environ: Mapping[str, Any]) -> RequestContext | None:
+def request_of(environ: WSGIEnvironment) -> RequestContext | None:
     """The request that a WSGI environ stands for, if it came through the admission."""
     return environ.get(REQUEST_KEY)
 

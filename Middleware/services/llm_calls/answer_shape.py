@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.api_types import CLAUDE_MESSAGES
@@ -31,13 +31,13 @@ class AnswerShape:
         demand: the tool call that the answer must be; its schema is ``schema``.
     """
 
-    schema: Mapping[str, Any] | None = None
-    tools: Sequence[Mapping[str, Any]] | None = None
-    tool_choice: Any = None
+    schema: Mapping[str, object] | None = None
+    tools: Sequence[Mapping[str, object]] | None = None
+    tool_choice: object = None
     demand: ToolDemand | None = None
 
     @staticmethod
-    def of(context: ExecutionContext, schema: Mapping[str, Any] | None = None) -> AnswerShape:
+    def of(context: ExecutionContext, schema: Mapping[str, object] | None = None) -> AnswerShape:
         """Decide for the node in ``context``; ``schema`` comes from code and counts like that of the node's file.
 
         Raises ConfigurationError for a schema file that cannot be used, and for a node whose schema meets a demanded
@@ -60,7 +60,7 @@ class AnswerShape:
         return AnswerShape(schema, tools, choice)
 
 
-def _node_schema(context: ExecutionContext) -> Mapping[str, Any] | None:
+def _node_schema(context: ExecutionContext) -> Mapping[str, object] | None:
     name = context.config.get(SCHEMA_KEY)
     if name is None or name == "":
         return None
@@ -87,10 +87,10 @@ def _chat(context: ExecutionContext) -> bool:
 
 
 def _is_claude(context: ExecutionContext) -> bool:
-    return API_TYPE.value(_api_type(context), "type") == CLAUDE_MESSAGES
+    return bool(API_TYPE.value(_api_type(context), "type") == CLAUDE_MESSAGES)
 
 
-def _api_type(context: ExecutionContext) -> Mapping[str, Any]:
+def _api_type(context: ExecutionContext) -> Mapping[str, object]:
     handler = context.llm_handler
     return handler.llm.settings.api_type if handler is not None and handler.llm is not None else {}
 

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import EarlyTerminationException
@@ -33,7 +33,7 @@ def unstreamed(handler: LlmHandler, scope: CancelScope) -> LlmHandler:
     return dataclasses.replace(handler, llm=service)
 
 
-def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, request_id: str | None = None) -> Any:
+def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, request_id: str | None = None) -> object:
     """Send two finished texts, in the endpoint's prompt template where the back-end takes one text.
 
     Returns what ``LlmApiService.get_response_from_llm`` returns. Raises BackendError and ConfigurationError.
@@ -50,7 +50,7 @@ def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, reques
         system_prompt=templates.wrap_system(system_prompt, template), prompt=prompt, request_id=request_id)
 
 
-def answer_text(result: Any, handler: LlmHandler, node: Mapping[str, Any]) -> str:
+def answer_text(result: object, handler: LlmHandler, node: Mapping[str, object]) -> str:
     """The text of a finished call, cleaned by the rules of the endpoint that answered and of the node."""
     text = result.get("content") if isinstance(result, Mapping) else result
     if not isinstance(text, str) or not text:

@@ -25,7 +25,7 @@ Chunk = dict[str, Any]
 ToolCall = dict[str, Any]
 
 FINISH_REASON = "tool_calls"
-ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
+ANY_ARGUMENTS: Mapping[str, object] = {"type": "object"}
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class ToolDemand:
     """
 
     names: frozenset[str]
-    schema: Mapping[str, Any]
+    schema: Mapping[str, object]
     instructions: str
 
     @staticmethod
-    def of(tools: Sequence[Any] | None, tool_choice: Any) -> ToolDemand | None:
+    def of(tools: Sequence[object] | None, tool_choice: object) -> ToolDemand | None:
         """The demand of a request; None if it demands nothing or has no tool to call.
 
         Raises ClientError for tools whose parameters are nested too deeply to be read.
@@ -56,7 +56,7 @@ class ToolDemand:
             raise ClientError("The parameters of a tool are nested too deeply") from None
 
     @staticmethod
-    def _of(tools: Sequence[Any], tool_choice: Any) -> ToolDemand | None:
+    def _of(tools: Sequence[object], tool_choice: object) -> ToolDemand | None:
         functions = _functions(tools)
         forced = _forced_name(tool_choice)
         if forced:
@@ -104,7 +104,7 @@ class ToolRound:
         """
         self._demand, self._call, self._llm, self._scope, self._node = demand, call, llm, scope, node_name
 
-    def run(self) -> Any:
+    def run(self) -> object:
         """The answer, in the kind that ``call`` returns: a tool call or, after two failures, the raw text.
 
         A cancelled round is ``""`` or a stream without content. A stream is read to its end before anything is passed
@@ -115,7 +115,7 @@ class ToolRound:
         streams: bool = isgenerator(first)
         return self._streamed(first) if streams else self._whole(first)
 
-    def _whole(self, answer: Any) -> Any:
+    def _whole(self, answer: Any) -> object:
         for last in (False, True):
             if isinstance(answer, dict):
                 return answer
@@ -194,7 +194,7 @@ class _Buffer:
 
 # -- what the request says ---------------------------------------------------------------------------------------
 
-def _functions(tools: Sequence[Any]) -> list[Mapping[str, Any]]:
+def _functions(tools: Sequence[object]) -> list[Mapping[str, Any]]:
     """The function objects of all tools that have a name."""
     found = (tool.get("function") for tool in tools if isinstance(tool, Mapping))
     return [function for function in found if isinstance(function, Mapping) and _is_name(function.get("name"))]
@@ -208,31 +208,31 @@ def _forced_name(tool_choice: Any) -> str:
     return str(name) if _is_name(name) else ""
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
 # -- the schema --------------------------------------------------------------------------------------------------
 
-def _any_call_schema(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _any_call_schema(functions: Sequence[Mapping[str, object]]) -> dict[str, object]:
     if len(functions) == 1:
         return _call_schema(functions[0], "#")
     return {"anyOf": [_call_schema(function, f"#/anyOf/{index}") for index, function in enumerate(functions)]}
 
 
-def _call_schema(function: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _call_schema(function: Mapping[str, object], place: str) -> dict[str, object]:
     """The schema of a call; ``place`` is where it will stand in the whole schema, as a JSON pointer."""
     arguments = _rebased(_parameters(function), f"{place}/properties/arguments")
     return {"type": "object", "properties": {"name": {"const": function["name"]}, "arguments": arguments},
             "required": ["name", "arguments"]}
 
 
-def _parameters(function: Mapping[str, Any]) -> Mapping[str, Any]:
+def _parameters(function: Mapping[str, object]) -> Mapping[str, object]:
     parameters = function.get("parameters")
     return parameters if isinstance(parameters, Mapping) and parameters else ANY_ARGUMENTS
 
 
-def _rebased(schema: Any, place: str) -> Any:
+def _rebased(schema: object, place: str) -> object:
     """A copy of a schema whose references to its own parts still lead there when it stands at ``place``."""
     if isinstance(schema, Mapping):
         return {key: place + value[1:] if key == "$ref" and isinstance(value, str) and value.startswith("#")
@@ -242,7 +242,7 @@ def _rebased(schema: Any, place: str) -> Any:
 
 # -- the words ---------------------------------------------------------------------------------------------------
 
-def _instructions(functions: Sequence[Mapping[str, Any]], only: str) -> str:
+def _instructions(functions: Sequence[Mapping[str, object]], only: str) -> str:
     """All tools described, and what to answer; ``only``: the one to call, "" for any of them."""
     which = f'Call the tool "{only}" now.' if only else "Call one of these tools now."
     name = json.dumps(only or "<name of the tool>", ensure_ascii=False)
@@ -254,7 +254,7 @@ def _instructions(functions: Sequence[Mapping[str, Any]], only: str) -> str:
         "where \"arguments\" is an object that follows the parameters of the tool."])
 
 
-def _description(function: Mapping[str, Any]) -> str:
+def _description(function: Mapping[str, object]) -> str:
     lines = [f"Tool: {function['name']}"]
     if _is_name(function.get("description")):
         lines.append(f"Description: {function['description']}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from Middleware.services.settings_file import INT, LEVEL, NAME, TEXT, load_settings, setting
 
@@ -39,7 +38,7 @@ class CompactorSettings:
         file: how messages name the file.
     """
 
-    raw: Mapping[str, Any] = field(default_factory=dict)
+    raw: Mapping[str, object] = field(default_factory=dict)
     file: str = ""
     endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes the summaries.", names="endpoint")
     preset_key: str = setting("preset", NAME, "", "Preset for writing the summaries.", names="preset")

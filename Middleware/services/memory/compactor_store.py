@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from Middleware.exceptions import StoredDataError, UnreadableDataError
 from Middleware.utilities.conversations.discussion_files import (
@@ -67,7 +66,7 @@ class Folded:
     summary_hash: str
 
     @classmethod
-    def parse(cls, content: dict[str, Any]) -> Folded | None:
+    def parse(cls, content: dict[str, object]) -> Folded | None:
         """What a file holds; None for anything else."""
         index = content.get("index")
         hashes = [content.get(key) for key in ("hash", "previousHash", "summaryHash")]
@@ -75,7 +74,7 @@ class Folded:
             return None
         return cls(index, *map(str, hashes))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {"index": self.index, "hash": self.stored_hash, "previousHash": self.previous_hash,
                 "summaryHash": self.summary_hash}
 
@@ -147,7 +146,7 @@ class CompactorStore:
             logger.error("%s cannot be read: %s", self.folder.display(name), _reason(error))
         return None
 
-    def _folded_content(self) -> dict[str, Any]:
+    def _folded_content(self) -> dict[str, object]:
         display = self.folder.display(FOLDED_FILE)
         content = read_json(self.folder.file(FOLDED_FILE), self.folder.cipher, display)
         return {} if content is None else texts_in(content, display)

@@ -50,7 +50,7 @@ def embed_texts(endpoint_name: str, texts: Sequence[str], *, scope: CancelScope 
     return None if vectors is None else Embeddings(service.model_name, vectors)
 
 
-def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_name: str, backfill_size: Any = 20,
+def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_name: str, backfill_size: object = 20,
                    scope: CancelScope | None = None) -> int:
     """Store vectors for new memories and for some of the oldest without one, made in one call; returns how many.
 
@@ -93,14 +93,14 @@ class _Batch:
         done = self._store(new)
         return done and done + self._in_parts(older)  # nothing is done for a cancelled request
 
-    def _in_parts(self, rows: list[dict[str, Any]]) -> int:
+    def _in_parts(self, rows: list[dict[str, object]]) -> int:
         """Vectors for rows, all but those on which the endpoint fails alone; these are left out from now on."""
         try:
             return self._store(rows)
         except _REFUSED as error:
             return self._halves(rows, error)
 
-    def _halves(self, rows: list[dict[str, Any]], error: BackendError) -> int:
+    def _halves(self, rows: list[dict[str, object]], error: BackendError) -> int:
         if error.status in PASSING_STATUSES:
             raise error
         if len(rows) > 1:
@@ -120,7 +120,7 @@ class _Batch:
         blobs = [(row["id"], vector_to_blob(vector)) for row, vector in zip(rows, vectors, strict=True)]
         return self._memories.add_embeddings(blobs, self._service.model_name)
 
-    def _older(self, new: set[int], count: int) -> list[dict[str, Any]]:
+    def _older(self, new: set[int], count: int) -> list[dict[str, object]]:
         """The oldest rows without a vector, as far as there is hope for them."""
         if not count:
             return []
@@ -158,7 +158,7 @@ class _HopelessRows:
 _hopeless = _HopelessRows()
 
 
-def _batch_size(value: Any) -> int:
+def _batch_size(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return max(0, value)
     logger.warning("The number of older memories to embed is no whole number; none are")

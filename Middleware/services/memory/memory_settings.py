@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from Middleware.services.settings_file import FLAG, INT, LEVEL, NAME, NUMBER, TEXT, load_settings, setting
 
@@ -19,7 +18,7 @@ class MemorySettings:
         raw: the whole file; for LLM calls of its own it plays the part of a node.
     """
 
-    raw: Mapping[str, Any] = field(default_factory=dict)
+    raw: Mapping[str, object] = field(default_factory=dict)
     use_vector: bool = setting("useVectorForQualityMemory", FLAG, False,
                                "QualityMemory writes searchable memories instead of memory files.")
     endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes memories.", names="endpoint")

@@ -37,7 +37,7 @@ TOOL_CHOICE_PROMPT = (
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-def _named(context: RequestContext, asked: Any) -> str:
+def _named(context: RequestContext, asked: object) -> str:
     """Who answers; and what the client asked for, if it named a model that does not exist."""
     name = api_helpers.get_model_name()
     if context.workflow_override or not asked or not isinstance(asked, str) \
@@ -46,7 +46,7 @@ def _named(context: RequestContext, asked: Any) -> str:
     return f"{name}, as there is no model {asked[:60]!r}"
 
 
-def json_response(value: Any, status: int = 200) -> Response:
+def json_response(value: object, status: int = 200) -> Response:
     return Response(to_json(value), status=status, content_type="application/json")
 
 
@@ -57,11 +57,11 @@ class BaseApiHandler(ABC):
     def register_routes(self, app: Flask) -> None:
         """Add this dialect's routes to the application."""
 
-    def error_body(self, message: str, status: int) -> dict[str, Any]:
+    def error_body(self, message: str, status: int) -> dict[str, object]:
         """The JSON body of a failure that is not a 400; dialects with a form of their own override it."""
         return {"error": message}
 
-    def serve(self, api_type: str, answer: Any) -> Response:
+    def serve(self, api_type: str, answer: Callable[[RequestContext, dict[str, object]], Response]) -> Response:
         """Run one POST view: ``answer(context, body)`` with the request's state set up, errors in this dialect."""
         context = request_of(http.environ) or RequestContext()
         context.api_type = api_type
@@ -90,7 +90,7 @@ class BaseApiHandler(ABC):
             response.headers.add(*RETRY_AFTER)
         return response
 
-    def listing(self, build: Callable[[], dict[str, Any]]) -> Response:
+    def listing(self, build: Callable[[], dict[str, object]]) -> Response:
         """Answer a request that runs no workflow with what ``build`` returns."""
         context = RequestContext(request_id=http.environ.get(REQUEST_ID_KEY) or new_request_id())
         with request_scope(context):
@@ -108,7 +108,7 @@ class BaseApiHandler(ABC):
             for message in messages)
 
     @staticmethod
-    def identify(context: RequestContext, body: dict[str, Any]) -> None:
+    def identify(context: RequestContext, body: dict[str, object]) -> None:
         """Set user, workflow and redaction of the request from its ``model`` field; log the body after that."""
         api_helpers.set_request_context_from_model(body.get("model"))
         api_helpers.require_identified_user(http.remote_addr or "")
@@ -119,12 +119,13 @@ class BaseApiHandler(ABC):
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 
     def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],
-            body: Callable[[FinishedAnswer], dict[str, Any]], tools: Any = None, tool_choice: Any = None) -> Response:
+            body: Callable[[FinishedAnswer], dict[str, object]], tools: object = None,
+            tool_choice: object = None) -> Response:
         """Run the engine and answer in this dialect: with ``renderer`` streamed, with ``body`` whole."""
         api_helpers.check_counts(messages)
         offered = tools if isinstance(tools, list) and tools else None
 
-        def start() -> Iterator[Any]:
+        def start() -> Iterator[object]:
             return start_user_prompt(context, messages, context.stream, context.api_key, offered, tool_choice)
 
         if context.stream:
@@ -132,7 +133,7 @@ class BaseApiHandler(ABC):
         return whole_answer(context, start, lambda value: body(FinishedAnswer.of(value, context, messages)))
 
 
-def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], dict[str, Any]]) -> Response:
+def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], dict[str, object]]) -> Response:
     """Run the engine and answer with ``build(value)`` as JSON; later nodes run when the response is out."""
     running_requests.begin(context, probe_for(http.environ))
     answer = WholeAnswer(context, start)
@@ -148,7 +149,7 @@ def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], d
 
 
 def streamed_answer(context: RequestContext, start: Start, renderer: StreamRenderer,
-                    usage: Callable[[str], dict[str, Any]]) -> Response:
+                    usage: Callable[[str], dict[str, object]]) -> Response:
     """Start the engine and answer with a stream."""
     running_requests.begin(context, probe_for(http.environ))
     try:
@@ -156,11 +157,10 @@ def streamed_answer(context: RequestContext, start: Start, renderer: StreamRende
     except BaseException:
         running_requests.end(context)
         raise
-    return Response(body, headers=STREAM_HEADERS,  # type: ignore[arg-type]
-                    content_type=renderer.content_type, direct_passthrough=True)
+    return Response(body, headers=STREAM_HEADERS, content_type=renderer.content_type, direct_passthrough=True)
 
 
-def read_json_body() -> dict[str, Any]:
+def read_json_body() -> dict[str, object]:
     """The request's JSON object, whatever its content type says."""
     try:
         body = json.loads(http.get_data(cache=False), parse_constant=_no_number, parse_float=_finite)
@@ -185,7 +185,7 @@ def _finite(digits: str) -> float:
     return number
 
 
-def stream_flag(body: dict[str, Any], default: bool) -> bool:
+def stream_flag(body: dict[str, object], default: bool) -> bool:
     """The request's ``stream`` value: null is false, a text is true only if it says so."""
     value = body.get("stream", default)
     return value.strip().lower() == "true" if isinstance(value, str) else bool(value)

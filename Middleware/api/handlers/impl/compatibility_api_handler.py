@@ -1,8 +1,6 @@
 """What clients and monitors ask to see whether a server is there, whatever its dialect."""
 from __future__ import annotations
 
-from typing import Any
-
 from flask import Flask, Response
 
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
@@ -19,7 +17,7 @@ class CompatibilityApiHandler(BaseApiHandler):
         app.add_url_rule("/", "compatibility root", self.root, methods=["GET"])
         app.add_url_rule("/health", "compatibility health", self.health, methods=["GET"])
 
-    def error_body(self, message: str, status: int) -> dict[str, Any]:
+    def error_body(self, message: str, status: int) -> dict[str, object]:
         return ResponseBuilderService().build_openai_error(message, status)
 
     @staticmethod

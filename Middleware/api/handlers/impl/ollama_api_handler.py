@@ -41,10 +41,10 @@ class OllamaApiHandler(BaseApiHandler):
                 ("ps", self.running, "GET"), ("show", self.show, "POST")):
             app.add_url_rule(f"/api/{path}", f"ollama {method} {path}", view, methods=[method])
 
-    def error_body(self, message: str, status: int) -> dict[str, Any]:
+    def error_body(self, message: str, status: int) -> dict[str, object]:
         return self.builder.build_ollama_error(message)
 
-    def identify(self, context: RequestContext, body: dict[str, Any]) -> None:  # type: ignore[override]
+    def identify(self, context: RequestContext, body: dict[str, object]) -> None:  # type: ignore[override]
         if context.api_type == OLLAMA_CHAT and ("model" not in body or "messages" not in body):
             raise ClientError("Both 'model' and 'messages' fields are required.")
         if context.api_type == OLLAMA_GENERATE and body.get("model") in (None, ""):
@@ -66,7 +66,7 @@ class OllamaApiHandler(BaseApiHandler):
         """What a model can do; IDE assistants look for ``tools`` and ``vision`` before they offer it."""
         return self.listing(self._show)
 
-    def _show(self) -> dict[str, Any]:
+    def _show(self) -> dict[str, object]:
         body = read_json_body()
         name = body.get("model") or body.get("name")
         if not isinstance(name, str):
@@ -90,7 +90,7 @@ class OllamaApiHandler(BaseApiHandler):
         if not body["messages"]:
             return self._loaded(body, self.builder.build_ollama_chat_response("", model, context.request_id))
 
-        def whole(answer: FinishedAnswer) -> dict[str, Any]:
+        def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_ollama_chat_response(
                 answer.text, model, context.request_id, answer.tool_calls, finish_reason=answer.finish_reason,
                 reasoning=answer.reasoning, counters=counters(context, answer.usage))
@@ -101,14 +101,14 @@ class OllamaApiHandler(BaseApiHandler):
     def generate(self) -> Response:
         return self.serve(OLLAMA_GENERATE, self._generate)
 
-    def _generate(self, context: RequestContext, body: dict[str, Any]) -> Response:
+    def _generate(self, context: RequestContext, body: dict[str, object]) -> Response:
         messages = generate_messages(body)
         context.stream = stream_flag(body, default=True)
         model = api_helpers.get_model_name()
         if not messages:
             return self._loaded(body, self.builder.build_ollama_generate_response("", model, context.request_id))
 
-        def whole(answer: FinishedAnswer) -> dict[str, Any]:
+        def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_ollama_generate_response(
                 answer.text, model, context.request_id, finish_reason=answer.finish_reason, usage=answer.usage,
                 counters=counters(context, answer.usage))
@@ -117,7 +117,7 @@ class OllamaApiHandler(BaseApiHandler):
             model, context.request_id, lambda usage: counters(context, usage)), whole)
 
     @staticmethod
-    def _loaded(body: dict[str, Any], answer: dict[str, Any]) -> Response:
+    def _loaded(body: dict[str, object], answer: dict[str, object]) -> Response:
         """The answer to a request without any text, by which clients have a model loaded before they need it, or
         unloaded when they leave."""
         return json_response({**answer, "done_reason": "unload" if _is_no_time(body.get("keep_alive")) else "load"})
@@ -127,7 +127,7 @@ class OllamaApiHandler(BaseApiHandler):
         return self.listing(self._cancel)
 
     @staticmethod
-    def _cancel() -> dict[str, Any]:
+    def _cancel() -> dict[str, object]:
         request_id = read_json_body().get("request_id")
         if not isinstance(request_id, str) or not request_id:
             raise ClientError("The 'request_id' field is required.")
@@ -146,7 +146,7 @@ def counters(context: RequestContext, usage: Mapping[str, Any]) -> Counters:
         eval_duration=_nanoseconds(now - first))
 
 
-def _is_no_time(duration: Any) -> bool:
+def _is_no_time(duration: object) -> bool:
     """Whether it is zero: a number of seconds, or a text such as ``0s``."""
     if isinstance(duration, str):
         return _NO_TIME.fullmatch(duration) is not None

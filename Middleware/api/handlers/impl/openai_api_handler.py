@@ -1,8 +1,6 @@
 """The OpenAI dialect: chat completions, text completions and the model list."""
 from __future__ import annotations
 
-from typing import Any
-
 from flask import Flask, Response
 from flask import request as http
 
@@ -31,10 +29,10 @@ class OpenAIApiHandler(BaseApiHandler):
                     ("/models", self.models, "GET"), ("/models/<path:name>", self.model, "GET")):
                 app.add_url_rule(prefix + path, f"openai {prefix}{path}", view, methods=[method])
 
-    def error_body(self, message: str, status: int) -> dict[str, Any]:
+    def error_body(self, message: str, status: int) -> dict[str, object]:
         return self.builder.build_openai_error(message, status)
 
-    def identify(self, context: RequestContext, body: dict[str, Any]) -> None:  # type: ignore[override]
+    def identify(self, context: RequestContext, body: dict[str, object]) -> None:  # type: ignore[override]
         if context.api_type == OPENAI_CHAT and "messages" not in body:
             raise ClientError("The 'messages' field is required.")
         super().identify(context, body)
@@ -47,7 +45,7 @@ class OpenAIApiHandler(BaseApiHandler):
         """One entry of the list; clients ask for it to see whether a model exists."""
         return self.listing(lambda: self._model(name))
 
-    def _model(self, name: str) -> dict[str, Any]:
+    def _model(self, name: str) -> dict[str, object]:
         listed = name.rstrip("/").removesuffix(api_helpers.LATEST)
         if listed not in api_helpers.visible_model_ids():
             raise ClientError(f"There is no model '{name[:100]}'.", 404)
@@ -57,14 +55,14 @@ class OpenAIApiHandler(BaseApiHandler):
     def chat_completions(self) -> Response:
         return self.serve(OPENAI_CHAT, self._chat)
 
-    def _chat(self, context: RequestContext, body: dict[str, Any]) -> Response:
+    def _chat(self, context: RequestContext, body: dict[str, object]) -> Response:
         if self.asks_for_tool_choice_only(body["messages"]):
             return json_response(self.builder.build_openai_tool_call_response())
         messages = chat_messages(body["messages"])
         context.stream = stream_flag(body, default=False)
         model = api_helpers.get_model_name()
 
-        def whole(answer: FinishedAnswer) -> dict[str, Any]:
+        def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_openai_chat_completion_response(
                 answer.text, answer.tool_calls, model=model, finish_reason=answer.finish_reason, usage=answer.usage,
                 reasoning=answer.reasoning, fingerprint=answer.fingerprint)
@@ -75,12 +73,12 @@ class OpenAIApiHandler(BaseApiHandler):
     def completions(self) -> Response:
         return self.serve(OPENAI_COMPLETION, self._completion)
 
-    def _completion(self, context: RequestContext, body: dict[str, Any]) -> Response:
+    def _completion(self, context: RequestContext, body: dict[str, object]) -> Response:
         messages = completion_messages(body.get("prompt"))
         context.stream = stream_flag(body, default=not _reads_whole_answers_only())
         model = api_helpers.get_model_name()
 
-        def whole(answer: FinishedAnswer) -> dict[str, Any]:
+        def whole(answer: FinishedAnswer) -> dict[str, object]:
             return self.builder.build_openai_completion_response(
                 answer.text, model=model, finish_reason=answer.finish_reason, usage=answer.usage,
                 fingerprint=answer.fingerprint)
@@ -98,6 +96,6 @@ def _reads_whole_answers_only() -> bool:
             or http.headers.get("User-Agent", "").startswith("node-fetch"))
 
 
-def _wants_usage(body: dict[str, Any]) -> bool:
+def _wants_usage(body: dict[str, object]) -> bool:
     options = body.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))

@@ -25,9 +25,9 @@ class BackendSettings:
 
     endpoint_name: str
     base_url: str
-    endpoint: Mapping[str, Any] = field(repr=False)  # holds the key
-    api_type: Mapping[str, Any]
-    samplers: Mapping[str, Any] = field(default_factory=dict)
+    endpoint: Mapping[str, object] = field(repr=False)  # holds the key
+    api_type: Mapping[str, object]
+    samplers: Mapping[str, object] = field(default_factory=dict)
     model: str | None = None
     api_key: str = field(default="", repr=False)
     connect_timeout: float = 30
@@ -57,7 +57,7 @@ class LlmOutcome:
     usage: dict[str, Any] | None = None
     reasoning: str = ""
     fingerprint: str = ""
-    endpoint_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    endpoint_config: Mapping[str, object] = field(default_factory=dict, repr=False)
     endpoint_name: str = ""
 
 
@@ -68,6 +68,6 @@ class Prompt:
     conversation: Sequence[Message] | None = None
     system_prompt: str | None = None
     prompt: str | None = None
-    tools: Sequence[Mapping[str, Any]] | None = None
-    tool_choice: Any = None
-    schema: Mapping[str, Any] | None = None
+    tools: Sequence[Mapping[str, object]] | None = None
+    tool_choice: object = None
+    schema: Mapping[str, object] | None = None

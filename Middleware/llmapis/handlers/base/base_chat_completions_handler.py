@@ -57,7 +57,7 @@ class BaseChatCompletionsHandler(LlmApiHandler):
         return messages
 
 
-def inject_texts(messages: list[Message], endpoint: Mapping[str, Any]) -> None:
+def inject_texts(messages: list[Message], endpoint: Mapping[str, object]) -> None:
     """Put the endpoint's texts before system and prompt and after the last message, in place.
 
     ``messages`` must be the caller's own copies. A trailing empty assistant message is dropped afterwards.
@@ -88,7 +88,7 @@ def inject_texts(messages: list[Message], endpoint: Mapping[str, Any]) -> None:
         messages.pop()
 
 
-def text_of(content: Any) -> str:
+def text_of(content: object) -> str:
     """The text of a content that is a string, null or a list of blocks."""
     if isinstance(content, str):
         return content
@@ -98,7 +98,7 @@ def text_of(content: Any) -> str:
     return ""
 
 
-def arguments_object(arguments: Any) -> Mapping[str, Any]:
+def arguments_object(arguments: object) -> Mapping[str, object]:
     """The arguments of a tool call, which clients send as JSON text; ``{}`` for anything that is no object."""
     if isinstance(arguments, str):
         try:
@@ -120,7 +120,7 @@ def _append(message: Message, text: str) -> None:
         else (content or "") + text
 
 
-def _restored_block(block: Any) -> Any:
+def _restored_block(block: object) -> object:
     if isinstance(block, Mapping) and isinstance(block.get("text"), str):
         return {**block, "text": restore_braces(block["text"])}
     return block

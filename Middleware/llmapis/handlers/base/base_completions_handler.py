@@ -1,8 +1,6 @@
 """Payloads of back-ends that take one text."""
 from __future__ import annotations
 
-from typing import Any
-
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
 from Middleware.llmapis.handlers.base.structured_output import attach_schema
@@ -13,8 +11,8 @@ from Middleware.utilities.text_utils import restore_braces
 class BaseCompletionsHandler(LlmApiHandler):
     """Builds ``prompt``, samplers and schema, in this order. Tools have no place in a text and are left out."""
 
-    def payload(self, prompt: Prompt) -> dict[str, Any]:
-        body: dict[str, Any] = {"prompt": self.text(prompt), **self.settings.samplers}
+    def payload(self, prompt: Prompt) -> dict[str, object]:
+        body: dict[str, object] = {"prompt": self.text(prompt), **self.settings.samplers}
         descriptor = API_TYPE.value(self.settings.api_type, "structuredOutput")
         if prompt.schema is not None and descriptor:
             attach_schema(body, prompt.schema, descriptor, self.settings.endpoint_name)
@@ -34,9 +32,9 @@ class BaseCompletionsHandler(LlmApiHandler):
         return restore_braces((system + start).strip()) + completion
 
     @staticmethod
-    def images(prompt: Prompt) -> list[Any]:
+    def images(prompt: Prompt) -> list[object]:
         """The images of the user messages that came along with the text, as they are."""
-        found: list[Any] = []
+        found: list[object] = []
         for message in prompt.conversation or ():
             images = message.get("images")
             if message.get("role") == "user" and images:

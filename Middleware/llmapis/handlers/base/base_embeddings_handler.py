@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from Middleware.exceptions import BackendResponseError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
@@ -34,7 +33,7 @@ class BaseEmbeddingsHandler(ABC):
         self._scope = scope
 
     @abstractmethod
-    def read_vectors(self, body: Mapping[str, Any]) -> list[Any]:
+    def read_vectors(self, body: Mapping[str, object]) -> list[object]:
         """The vectors of an answer in the order of the texts, not checked yet; raises what ``malformed`` makes."""
 
     def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
@@ -54,7 +53,7 @@ class BaseEmbeddingsHandler(ABC):
 
     def request(self, texts: Sequence[str]) -> BackendRequest:
         settings = self.settings
-        payload: dict[str, Any] = {"input": [restore_braces(text) for text in texts]}
+        payload: dict[str, object] = {"input": [restore_braces(text) for text in texts]}
         if settings.model is not None:
             payload["model"] = settings.model
         logger.debug("Endpoint '%s': embedding %d text(s)", settings.endpoint_name, len(texts))
@@ -72,7 +71,7 @@ class BaseEmbeddingsHandler(ABC):
         return BackendResponseError(f"endpoint '{name}' answered a call for embeddings with {problem}", endpoint=name)
 
     # -- the answer ----------------------------------------------------------------------------------------------
-    def _read(self, body: Any, request: BackendRequest, count: int) -> list[list[float]]:
+    def _read(self, body: object, request: BackendRequest, count: int) -> list[list[float]]:
         if not isinstance(body, Mapping):
             raise self.malformed("something that is not a JSON object")
         if body.get("error"):
@@ -82,7 +81,7 @@ class BaseEmbeddingsHandler(ABC):
             raise self.malformed(f"{len(vectors)} vector(s) for {count} text(s)")
         return [self._numbers(vector) for vector in vectors]
 
-    def _error(self, body: Mapping[str, Any], request: BackendRequest) -> BackendResponseError:
+    def _error(self, body: Mapping[str, object], request: BackendRequest) -> BackendResponseError:
         """What an error object with a good status says, without the key that some servers repeat in it."""
         shown = json.dumps({"error": body["error"], "message": body.get("message")}).encode()
         said = short_body(shown, secrets_of(request.headers, parse_target(request.url)))
@@ -90,7 +89,7 @@ class BaseEmbeddingsHandler(ABC):
         error.body = said
         return error
 
-    def _numbers(self, vector: Any) -> list[float]:
+    def _numbers(self, vector: object) -> list[float]:
         if not isinstance(vector, list):
             raise self.malformed("a vector that is not a list of numbers")
         if not vector:

@@ -75,7 +75,7 @@ class LlmApiHandler(ABC):
         return bearer_headers(self.settings)
 
     @abstractmethod
-    def payload(self, prompt: Prompt) -> dict[str, Any]:
+    def payload(self, prompt: Prompt) -> dict[str, object]:
         """The JSON body of the call."""
 
     def read_events(self, events: Sequence[SSEEvent | str]) -> list[Chunk]:
@@ -101,7 +101,7 @@ class LlmApiHandler(ABC):
                 break
         return chunks
 
-    def read_body(self, body: Any, name: str | None, chunks: list[Chunk]) -> None:
+    def read_body(self, body: object, name: str | None, chunks: list[Chunk]) -> None:
         """Add what a decoded event stands for to ``chunks``; see ``read_events``."""
         if not isinstance(body, dict):
             self.unreadable("an event that is not an object")
@@ -118,7 +118,7 @@ class LlmApiHandler(ABC):
             chunks.append(chunk)
 
     @abstractmethod
-    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+    def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
         """The chunk of one event, None for one that says nothing.
 
         ``name`` is the event's name in the SSE framing, if it has one. Sets ``self.ended`` at a finish reason and
@@ -127,7 +127,7 @@ class LlmApiHandler(ABC):
         """
 
     @abstractmethod
-    def read_response(self, body: Any) -> str | dict[str, Any]:
+    def read_response(self, body: object) -> str | dict[str, Any]:
         """The answer in a complete JSON body. Raises BackendResponseError for an error object."""
 
     # -- the call ------------------------------------------------------------------------------------------------

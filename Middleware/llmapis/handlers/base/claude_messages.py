@@ -70,7 +70,7 @@ def _content(message: Message, position: int) -> str | list[Block]:
     return content if isinstance(content, (str, list)) else ""
 
 
-def _blocks(content: Any) -> list[Block]:
+def _blocks(content: object) -> list[Block]:
     """A content as blocks; blank text is none, for the API refuses it."""
     if isinstance(content, list):
         return content
@@ -137,7 +137,7 @@ def texts_only(messages: Sequence[Message]) -> list[Message]:
 
 
 # -- tools ------------------------------------------------------------------------------------------------------------
-def claude_tool(tool: Any) -> dict[str, Any] | None:
+def claude_tool(tool: object) -> dict[str, object] | None:
     """The definition of an OpenAI function tool; None for one without a name."""
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or not function.get("name"):
@@ -148,7 +148,7 @@ def claude_tool(tool: Any) -> dict[str, Any] | None:
     return out
 
 
-def claude_tool_choice(choice: Any) -> dict[str, Any] | None:
+def claude_tool_choice(choice: object) -> dict[str, object] | None:
     """A tool choice other than ``none``; None for one that the API does not know."""
     if isinstance(choice, str):
         return {"type": _CHOICES[choice]} if choice in _CHOICES else None

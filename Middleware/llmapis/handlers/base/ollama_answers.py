@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from Middleware.llmapis.api_types import model_name
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiHandler, Prompt
@@ -37,21 +36,21 @@ class OllamaAnswers(LlmApiHandler):
         """Ollama needs a model, also from endpoints that leave it out elsewhere."""
         return self.settings.model or model_name(self.settings.endpoint)
 
-    def sampler_fields(self) -> dict[str, Any]:
+    def sampler_fields(self) -> dict[str, object]:
         """The samplers as fields of the payload: ``options``, and beside it what Ollama reads at the top level."""
         samplers = self.settings.samplers
         apart = {*TOP_LEVEL_FIELDS, "stream", API_TYPE.value(self.settings.api_type, "streamPropertyName")}
         fields = {key: samplers[key] for key in TOP_LEVEL_FIELDS if key in samplers}
         return {**fields, "options": {key: value for key, value in samplers.items() if key not in apart}}
 
-    def raw_images(self, sources: Sequence[Any]) -> list[str]:
+    def raw_images(self, sources: Sequence[object]) -> list[str]:
         """The images as plain base64. Web addresses and whatever else is no data are skipped with a warning."""
         images = [image for image in map(base64_data, sources) if image]
         if len(images) < len(sources):
             self.unreadable(f"{len(sources) - len(images)} image(s): Ollama takes base64 data only, no addresses")
         return images
 
-    def add_schema(self, body: dict[str, Any], prompt: Prompt) -> None:
+    def add_schema(self, body: dict[str, object], prompt: Prompt) -> None:
         """Write the schema of the answer, if there is one, into the payload."""
         if prompt.schema is not None:
             attach_schema(body, prompt.schema, API_TYPE.value(self.settings.api_type, "structuredOutput"),
@@ -59,10 +58,10 @@ class OllamaAnswers(LlmApiHandler):
 
     # -- answer --------------------------------------------------------------------------------------------------
     @abstractmethod
-    def read_part(self, body: Mapping[str, Any]) -> Chunk | None:
+    def read_part(self, body: Mapping[str, object]) -> Chunk | None:
         """The text, reasoning and tool calls of an event; None for an event without any field for them."""
 
-    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+    def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
         if self.closed:
             return None
         self.check_error(body)
@@ -77,16 +76,16 @@ class OllamaAnswers(LlmApiHandler):
         self.ended = self.closed = True
         return chunk
 
-    def check_error(self, body: Mapping[str, Any]) -> None:
+    def check_error(self, body: Mapping[str, object]) -> None:
         """Raise BackendResponseError for an error object; Ollama also sends it in the midst of a stream."""
         if body.get("error"):
             self.raise_error_object(body["error"])
 
-    def finish_reason(self, body: Mapping[str, Any]) -> str:
+    def finish_reason(self, body: Mapping[str, object]) -> str:
         """The finish reason of an answer that is done."""
         return "length" if body.get("done_reason") == "length" else "stop"
 
-    def note_usage(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    def note_usage(self, body: Mapping[str, object]) -> dict[str, object] | None:
         """The token counts of an object, kept for the outcome too. Ollama leaves out the count of a cached prompt."""
         counts = [value if type(value) is int else None
                   for value in (body.get("prompt_eval_count"), body.get("eval_count"))]
@@ -97,7 +96,7 @@ class OllamaAnswers(LlmApiHandler):
                               "total_tokens": prompt + completion}
         return self.outcome.usage
 
-    def note_end(self, body: Mapping[str, Any], reasoning: Any) -> None:
+    def note_end(self, body: Mapping[str, object], reasoning: object) -> None:
         """Keep what a complete answer says besides its text."""
         self.note_usage(body)
         self.outcome.reasoning = reasoning if isinstance(reasoning, str) else ""
@@ -105,7 +104,7 @@ class OllamaAnswers(LlmApiHandler):
             self.outcome.finish_reason = self.finish_reason(body)
 
 
-def text_chunk(text: Any, reasoning: Any) -> Chunk:
+def text_chunk(text: object, reasoning: object) -> Chunk:
     """A chunk of two values, either of which counts only if it is text."""
     chunk: Chunk = {"token": text if isinstance(text, str) else "", "finish_reason": None}
     if reasoning and isinstance(reasoning, str):

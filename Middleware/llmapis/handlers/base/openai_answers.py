@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiHandler
@@ -13,10 +12,10 @@ class OpenAiAnswers(LlmApiHandler):
     """Reads the outer object of an answer or an event."""
 
     @abstractmethod
-    def read_choice(self, choice: Mapping[str, Any], chunk: Chunk) -> None:
+    def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
         """Put what a streamed choice holds, but for its finish reason, into ``chunk``."""
 
-    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+    def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
         usage = self.note_usage(body)
         chunk: Chunk = {"token": "", "finish_reason": None}
         if usage:
@@ -33,7 +32,7 @@ class OpenAiAnswers(LlmApiHandler):
             self.ended = True
         return chunk
 
-    def open_answer(self, body: Any) -> Mapping[str, Any] | None:
+    def open_answer(self, body: object) -> Mapping[str, object] | None:
         """The choice of a complete answer, empty if it has none; what stands beside it is kept. None: no object."""
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
@@ -43,7 +42,7 @@ class OpenAiAnswers(LlmApiHandler):
         self.note_fingerprint(body)
         return choice or {}
 
-    def choice(self, body: Mapping[str, Any], failed: bool = False) -> Mapping[str, Any] | None:
+    def choice(self, body: Mapping[str, object], failed: bool = False) -> Mapping[str, object] | None:
         """The first choice, None if there is none. Raises BackendResponseError for an error object.
 
         ``failed`` says that the event's name already calls it an error.
@@ -54,7 +53,7 @@ class OpenAiAnswers(LlmApiHandler):
             self.raise_error_object(body.get("error") or body)
         return choice if isinstance(choice, Mapping) else None
 
-    def note_fingerprint(self, body: Mapping[str, Any]) -> bool:
+    def note_fingerprint(self, body: Mapping[str, object]) -> bool:
         """Keep the back-end's ``system_fingerprint``; whether this object is the first to say one."""
         fingerprint = body.get("system_fingerprint")
         if self.outcome.fingerprint or not isinstance(fingerprint, str):
@@ -62,7 +61,7 @@ class OpenAiAnswers(LlmApiHandler):
         self.outcome.fingerprint = fingerprint
         return bool(fingerprint)
 
-    def note_usage(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    def note_usage(self, body: Mapping[str, object]) -> dict[str, object] | None:
         """The token counts of an object, kept for the outcome too."""
         usage = body.get("usage")
         if not isinstance(usage, dict) or not usage:
@@ -71,20 +70,20 @@ class OpenAiAnswers(LlmApiHandler):
         return usage
 
 
-def text_in(fields: Mapping[str, Any], key: str) -> str:
+def text_in(fields: Mapping[str, object], key: str) -> str:
     """The text under a key, ``""`` for anything else."""
     text = fields.get(key)
     return text if isinstance(text, str) else ""
 
 
-def reasoning_of(fields: Mapping[str, Any]) -> str:
+def reasoning_of(fields: Mapping[str, object]) -> str:
     """The reasoning in a delta, a message or a choice; servers have two names for it, and Mistral blocks of content."""
     told = text_in(fields, "reasoning_content") or text_in(fields, "reasoning")
     content = fields.get("content")
     return told or (_thinking_in(content) if isinstance(content, list) else "")
 
 
-def _thinking_in(blocks: list[Any]) -> str:
+def _thinking_in(blocks: list[object]) -> str:
     """What the blocks of type ``thinking`` say, which is a text or a list of text blocks."""
     thoughts = (block for block in blocks if isinstance(block, Mapping) and block.get("type") == "thinking")
     return "".join(text_of(block.get("thinking")) for block in thoughts)

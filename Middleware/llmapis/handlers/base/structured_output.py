@@ -10,7 +10,7 @@ from Middleware.utilities.config.keys.api_type import STRUCTURED_OUTPUT
 logger = logging.getLogger(__name__)
 
 
-def attach_schema(body: dict[str, Any], schema: Mapping[str, Any], descriptor: Any, endpoint_name: str) -> None:
+def attach_schema(body: dict[str, Any], schema: Mapping[str, object], descriptor: object, endpoint_name: str) -> None:
     """Write ``schema`` into ``body`` the way the API type's ``structuredOutput`` says."""
     descriptor = descriptor if isinstance(descriptor, Mapping) else {}
     field = usable_field(descriptor)
@@ -18,7 +18,7 @@ def attach_schema(body: dict[str, Any], schema: Mapping[str, Any], descriptor: A
         logger.warning("Endpoint '%s': its API type declares no usable structuredOutput; the answer is not "
                        "constrained.", endpoint_name)
         return
-    value: Mapping[str, Any] = schema if STRUCTURED_OUTPUT.value(descriptor, "style") == "raw" else {
+    value: Mapping[str, object] = schema if STRUCTURED_OUTPUT.value(descriptor, "style") == "raw" else {
         "type": "json_schema", "json_schema": {
             "name": "wilmer_structured_output", "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
             "schema": schema}}
@@ -32,7 +32,7 @@ def attach_schema(body: dict[str, Any], schema: Mapping[str, Any], descriptor: A
     body[leaf] = value
 
 
-def usable_field(descriptor: Mapping[str, Any]) -> str | None:
+def usable_field(descriptor: Mapping[str, object]) -> str | None:
     """Where an API type's ``structuredOutput`` wants the schema; None if it makes no sense."""
     field, style = STRUCTURED_OUTPUT.value(descriptor, "field"), STRUCTURED_OUTPUT.value(descriptor, "style")
     return field if isinstance(field, str) and field and style in STRUCTURED_OUTPUT["style"].choices else None

@@ -31,7 +31,7 @@ class _StreamedCall:
     """
 
     index: int
-    start: Any
+    start: object
     has_arguments: bool = False
 
 
@@ -54,7 +54,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             headers["x-api-key"] = self.settings.api_key
         return headers
 
-    def payload(self, prompt: Prompt) -> dict[str, Any]:
+    def payload(self, prompt: Prompt) -> dict[str, object]:
         body = super().payload(replace(prompt, tools=None, tool_choice=None))
         unknown = [key for key in body if key not in PARAMETERS]
         if unknown:
@@ -84,7 +84,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             self._warn("the first message is not the user's, the Messages API may refuse that")
         return out
 
-    def _attach_tools(self, body: dict[str, Any], prompt: Prompt) -> None:
+    def _attach_tools(self, body: dict[str, object], prompt: Prompt) -> None:
         if prompt.tool_choice == "none":
             body.pop("tools", None)
             body.pop("tool_choice", None)
@@ -99,11 +99,11 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if choice is not None and body.get("tools"):  # a choice among no tools is refused
             body["tool_choice"] = choice
 
-    def _warn(self, text: str, *values: Any) -> None:
+    def _warn(self, text: str, *values: object) -> None:
         logger.warning(f"Endpoint '%s': {text}.", self.settings.endpoint_name, *values)
 
     # -- streamed answer -----------------------------------------------------------------------------------------
-    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+    def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
         kind = body.get("type") or name
         if kind == "message_delta":
             return self._read_end(body)
@@ -123,7 +123,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             self._raise_error(body, kind)
         return None
 
-    def _read_delta(self, body: Mapping[str, Any]) -> Chunk | None:
+    def _read_delta(self, body: Mapping[str, object]) -> Chunk | None:
         delta = _object(body.get("delta"))
         kind = delta.get("type")
         if kind == "text_delta":
@@ -136,7 +136,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         call.has_arguments = True
         return _call_chunk({"index": call.index, "function": {"arguments": part}})
 
-    def _read_block_start(self, body: Mapping[str, Any]) -> Chunk | None:
+    def _read_block_start(self, body: Mapping[str, object]) -> Chunk | None:
         block = _object(body.get("content_block"))
         kind, index = block.get("type"), _block_index(body)
         self._calls.pop(index, None)
@@ -150,14 +150,14 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         self._call_count += 1
         return _call_chunk({"index": call.index, **_call(block, "")})
 
-    def _read_block_end(self, body: Mapping[str, Any]) -> Chunk | None:
+    def _read_block_end(self, body: Mapping[str, object]) -> Chunk | None:
         """A call without arguments streams none, and clients cannot parse ``""``: it gets the text of its object."""
         call = self._calls.pop(_block_index(body), None)
         if call is None or call.has_arguments:
             return None
         return _call_chunk({"index": call.index, "function": {"arguments": _json_object(call.start)}})
 
-    def _read_end(self, body: Mapping[str, Any]) -> Chunk | None:
+    def _read_end(self, body: Mapping[str, object]) -> Chunk | None:
         """The event with the stop reason and the final token counts."""
         chunk: Chunk = {"token": "", "finish_reason": None}
         usage = self._note_usage(body)
@@ -170,7 +170,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         return chunk if usage or reason else None
 
     # -- complete answer -----------------------------------------------------------------------------------------
-    def read_response(self, body: Any) -> str | dict[str, Any]:
+    def read_response(self, body: object) -> str | dict[str, object]:
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
             return ""
@@ -191,12 +191,12 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         return {"content": text, "tool_calls": calls, "finish_reason": self.outcome.finish_reason}
 
     # -- both ----------------------------------------------------------------------------------------------------
-    def _raise_error(self, body: Mapping[str, Any], kind: Any) -> None:
+    def _raise_error(self, body: Mapping[str, object], kind: object) -> None:
         """Raise BackendResponseError if the object is an error by its kind or its ``error``."""
         if kind == "error" or body.get("error"):
             self.raise_error_object(body.get("error") or body)
 
-    def _note_usage(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _note_usage(self, body: Mapping[str, object]) -> dict[str, Any] | None:
         """All token counts in OpenAI's shape, if this object completes them.
 
         The first event of a stream tells the prompt's tokens, the last the answer's and sometimes both.
@@ -215,16 +215,16 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         self._prompt_counts |= {key: usage[key] for key in PROMPT_COUNTS if type(usage.get(key)) is int}
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _block_index(body: Mapping[str, Any]) -> int | None:
+def _block_index(body: Mapping[str, object]) -> int | None:
     index = body.get("index")
     return index if isinstance(index, int) else None
 
 
-def _text_chunk(key: str, text: Any) -> Chunk | None:
+def _text_chunk(key: str, text: object) -> Chunk | None:
     return {"token": "", "finish_reason": None, key: text} if isinstance(text, str) and text else None
 
 
@@ -232,15 +232,15 @@ def _call_chunk(call: dict[str, Any]) -> Chunk:
     return {"token": "", "finish_reason": None, "tool_calls": [call]}
 
 
-def _call(block: Mapping[str, Any], arguments: str) -> dict[str, Any]:
+def _call(block: Mapping[str, object], arguments: str) -> dict[str, object]:
     return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
 
 
-def _json_object(value: Any) -> str:
+def _json_object(value: object) -> str:
     return json.dumps(_object(value), ensure_ascii=False)
 
 
-def _finish_reason(reason: Any) -> str:
+def _finish_reason(reason: object) -> str:
     return FINISH_REASONS.get(str(reason), str(reason))
 
 

@@ -6,7 +6,6 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
@@ -62,7 +61,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
     def path(self, stream: bool) -> str:
         return "/api/extra/generate/stream" if stream else "/api/v1/generate"
 
-    def payload(self, prompt: Prompt) -> dict[str, Any]:
+    def payload(self, prompt: Prompt) -> dict[str, object]:
         body = super().payload(prompt)
         body.pop("images", None)  # only those of this very call count
         sources = self.images(prompt)
@@ -74,7 +73,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         return body
 
     # -- answers -------------------------------------------------------------------------------------------------
-    def read_event(self, body: dict[str, Any], name: str | None) -> Chunk | None:
+    def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
         if self.ended or name not in (None, "message", "error"):
             return None
         self._raise_if_error(body, name == "error")
@@ -87,7 +86,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         token = body.get("token")
         return {"token": token if isinstance(token, str) else "", "finish_reason": finish_reason}
 
-    def read_response(self, body: Any) -> str:
+    def read_response(self, body: object) -> str:
         self.ended = True  # whatever it says, the server is done
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
@@ -103,14 +102,14 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         self.outcome.usage = _usage(result)
         return text
 
-    def _raise_if_error(self, body: Mapping[str, Any], failed: bool = False) -> None:
+    def _raise_if_error(self, body: Mapping[str, object], failed: bool = False) -> None:
         detail = body.get("detail")
         error = body.get("error") or (detail.get("msg") if isinstance(detail, Mapping) else detail)
         if error or failed:
             self.raise_error_object(error or body)
 
     # -- calls and their abort -----------------------------------------------------------------------------------
-    def generate(self, prompt: Prompt) -> str | dict[str, Any]:
+    def generate(self, prompt: Prompt) -> str | dict[str, object]:
         with self._aborting():
             return super().generate(prompt)
 
@@ -145,13 +144,13 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             logger.debug("Endpoint '%s' was not told to stop: %s", request.endpoint_name, error)
 
 
-def _finish_reason(answer: Mapping[str, Any]) -> str | None:
+def _finish_reason(answer: Mapping[str, object]) -> str | None:
     """None for none; older servers write it as the text ``null``."""
     reason = answer.get("finish_reason")
     return reason if isinstance(reason, str) and reason not in ("", "null") else None
 
 
-def _usage(result: Mapping[str, Any]) -> dict[str, Any] | None:
+def _usage(result: Mapping[str, object]) -> dict[str, object] | None:
     prompt, completion = result.get("prompt_tokens"), result.get("completion_tokens")
     if not isinstance(prompt, int) or not isinstance(completion, int):
         return None

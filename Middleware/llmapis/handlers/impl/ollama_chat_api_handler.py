@@ -25,8 +25,8 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         self._call_count = 0
 
     # -- request -------------------------------------------------------------------------------------------------
-    def payload(self, prompt: Prompt) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": self.model, "messages": self.finish_messages(self.messages(prompt))}
+    def payload(self, prompt: Prompt) -> dict[str, object]:
+        body: dict[str, object] = {"model": self.model, "messages": self.finish_messages(self.messages(prompt))}
         if not self.streaming:
             body["stream"] = False  # Ollama streams unless told otherwise
         body.update(self.sampler_fields())
@@ -58,7 +58,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
                 message["images"] = raw
 
     # -- answer --------------------------------------------------------------------------------------------------
-    def read_part(self, body: Mapping[str, Any]) -> Chunk | None:
+    def read_part(self, body: Mapping[str, object]) -> Chunk | None:
         message = body.get("message")
         if not isinstance(message, Mapping):
             return None
@@ -69,11 +69,11 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
             chunk["tool_calls"] = [{"index": first + offset, **call} for offset, call in enumerate(calls)]
         return chunk
 
-    def finish_reason(self, body: Mapping[str, Any]) -> str:
+    def finish_reason(self, body: Mapping[str, object]) -> str:
         """Ollama calls an answer with tool calls stopped; clients that act on calls must be told of them."""
         return "tool_calls" if self._call_count else super().finish_reason(body)
 
-    def read_response(self, body: Any) -> str | dict[str, Any]:
+    def read_response(self, body: object) -> str | dict[str, object]:
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
             return ""
@@ -89,7 +89,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         self.outcome.finish_reason = "tool_calls"
         return {"content": content, "tool_calls": calls, "finish_reason": "tool_calls"}
 
-    def _calls(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _calls(self, message: Mapping[str, Any]) -> list[dict[str, object]]:
         """The tool calls of a message in OpenAI's shape, counted for the whole answer."""
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
@@ -101,7 +101,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         return found
 
 
-def _openai_call(call: Any) -> dict[str, Any] | None:
+def _openai_call(call: Any) -> dict[str, object] | None:
     """One of Ollama's tool calls as OpenAI writes it; None for one that names no function."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
@@ -113,7 +113,7 @@ def _openai_call(call: Any) -> dict[str, Any] | None:
             "function": {"name": name, "arguments": _arguments_text(function.get("arguments"))}}
 
 
-def _arguments_text(arguments: Any) -> str:
+def _arguments_text(arguments: object) -> str:
     if isinstance(arguments, str):
         return arguments if arguments.strip() else "{}"
     return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)

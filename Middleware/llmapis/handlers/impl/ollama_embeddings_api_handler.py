@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.llmapis.handlers.base.base_embeddings_handler import BaseEmbeddingsHandler
 
@@ -12,7 +11,7 @@ class OllamaEmbeddingsApiHandler(BaseEmbeddingsHandler):
 
     PATH = "/api/embed"
 
-    def read_vectors(self, body: Mapping[str, Any]) -> list[Any]:
+    def read_vectors(self, body: Mapping[str, object]) -> list[object]:
         vectors = body.get("embeddings")
         if not isinstance(vectors, list):
             raise self.malformed("an object without a list 'embeddings'")

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
@@ -16,8 +15,8 @@ class OllamaGenerateApiHandler(OllamaAnswers, BaseCompletionsHandler):
     PATH = "/api/generate"
 
     # -- request -------------------------------------------------------------------------------------------------
-    def payload(self, prompt: Prompt) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": self.model, "prompt": self.text(prompt), "stream": self.streaming,
+    def payload(self, prompt: Prompt) -> dict[str, object]:
+        body: dict[str, object] = {"model": self.model, "prompt": self.text(prompt), "stream": self.streaming,
                                 "raw": True, **self.sampler_fields()}
         images = self.raw_images(self.images(prompt))
         if images:
@@ -27,12 +26,12 @@ class OllamaGenerateApiHandler(OllamaAnswers, BaseCompletionsHandler):
         return body
 
     # -- answer --------------------------------------------------------------------------------------------------
-    def read_part(self, body: Mapping[str, Any]) -> Chunk | None:
+    def read_part(self, body: Mapping[str, object]) -> Chunk | None:
         if "response" not in body and "thinking" not in body:
             return None
         return text_chunk(body.get("response"), body.get("thinking"))
 
-    def read_response(self, body: Any) -> str:
+    def read_response(self, body: object) -> str:
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
             return ""

@@ -69,7 +69,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
                 break
         return chunks
 
-    def read_choice(self, choice: Mapping[str, Any], chunk: Chunk) -> None:
+    def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
         delta = choice.get("delta")
         if not isinstance(delta, Mapping):
             return
@@ -93,7 +93,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         return found
 
     # -- complete answer -----------------------------------------------------------------------------------------
-    def read_response(self, body: Any) -> str | dict[str, Any]:
+    def read_response(self, body: object) -> str | dict[str, object]:
         choice = self.open_answer(body)
         if choice is None:
             return ""

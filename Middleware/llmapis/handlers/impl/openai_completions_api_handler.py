@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
@@ -15,20 +14,20 @@ class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
 
     PATH = "/v1/completions"
 
-    def payload(self, prompt: Prompt) -> dict[str, Any]:
+    def payload(self, prompt: Prompt) -> dict[str, object]:
         images = len(self.images(prompt))
         if images and first_time_told(f"images that endpoint '{self.settings.endpoint_name}' cannot take"):
             self.unreadable(f"{images} image(s): text completions take none")
         model = {} if self.settings.model is None else {"model": self.settings.model}
         return {**model, **super().payload(prompt)}
 
-    def read_choice(self, choice: Mapping[str, Any], chunk: Chunk) -> None:
+    def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
         chunk["token"] = text_in(choice, "text")  # servers leave it out of a last chunk
         reasoning = reasoning_of(choice)
         if reasoning:
             chunk["reasoning"] = reasoning
 
-    def read_response(self, body: Any) -> str:
+    def read_response(self, body: object) -> str:
         choice = self.open_answer(body)
         if choice is None:
             return ""

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.llmapis.handlers.base.base_embeddings_handler import BaseEmbeddingsHandler
 
@@ -12,13 +11,13 @@ class OpenAiEmbeddingsApiHandler(BaseEmbeddingsHandler):
 
     PATH = "/v1/embeddings"
 
-    def read_vectors(self, body: Mapping[str, Any]) -> list[Any]:
+    def read_vectors(self, body: Mapping[str, object]) -> list[object]:
         entries = body.get("data")
         if not isinstance(entries, list):
             raise self.malformed("an object without a list 'data'")
         return [entry["embedding"] for entry in sorted(entries, key=self._index)]
 
-    def _index(self, entry: Any) -> int:
+    def _index(self, entry: object) -> int:
         if not isinstance(entry, Mapping) or "embedding" not in entry:
             raise self.malformed("an entry without 'embedding'")
         index = entry.get("index")

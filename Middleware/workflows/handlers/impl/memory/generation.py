@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from Middleware.services.memory_service import CHUNK_BREAK, NO_MEMORIES, MemoryService
+from Middleware.services.memory_service import NO_MEMORIES, MemoryService
+from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.memory.node_values import helper_result, keys_of
 from Middleware.workflows.models.execution_context import ExecutionContext

@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from Middleware.services.memory_service import CHUNK_BREAK, NO_STATE_DOCUMENT, MemoryService
+from Middleware.services.memory_service import NO_STATE_DOCUMENT, MemoryService
 from Middleware.utilities.conversations.discussion_files import if_readable
+from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.memory.node_values import keys_of, whole_number
 from Middleware.workflows.models.execution_context import ExecutionContext
