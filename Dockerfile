@@ -1,5 +1,4 @@
-# WilmerAI in a container; Docs/User/container.md says how to use it. Where no container engine can build it,
-# Scripts/container_steps.py carries out the same steps in a folder.
+# WilmerAI in a container. Docs/User/container.md says how to use it; .ci/container_image.sh builds and tries it.
 FROM python:3.13-slim-trixie
 
 ENV PYTHONUNBUFFERED=1 \
@@ -25,16 +24,17 @@ RUN if [ -n "$APT_PACKAGES" ]; then \
 COPY LICENSE run_waitress.py server.py ./
 COPY Middleware Middleware
 COPY Scripts Scripts
+COPY deploy/container deploy/container
 # What an empty Public folder is filled with on the first start: a volume that is mounted there hides what was in it.
 COPY Public Defaults
 # Compiled now, because the user that the program runs as cannot write here.
-RUN python -m compileall -q Middleware Scripts run_waitress.py && mkdir Public && chown 1000:1000 Public
+RUN python -m compileall -q Middleware Scripts deploy run_waitress.py && mkdir Public && chown 1000:1000 Public
 
 # The number of most people's account on Linux, so that a folder of theirs can be mounted as it is.
 USER 1000:1000
 VOLUME /app/Public
 EXPOSE 5000
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["python", "-m", "Scripts.container_health"]
-ENTRYPOINT ["python", "-m", "Scripts.container_start"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["python", "-m", "deploy.container.health"]
+ENTRYPOINT ["python", "-m", "deploy.container.start"]
 CMD []

@@ -22,4 +22,5 @@ def launcher_after(folder: Path, script: str, *lines: str) -> str:
 
 def patience(**seconds: float) -> list[str]:
     """Lines that set the servers' limits, named as in ``Middleware/cli/serving/limits.py``."""
-    return ["from Middleware.cli import limits", *(f"limits.{name} = {value!r}" for name, value in seconds.items())]
+    return ["from Middleware.cli.serving import limits",
+            *(f"limits.{name} = {value!r}" for name, value in seconds.items())]

@@ -19,7 +19,7 @@ from Tests.integration.launcher import (
     standard_tree,
 )
 from Tests.integration.scripted_backend import NODE_PATH
-from Tests.workflows.tools.mcp_lab import python_file
+from Tests.workflows.tools.mcp.mcp_lab import python_file
 
 HELLO = "{chat_user_prompt_last_one}"
 SLEEP_SECONDS = 3.0

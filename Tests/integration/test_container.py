@@ -1,4 +1,7 @@
-"""The Dockerfile, carried out step by step in a folder, and what it makes: started, asked, checked and stopped."""
+"""The program as the container image has it: started, asked, checked and stopped by the image's own entry points.
+
+The image itself is built and tried by ``.ci/container_image.sh`` where a container engine is installed.
+"""
 from __future__ import annotations
 
 import json
@@ -20,27 +23,31 @@ from typing import Any
 import pytest
 
 from Middleware.cli.arguments import build_parser
-from Scripts.container_steps import Image, build
 from Tests.integration.compose_file import read_compose
-from Tests.integration.launcher import PROJECT
+from Tests.integration.launcher import PROJECT, clean_environment
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply, json_reply
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the steps need a POSIX shell")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the image runs Linux")
+DOCKERFILE = (PROJECT / "Dockerfile").read_text(encoding="utf-8")
+PORT, VOLUME, HOME = "5000", "/app/Public", "/tmp"
 STOP_SECONDS = 8.0  # an engine kills after ten by default
 
 
 class Container:
-    """The image's process on a free port of loopback, its volume the given folder. Ended by its own process id."""
+    """The image's entry point on a free port of loopback, in a folder like its ``/app``.
 
-    def __init__(self, image: Image, *words: str) -> None:
-        self._image, self._words = image, words
+    It is ended by its own process id.
+    """
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._folder, self._words = folder, words
         self.port = free_port()
-        self.environment = {**image.environment(), "WILMER_PORT": str(self.port)}
+        self.environment = {**environment(), "WILMER_PORT": str(self.port)}
 
     def __enter__(self) -> Container:
         self._log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            self._image.start_words("--listen=127.0.0.1", *self._words), cwd=self._image.folder, env=self.environment,
+            [*command("ENTRYPOINT"), "--listen=127.0.0.1", *self._words], cwd=self._folder, env=self.environment,
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + 30
         while self.health() != 0:
@@ -60,7 +67,7 @@ class Container:
 
     def health(self) -> int:
         """The exit status of the Dockerfile's health check."""
-        return subprocess.run(self._image.health, cwd=self._image.folder, env=self.environment, timeout=20,
+        return subprocess.run(command("HEALTHCHECK"), cwd=self._folder, env=self.environment, timeout=20,
                               stderr=subprocess.DEVNULL).returncode
 
     def request(self, path: str, body: Any = None) -> Any:
@@ -74,7 +81,7 @@ class Container:
     def stop(self) -> float:
         """Ask the process to end as an engine does; returns the seconds that it took."""
         started = time.monotonic()
-        self.process.send_signal(getattr(signal, self._image.stop_signal))
+        self.process.send_signal(signal.SIGTERM)
         self.process.wait(STOP_SECONDS)
         return time.monotonic() - started
 
@@ -84,32 +91,47 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def command(instruction: str) -> list[str]:
+    """The words of ``ENTRYPOINT`` or ``HEALTHCHECK``, run by the Python of this test."""
+    _, words = re.search(rf"^({instruction})\b.*?(\[.*\])$", DOCKERFILE, re.MULTILINE).groups()  # type: ignore[union-attr]
+    program, *rest = json.loads(words)
+    assert program == "python"
+    return [sys.executable, *rest]
+
+
+def environment() -> dict[str, str]:
+    return {**clean_environment(), "WILMER_CONTAINER": "1", "WILMER_PORT": PORT}
+
+
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    return build(PROJECT, tmp_path_factory.mktemp("container") / "root", reuse_packages=True, say=lambda line: None)
+def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the Dockerfile copies to ``/app``, and an empty volume."""
+    folder = tmp_path_factory.mktemp("container") / "app"
+    leftovers = shutil.ignore_patterns("__pycache__", "DiscussionIds", "SqlLiteDBs", "logs", "accepted-keys.txt")
+    for source, target in re.findall(r"^COPY (\S+) (\S+)$", DOCKERFILE, re.MULTILINE):
+        if (PROJECT / source).is_dir():
+            shutil.copytree(PROJECT / source, folder / target, ignore=leftovers)
+    for name in ("LICENSE", "run_waitress.py", "server.py", "requirements.lock"):
+        assert re.search(rf"^COPY .*\b{re.escape(name)}\b", DOCKERFILE, re.MULTILINE)
+        shutil.copy(PROJECT / name, folder / name)
+    (folder / "Public").mkdir()
+    return folder
 
 
 @pytest.fixture
-def public(image: Image) -> Iterator[Path]:
+def public(app: Path) -> Iterator[Path]:
     """The volume, empty."""
-    folder = image.place("/app/Public")
-    for entry in folder.iterdir():  # the folder itself shows whose it is
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    folder = app / "Public"
+    shutil.rmtree(folder)
+    folder.mkdir()
     yield folder
 
 
-def run_in(image: Image, *words: str) -> subprocess.CompletedProcess[str]:
+def run_in(app: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """What ``docker compose run --rm wilmerai WORDS`` does."""
-    return subprocess.run(image.start_words(*words), cwd=image.folder, env=image.environment(), timeout=60,
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    return subprocess.run([*command("ENTRYPOINT"), *words], cwd=app, env={**environment(), "PATH": path}, timeout=60,
                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
-
-
-def owner_of_volume(image: Image) -> str:
-    """To whom the steps gave the folder that becomes a volume; only root can really give it away."""
-    if sys.platform != "win32" and os.geteuid() == 0:
-        status = image.place("/app/Public").stat()
-        return f"{status.st_uid}:{status.st_gid}"
-    return (image.root / "stand-ins" / "chown.log").read_text().removesuffix(" Public\n")
 
 
 def one_model(request: RecordedRequest) -> Reply:
@@ -121,26 +143,24 @@ def one_model(request: RecordedRequest) -> Reply:
     return chat_stream_reply([text]) if request.json.get("stream") else chat_reply(text)
 
 
-def test_image_has_the_program_and_nothing_of_the_work_on_it(image: Image) -> None:
-    names = {path.name for path in image.folder.iterdir()}
-    assert names == {"Middleware", "Scripts", "Defaults", "Public", "LICENSE", "requirements.lock", "run_waitress.py",
-                     "server.py", "__pycache__"}
-    assert not any((image.folder / "Defaults" / name).exists()
-                   for name in ("DiscussionIds", "SqlLiteDBs", "logs", "accepted-keys.txt"))
-    assert not any((image.folder / "Public").iterdir())
-    assert (image.folder / "Middleware" / "__pycache__").is_dir(), "nothing is compiled"
+def test_dockerfile_names_what_the_other_files_rely_on() -> None:
+    lines = DOCKERFILE.splitlines()
+    assert {f"EXPOSE {PORT}", f"VOLUME {VOLUME}", "STOPSIGNAL SIGTERM", "USER 1000:1000", "CMD []"} <= set(lines)
+    assert f"HOME={HOME} " in DOCKERFILE and f"WILMER_PORT={PORT}\n" in DOCKERFILE
+    assert "WILMER_CONTAINER=1" in DOCKERFILE
+    assert re.match(r"FROM python:3\.\d+-slim-\w+$", next(line for line in lines if line.startswith("FROM")))
+    assert "--require-hashes -r requirements.lock" in " ".join(DOCKERFILE.split())
 
 
-def test_image_is_not_for_root_and_names_what_it_offers(image: Image) -> None:
-    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", image.user)
-    assert re.fullmatch(r"python:3\.\d+-slim-\w+", image.base)
-    assert (image.ports, image.volumes, image.stop_signal) == (["5000"], ["/app/Public"], "SIGTERM")
-    assert owner_of_volume(image) == image.user
-    assert "--require-hashes -r requirements.lock" in " ".join((PROJECT / "Dockerfile").read_text().split())
+def test_everything_that_is_copied_reaches_the_build() -> None:
+    kept = {line[1:] for line in (PROJECT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+            if line.startswith("!")}
+    copied = {name for words in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE) for name in words.split()}
+    assert copied == kept and all((PROJECT / name).exists() for name in copied)
 
 
-def test_starts_with_an_empty_volume_and_ends_when_told(image: Image, public: Path) -> None:
-    with Container(image, "--User", "demo") as container:
+def test_starts_with_an_empty_volume_and_ends_when_told(app: Path, public: Path) -> None:
+    with Container(app, "--User", "demo") as container:
         assert (public / "Configs" / "Users" / "demo.json").is_file()
         assert "demo" in [model["id"] for model in container.request("/v1/models")["data"]]
         assert container.stop() < STOP_SECONDS
@@ -148,46 +168,46 @@ def test_starts_with_an_empty_volume_and_ends_when_told(image: Image, public: Pa
         assert container.health() == 1
 
 
-def test_init_then_chat_then_restart_with_keys(image: Image, public: Path) -> None:
+def test_init_then_chat_then_restart_with_keys(app: Path, public: Path) -> None:
     question = {"model": "me:chat", "messages": [{"role": "user", "content": "Hello"}]}
     with StubBackend() as backend:
         backend.responder = one_model
-        done = run_in(image, "init", "--yes", "--backend", backend.url)
+        done = run_in(app, "init", "--yes", "--backend", backend.url)
         assert done.returncode == 0, done.stdout + done.stderr
-        with Container(image) as container:
+        with Container(app) as container:
             answer = container.request("/v1/chat/completions", question)
             assert answer["choices"][0]["message"]["content"] == "Hello from the model."
-    made = run_in(image, "python", "Scripts/access_key.py", "--add", "Public/accepted-keys.txt")
+    made = run_in(app, "python", "Scripts/access_key.py", "--add", "Public/accepted-keys.txt")
     assert made.returncode == 0, made.stderr
-    with Container(image, "--accepted-keys-file", "Public/accepted-keys.txt") as container:
+    with Container(app, "--accepted-keys-file", "Public/accepted-keys.txt") as container:
         assert container.health() == 0
         with pytest.raises(urllib.error.HTTPError, match="401"):
             container.request("/v1/chat/completions", question)
 
 
-def test_init_looks_at_the_computer_around_the_container(image: Image, public: Path) -> None:
-    assert "(host.docker.internal)" in run_in(image, "init", "--yes").stdout
+def test_init_looks_at_the_computer_around_the_container(app: Path, public: Path) -> None:
+    assert "(host.docker.internal)" in run_in(app, "init", "--yes").stdout
 
 
-def test_compose_file_is_careful(image: Image) -> None:
+def test_compose_file_is_careful() -> None:
     service = read_compose(PROJECT / "compose.yaml")["services"]["wilmerai"]
-    assert service["ports"] == ["${WILMER_PUBLISH:-127.0.0.1:5000}:" + image.ports[0]]
-    assert service["volumes"] == [f"public:{image.volumes[0]}"]
+    assert service["ports"] == ["${WILMER_PUBLISH:-127.0.0.1:5000}:" + PORT]
+    assert service["volumes"] == [f"public:{VOLUME}"]
     assert service["extra_hosts"] == ["host.docker.internal:host-gateway"]
-    assert (service["read_only"], service["tmpfs"], service["cap_drop"]) == ("true", [image.variables["HOME"]], ["ALL"])
+    assert (service["read_only"], service["tmpfs"], service["cap_drop"]) == ("true", [HOME], ["ALL"])
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["restart"] == "unless-stopped" and service["init"] == "true"
     assert int(service["stop_grace_period"].removesuffix("s")) > STOP_SECONDS
-    assert set(service["build"]["args"]) == set(image.arguments)
+    assert set(service["build"]["args"]) == set(re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE))
 
 
-def test_compose_file_fits_together(image: Image) -> None:
+def test_compose_file_fits_together() -> None:
     compose = read_compose(PROJECT / "compose.yaml")
     volumes = {volume.partition(":")[0] for service in compose["services"].values() for volume in service["volumes"]}
     assert volumes == set(compose["volumes"])
     webui = compose["services"]["open-webui"]
     assert webui["profiles"] == ["open-webui"]
-    assert webui["environment"]["OPENAI_API_BASE_URL"] == f"http://wilmerai:{image.ports[0]}/v1"
+    assert webui["environment"]["OPENAI_API_BASE_URL"] == f"http://wilmerai:{PORT}/v1"
     assert webui["depends_on"] == {"wilmerai": {"condition": "service_healthy"}}
     assert [port.startswith("${OPEN_WEBUI_PUBLISH:-127.0.0.1:") for port in webui["ports"]] == [True]
 

@@ -34,7 +34,7 @@ from Tests.integration.launcher import (
 )
 from Tests.stub_backend import Reply
 from Tests.workflows.engine_lab import until
-from Tests.workflows.tools.mcp_lab import plain_file
+from Tests.workflows.tools.mcp.mcp_lab import plain_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send these signals to one process")
 

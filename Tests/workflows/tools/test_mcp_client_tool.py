@@ -24,7 +24,7 @@ from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
 from Tests.llmapis.lab import Lab
 from Tests.utilities.shortages import no_more_threads
-from Tests.workflows.tools.mcp_lab import HttpServer, ends, is_running, plain_file, python_file, sdk_file
+from Tests.workflows.tools.mcp.mcp_lab import HttpServer, ends, is_running, plain_file, python_file, sdk_file
 
 TRANSPORTS = ("stdio", "streamable_http", "sse")
 

@@ -19,7 +19,7 @@ from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPToolCallError
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, static
-from Tests.workflows.tools.mcp_lab import plain_file
+from Tests.workflows.tools.mcp.mcp_lab import plain_file
 
 NOT_FOUND = "MCP server config 'nope' was not found under Public/Configs/MCPServers/."
 

@@ -15,7 +15,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
 from Tests.llmapis.lab import Lab
-from Tests.workflows.tools.mcp_lab import PLAIN, ends, plain_file, python_file
+from Tests.workflows.tools.mcp.mcp_lab import PLAIN, ends, plain_file, python_file
 
 SOON = 1.0  # seconds; the package alone waits for two
 IGNORES_SIGTERM = f"import signal, runpy, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" \

@@ -1,6 +1,6 @@
 """A container's health check: exit status 0 if the server of this container answers, 1 if not.
 
-A server with a list of accepted keys answers 401 here. That is a sign of life, too, and spares the check a key.
+A server with a list of accepted keys answers 401 here. It is alive all the same, and the check needs no key.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FIRST_PROCESS = Path("/proc/1/cmdline")
+START_MODULE = "deploy.container.start"
 DEFAULT_PORT = "5000"
 TIMEOUT_SECONDS = 4.0
 
@@ -36,7 +37,7 @@ def first_command_line(path: Path = FIRST_PROCESS) -> list[str]:
 
 def port_of(words: Sequence[str]) -> str | None:
     """The value of ``--port``, if it is on the command line of the container's start; the last one counts."""
-    if "Scripts.container_start" not in words:
+    if START_MODULE not in words:
         return None
     found = None
     for word, following in zip(words, [*words[1:], ""], strict=True):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from Scripts import container_health, container_start
-from Scripts.container_start import fill, is_program, launcher_words
+from deploy.container import health, start
+from deploy.container.start import fill, is_program, launcher_words
 
 
 @pytest.fixture
@@ -76,10 +76,10 @@ def test_an_interrupted_copy_is_made_again(public: Path, defaults: Path, monkeyp
 
 def test_a_folder_that_cannot_be_filled_is_explained(public: Path, defaults: Path, monkeypatch: pytest.MonkeyPatch,
                                                      capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(container_start, "ROOT", public.parent)
+    monkeypatch.setattr(start, "ROOT", public.parent)
     public.rmdir()
     public.write_text("a file", encoding="utf-8")
-    assert container_start.main([]) == 1
+    assert start.main([]) == 1
     assert f"ERROR: {public} is empty and cannot be filled" in (message := capsys.readouterr().err)
     assert "--user UID:GID" in message
 
@@ -100,8 +100,8 @@ def test_tells_programs_from_flags_and_commands() -> None:
 
 
 def test_a_program_takes_the_place_of_the_server(public: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "Scripts.container_start", sys.executable, "-c",
-                           "import sys; print('mine'); sys.exit(7)"], cwd=Path(container_start.ROOT),
+    done = subprocess.run([sys.executable, "-m", "deploy.container.start", sys.executable, "-c",
+                           "import sys; print('mine'); sys.exit(7)"], cwd=Path(start.ROOT),
                           capture_output=True, text=True, timeout=30)
     assert (done.stdout.strip(), done.returncode) == ("mine", 7)
 
@@ -131,32 +131,32 @@ def test_health_counts_a_question_for_a_key_as_life(server: http.server.Threadin
                                                     problem: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     server.RequestHandlerClass.status = status  # type: ignore[attr-defined]
-    assert container_health.problem_at(f"http://127.0.0.1:{server.server_port}/health", 5) == problem
+    assert health.problem_at(f"http://127.0.0.1:{server.server_port}/health", 5) == problem
 
 
 def test_health_of_a_closed_port_and_of_one_that_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert "timed out" in str(container_health.problem_at(f"http://127.0.0.1:{silent.getsockname()[1]}/", 0.1))
+        assert "timed out" in str(health.problem_at(f"http://127.0.0.1:{silent.getsockname()[1]}/", 0.1))
         port = silent.getsockname()[1]
-    assert container_health.problem_at(f"http://127.0.0.1:{port}/", 5)
+    assert health.problem_at(f"http://127.0.0.1:{port}/", 5)
 
 
 def test_health_command_asks_the_port_of_the_environment(server: http.server.ThreadingHTTPServer,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_health, "FIRST_PROCESS", Path("missing"))
+    monkeypatch.setattr(health, "FIRST_PROCESS", Path("missing"))
     monkeypatch.setenv("WILMER_PORT", str(server.server_port))
-    assert container_health.main() == 0
+    assert health.main() == 0
     monkeypatch.setenv("WILMER_PORT", "no number")
-    assert container_health.main() == 1
+    assert health.main() == 1
 
 
 @pytest.mark.parametrize(("line", "port"), [
-    ("python -m Scripts.container_start --port 80 --User ann", "80"),
-    ("/sbin/docker-init -- python -m Scripts.container_start --port=80", "80"),
-    ("python -m Scripts.container_start --port 80 --port 81", "81"),
-    ("python -m Scripts.container_start", None), ("/sbin/init --port 80", None)])
+    ("python -m deploy.container.start --port 80 --User ann", "80"),
+    ("/sbin/docker-init -- python -m deploy.container.start --port=80", "80"),
+    ("python -m deploy.container.start --port 80 --port 81", "81"),
+    ("python -m deploy.container.start", None), ("/sbin/init --port 80", None)])
 def test_port_on_the_command_line_of_the_container(line: str, port: str | None, tmp_path: Path) -> None:
     file = tmp_path / "cmdline"
     file.write_bytes(line.replace(" ", "\0").encode() + b"\0")
-    assert container_health.port_of(container_health.first_command_line(file)) == port
-    assert container_health.first_command_line(tmp_path / "missing") == []
+    assert health.port_of(health.first_command_line(file)) == port
+    assert health.first_command_line(tmp_path / "missing") == []

@@ -1,8 +1,8 @@
 """What a container runs: it fills an empty ``Public`` folder and starts the server, or what is asked for instead.
 
-    python -m Scripts.container_start [FLAGS]          the server; it listens on all addresses of the container
-    python -m Scripts.container_start init|check|...   a sub-command of the launchers
-    python -m Scripts.container_start PROGRAM ...      any other program, such as python
+    python -m deploy.container.start [FLAGS]          the server; it listens on all addresses of the container
+    python -m deploy.container.start init|check|...   a sub-command of the launchers
+    python -m deploy.container.start PROGRAM ...      any other program, such as python
 
 ``Public`` is a volume. The first time it has no ``Configs``, and gets what lies in ``Defaults``; nothing that is there
 is ever overwritten. The server's port is that of ``--port``, else of the environment's ``WILMER_PORT``, whatever the
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from Middleware.cli.commands import COMMANDS
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = ROOT / "run_waitress.py"
 CONFIGS = "Configs"
 UNFINISHED = ".filling"
@@ -60,7 +60,7 @@ def fill(public: Path, defaults: Path) -> bool:
 
 
 def is_program(words: Sequence[str]) -> bool:
-    """Whether a command line names a program of the container rather than flags or a sub-command."""
+    """Return whether a command line names a program of the container rather than flags or a sub-command."""
     return bool(words) and words[0] not in COMMANDS and shutil.which(words[0]) is not None
 
 
