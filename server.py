@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.startup import configure, run
+from Middleware.cli.startup import build_load_check, configure, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,4 +41,4 @@ from Middleware.api.api_server import ApiServer  # noqa: E402  - after the setti
 from Middleware.api.app import build_wsgi_application  # noqa: E402
 
 server = ApiServer()
-application: Callable[..., Any] = build_wsgi_application(server.app)
+application: Callable[..., Any] = build_wsgi_application(server.app, listeners=[build_load_check()])

@@ -1,7 +1,7 @@
 """The application and its factory. Importing this module builds nothing."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flask import Flask
@@ -10,9 +10,11 @@ from Middleware.api.api_server import ApiServer
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.edge.browser_safety import BrowserSafety
+from Middleware.api.handlers.base.base_api_handler import LISTENERS_KEY
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
 from Middleware.services.idempotency_service import idempotency_service
+from Middleware.workflows.events import Listeners, default_listeners
 
 RESERVED_THREADS = 64  # never occupied by requests that wait at the gate
 
@@ -22,15 +24,19 @@ def create_app() -> Flask:
     return ApiServer().app
 
 
-def build_wsgi_application(app: Flask | None = None, threads: int | None = None) -> Callable[..., Any]:
+def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
+                           listeners: Sequence[object] = ()) -> Callable[..., Any]:
     """The WSGI callable that launchers serve: admission, then the concurrency gate if one is configured, then the app.
 
     Args:
         app: the application; a fresh one by default.
         threads: how many threads the server has; bounds how many requests may wait at the gate.
+        listeners: of the engine's events in every request, beside the default ones.
     """
     idempotency_service.is_running = running_requests.knows
-    gated: Callable[..., Any] = app or create_app()
+    app = app or create_app()
+    app.extensions[LISTENERS_KEY] = Listeners([*default_listeners(), *listeners])
+    gated: Callable[..., Any] = app
     semaphore = globals_.get_request_semaphore()
     if semaphore is not None and globals_.CONCURRENCY_LEVEL == "wilmer":
         waiting = max(threads - RESERVED_THREADS, 1) if threads else None

@@ -17,7 +17,6 @@ from Middleware.exceptions import (
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities.sensitive_logging_utils import places_of
-from Middleware.workflows.managers.workflow_manager import load_check
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
 def log_error(error: BaseException, request: RequestContext | None, phase: str) -> None:
     """One line for what the user can mend, a traceback for what only we can.
 
-    Of a mistake in the configuration the check of what leads to a workflow then says where it is.
+    The listeners of the request learn of a mistake in the configuration.
     """
     name = request.request_id if request else "-"
     location = getattr(error, "location", "")
@@ -75,14 +74,14 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
         logger.error("Request %s failed %s%s: %s", name, phase, where, places_of(error))
     else:
         logger.error("Request %s failed %s%s", name, phase, where, exc_info=error)
-    _explain(error, request)
+    _report_mistake(error, request)
 
 
-def _explain(error: BaseException, request: RequestContext | None) -> None:
+def _report_mistake(error: BaseException, request: RequestContext | None) -> None:
     mistake = error if isinstance(error, ConfigurationError) else error.__cause__
-    if request is not None and isinstance(mistake, ConfigurationError):
+    if request is not None and request.listeners is not None and isinstance(mistake, ConfigurationError):
         with request_scope(request):
-            load_check().explain(mistake.file)
+            request.listeners.tell("configuration_failed", mistake)
 
 
 def one_line(text: str) -> str:

@@ -16,7 +16,8 @@ Command = Callable[[Sequence[str]], int]
 
 def _check(words: Sequence[str]) -> int:
     from Middleware.cli.check.command import main  # what serves has no use for it
-    return main(words)
+    from Middleware.cli.workflow_tests.reading import check_test_files
+    return main(words, check_test_files)
 
 
 def _test(words: Sequence[str]) -> int:

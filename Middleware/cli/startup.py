@@ -9,7 +9,7 @@ import socket
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from Middleware.api.logging_setup import set_up_logging
 from Middleware.cli import access_notes, demo, users
@@ -28,6 +28,9 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.services.locking_service import locking_service
 from Middleware.utilities import config_utils
 
+if TYPE_CHECKING:
+    from Middleware.cli.check.load_check import LoadCheck
+
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 10.0
@@ -41,6 +44,7 @@ class Launch:
         sock: bound, not listening yet.
         port: the real one, also if 0 was asked for.
         address: where ``host`` leads, in numbers; it decides who can connect.
+        load_check: the application's check of each workflow that it runs.
         demo: the demo back-end runs, and the operator is told how to try it.
     """
 
@@ -49,13 +53,14 @@ class Launch:
     host: str
     port: int
     address: str
+    load_check: LoadCheck
     demo: bool = False
 
     def announce(self) -> None:
         """Tell the operator where the server is, once it accepts connections; the log follows with what is amiss."""
         for line in describe(self):
             say(line)
-        start_check.begin()
+        start_check.begin(self.load_check)
 
 
 def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None) -> int:
@@ -115,11 +120,12 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     demo_mode = demo.is_wanted(arguments)
     if demo_mode:
         demo.start_backend()
-    application = build_application(threads)
+    load_check = build_load_check()
+    application = build_application(threads, [load_check])
     access_notes.write_log(address)
     gc.collect()
     gc.freeze()  # what the start made stays to the end: the collector need not look at it during requests
-    return Launch(application, sock, host, port, address, demo_mode)
+    return Launch(application, sock, host, port, address, load_check, demo_mode)
 
 
 def configure(arguments: LaunchArguments) -> None:
@@ -142,10 +148,16 @@ def configure(arguments: LaunchArguments) -> None:
     instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)
 
 
-def build_application(threads: int | None = None) -> Callable[..., Any]:
+def build_load_check() -> LoadCheck:
+    """The listener that checks each workflow when it first runs. It is imported here for the same reason as the app."""
+    from Middleware.cli.check.load_check import LoadCheck
+    return LoadCheck()
+
+
+def build_application(threads: int | None = None, listeners: Sequence[object] = ()) -> Callable[..., Any]:
     """The WSGI callable. It is imported here because the arguments must be in place before the app module is."""
     from Middleware.api.app import build_wsgi_application
-    return build_wsgi_application(threads=threads)
+    return build_wsgi_application(threads=threads, listeners=listeners)
 
 
 def finish_requests(seconds: float) -> None:

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from Middleware.exceptions import ConfigurationError
 from Middleware.models.llm_call import LlmCallRecord
 from Middleware.models.request_context import RequestContext
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.models.execution_context import NodeExecutionInfo, RunRequest
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,12 @@ class RunRecord:
 
 class EngineListener:
     """The events of the engine; every method does nothing unless overridden."""
+
+    def configuration_failed(self, error: ConfigurationError) -> None:
+        """A mistake in the configuration makes the current request fail."""
+
+    def workflow_loaded(self, loaded: LoadedWorkflow) -> None:
+        """A workflow file has been read and is about to run. Its ``nodes`` stay the same object until it changes."""
 
     def run_started(self, record: RunRecord) -> None:
         """A workflow file begins to run."""

@@ -6,8 +6,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from Middleware.cli.check.file_kinds import KINDS, FileKind
 from Middleware.utilities.files.file_access import atomic_write
-from Middleware.workflows.validation.file_kinds import KINDS, FileKind
 from Scripts.generate import generated_files, schema_values, schema_workflows
 from Scripts.generate.schema_rules import add_rules
 from Scripts.generate.schema_values import Schema

@@ -4,8 +4,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 
+from Middleware.cli.check.file_kinds import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.workflows.validation.file_kinds import KINDS
 
 LONGEST_DEFAULT = 40  # characters; a whole prompt is not shown
 KIND_WORDS = {"str": "text", "bool": "true or false", "int": "whole number", "number": "number", "list": "list",

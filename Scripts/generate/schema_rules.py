@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from Middleware.workflows.validation.file_kinds import FileKind
-from Middleware.workflows.validation.value_checks import CASELESS
+from Middleware.cli.check.file_kinds import FileKind
+from Middleware.cli.check.value_checks import CASELESS
 from Scripts.generate.schema_values import Schema, caseless
 
 ADDRESS = {"pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/]",

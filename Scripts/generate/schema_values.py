@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from Middleware.cli.check.key_checks import REMARKS
+from Middleware.cli.check.value_checks import CASELESS
 from Middleware.llmapis.samplers import NULL_MARKER
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.samplers import PRESET_SAMPLER_KEYS
-from Middleware.workflows.validation.key_checks import REMARKS
-from Middleware.workflows.validation.value_checks import CASELESS
 from Scripts.generate import key_tables
 
 Schema = dict[str, Any]

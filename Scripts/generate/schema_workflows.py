@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from Middleware.cli.check.node_view import LLM_TYPES
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler
-from Middleware.workflows.validation.node_view import LLM_TYPES
 from Scripts.generate import schema_values
 from Scripts.generate.node_reference import node_classes, summary
 from Scripts.generate.schema_values import Schema

@@ -9,6 +9,7 @@ import pytest
 
 from Middleware.api.edge.access_keys import AccessKeys
 from Middleware.cli import access_notes, listening, startup
+from Middleware.cli.check.load_check import LoadCheck
 from Middleware.cli.listening import bind_socket
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
@@ -55,7 +56,7 @@ def test_the_address_counts_and_not_its_name(address, name, warned, monkeypatch)
     """A computer's own name often leads to 127.0.1.1, and a name that begins with 127. to anywhere."""
     monkeypatch.setattr(instance, "LOGGING_DIRECTORY", "")
     with bind_socket(address, 0) as sock:
-        lines = startup.describe(startup.Launch(lambda *_: [], sock, name, 5000, address))
+        lines = startup.describe(startup.Launch(lambda *_: [], sock, name, 5000, address, LoadCheck()))
     assert (access_notes.RULE in lines) == warned
     assert any("Only programs on this machine" in line for line in lines) != warned
 
@@ -66,7 +67,7 @@ def test_other_devices_are_told_what_to_type(address, monkeypatch):
     monkeypatch.setattr(listening, "in_container", lambda: False)
     monkeypatch.setattr(listening, "outward_addresses", lambda ipv6: ["192.168.1.5"])
     with bind_socket(address, 0) as sock:
-        lines = startup.describe(startup.Launch(lambda *_: [], sock, address, 5000, address))
+        lines = startup.describe(startup.Launch(lambda *_: [], sock, address, 5000, address, LoadCheck()))
     assert any(line.endswith(": http://127.0.0.1:5000") for line in lines)
     assert ("  Other devices:  http://192.168.1.5:5000" in lines) == (address == "0.0.0.0")
 

@@ -39,12 +39,12 @@ def application(environ, start_response):
 stopping, sent = [], threading.Event()
 sent.set()
 app = types.ModuleType("Middleware.api.app")
-app.build_wsgi_application = lambda app=None, threads=None: application
+app.build_wsgi_application = lambda app=None, threads=None, listeners=(): application
 shutdown = types.ModuleType("Middleware.api.running.shutdown")
 shutdown.begin_shutdown = lambda seconds: (stopping.append(1), sent.wait(3), time.sleep(0.3))
 if "SLOW_START" in os.environ:
     check = types.ModuleType("Middleware.cli.check.start_check")
-    check.begin = lambda: time.sleep(1)
+    check.begin = lambda load_check: time.sleep(1)
     sys.modules["Middleware.cli.check.start_check"] = check
 sys.modules.update({"Middleware.api.app": app, "Middleware.api.running.shutdown": shutdown})
 runpy.run_path(launcher + ".py", run_name="__main__")

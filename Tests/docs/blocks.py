@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from Middleware.cli.check.file_kinds import KINDS, kind_of
 from Middleware.common.constants import VALID_NODE_TYPES
-from Middleware.workflows.validation.file_kinds import KINDS, kind_of
 from Tests.docs.markdown import Fence, Page
 
 _NODES = re.compile(r'"nodes"\s*:|\A\s*\[')

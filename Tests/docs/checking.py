@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.check import command as check
+from Middleware.cli.check.file_checks import check_content
+from Middleware.cli.check.file_kinds import KINDS
+from Middleware.cli.check.value_checks import ObjectCheck
+from Middleware.cli.commands import COMMANDS
 from Middleware.utilities.config.declarations import by_name
 from Middleware.utilities.config.keys.workflow_test import TEST_KEYS
 from Middleware.utilities.json_data import freeze
-from Middleware.workflows.validation.file_checks import check_content
-from Middleware.workflows.validation.file_kinds import KINDS
-from Middleware.workflows.validation.value_checks import ObjectCheck
 from Tests.docs.blocks import Block
 from Tests.docs.sandbox import USER, Sandbox, own_process, scripts
 
@@ -125,7 +125,7 @@ class Checker:
         with own_process(), pytest.MonkeyPatch.context() as patch:
             patch.chdir(self._sandbox.folder)
             with contextlib.redirect_stdout(io.StringIO()) as output:
-                check.main(["--json", "--PublicDirectory", str(self._sandbox.public)])
+                COMMANDS["check"](["--json", "--PublicDirectory", str(self._sandbox.public)])
         findings = json.loads(output.getvalue())["findings"]
         found = [Told(told["file"], told["line"] or 0, _text(told)) for told in findings]
         return [told for told in found if told not in self.before]

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.app import create_app
+from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests
+from Middleware.cli.check.load_check import LoadCheck
 from Middleware.utilities.config.files import config_store, reset_config_store
-from Middleware.workflows.managers import workflow_manager
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
-from Middleware.workflows.validation.load_check import LoadCheck
 from Tests.integration.configuration_mistakes import Mistake
 from Tests.integration.mistake_tree import MistakeTree
 from Tests.integration.scripted_backend import MCP_PATH, Backend
@@ -114,11 +112,13 @@ class Lab:
     """The application over a tree, with a clock that tests move on, and everything that is logged meanwhile."""
 
     def __init__(self, tree: MistakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.tree, self._monkeypatch, self._now = tree, monkeypatch, 1000.0
+        self.tree, self._now = tree, 1000.0
         self._records = _Records()
         self.made: list[Mistake] = []
         monkeypatch.setattr(config_store(), "clock", lambda: self._now)
-        self._client = create_app().test_client()
+        self._app = create_app()
+        self._client = self._app.test_client()
+        self.restart()
 
     def __enter__(self) -> Lab:
         self._level = LOGGER.level
@@ -133,7 +133,8 @@ class Lab:
     def restart(self) -> None:
         """Forget everything, as a new process would."""
         reset_config_store()
-        self._monkeypatch.setattr(workflow_manager, "_load_check", LoadCheck(BUILT_IN_VARIABLES))
+        self.load_check = LoadCheck()
+        build_wsgi_application(self._app, listeners=[self.load_check])
         self._records.found.clear()
 
     def later(self) -> None:

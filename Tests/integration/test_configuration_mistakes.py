@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from Middleware.cli.check import start_check
-from Middleware.cli.check.command import main as check_main
+from Middleware.cli.commands import COMMANDS
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config.files import reset_config_store
 from Tests.integration.configuration_mistakes import MISTAKES, NO_JSON, Mistake
@@ -68,7 +68,7 @@ def lab(world: Lab) -> Iterator[Lab]:
 
 def findings(lab: Lab, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     """What ``check --json`` finds."""
-    check_main(["--json", "--PublicDirectory", str(lab.tree.public), "--LoggingDirectory", str(lab.tree.public)])
+    COMMANDS["check"](["--json", "--PublicDirectory", str(lab.tree.public), "--LoggingDirectory", str(lab.tree.public)])
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["findings"]
     return found
 
@@ -127,7 +127,7 @@ def test_server_that_runs_names_it_once_and_works_again_when_it_is_mended(lab: L
 @every_mistake
 def test_server_that_starts_with_it_names_it_once_and_works_when_it_is_mended(lab: Lab, mistake: Mistake) -> None:
     lab.make(mistake)
-    start_check.run()
+    start_check.run(lab.load_check)
     outcomes = [lab.ask(mistake.ask), lab.ask(mistake.ask)]
     assert_told_once(lab, mistake, outcomes)
     mend(lab.tree, mistake)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.cli.check.file_kinds import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.workflows.validation.file_kinds import KINDS
 from Scripts.generate import configuration_reference, generated_files
 from Scripts.generate.reference_texts import TEXTS
 from Tests.scripts.schema_lab import mistakes

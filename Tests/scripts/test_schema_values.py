@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
+from Middleware.cli.check import key_checks
+from Middleware.cli.check.file_checks import SETTINGS, check_content
+from Middleware.cli.check.file_kinds import KINDS
+from Middleware.cli.check.value_checks import ObjectCheck
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.managers.workflow_manager import build_registry
-from Middleware.workflows.validation import key_checks
-from Middleware.workflows.validation.file_checks import SETTINGS, check_content
-from Middleware.workflows.validation.file_kinds import KINDS
-from Middleware.workflows.validation.value_checks import ObjectCheck
 from Tests.scripts.schema_lab import mistakes, schemas
 
 REGISTRY = build_registry()

@@ -10,6 +10,7 @@ import pytest
 
 from Middleware.models.llm_call import LlmCallRecord, current_site
 from Middleware.models.request_context import RequestContext
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.events import EngineListener, Listeners, LogSummary, RunRecord, default_listeners
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Tests.stub_backend import StubBackend, status_reply
@@ -49,6 +50,25 @@ def test_children_report_too(lab: EngineLab) -> None:
     list(start(lab, listener=recorder))
     assert [event for event in recorder.events if event[0].startswith("run")] == [
         ("run_started", "Main"), ("run_started", "Child"), ("run_finished", ""), ("run_finished", "")]
+
+
+class Loads(Recorder):
+    def workflow_loaded(self, loaded: LoadedWorkflow) -> None:
+        self.events.append(("workflow_loaded", loaded.display, loaded.nodes))
+
+
+def test_a_workflow_is_told_before_its_run_and_is_the_same_object_until_it_changes(lab: EngineLab) -> None:
+    listener = Loads()
+    lab.workflow("Main", [static("x")])
+    list(start(lab, listener=listener))
+    assert [event[0] for event in listener.events[:2]] == ["workflow_loaded", "run_started"]
+    list(start(lab, listener=listener))
+    lab.workflow("Main", [static("y")])
+    list(start(lab, listener=listener))
+    (_, name, first), (_, _, second), (_, _, third) = [
+        event for event in listener.events if event[0] == "workflow_loaded"]
+    assert name == "Workflows/tester/Main.json"
+    assert first is second and first is not third
 
 
 class Broken(EngineListener):

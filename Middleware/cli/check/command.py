@@ -6,33 +6,38 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, build_command_parser, parse_command_arguments
+from Middleware.cli.check.data_checks import check_modes
 from Middleware.cli.check.data_folders import check_data_folders
-from Middleware.cli.check_output import Summary, human_text, json_text, wants_colour
+from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.output import Summary, human_text, json_text, wants_colour
+from Middleware.cli.check.probes import origins, probe
+from Middleware.cli.check.tree_check import CheckResult, TreeCheck
 from Middleware.cli.console import program_name, say
 from Middleware.cli.errors import StartError
-from Middleware.cli.workflow_tests.reading import check_test_files
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.files import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
-from Middleware.workflows.validation.data_checks import check_modes
-from Middleware.workflows.validation.findings import Finding
-from Middleware.workflows.validation.probes import origins, probe
-from Middleware.workflows.validation.tree_check import CheckResult, TreeCheck
+
+FileCheck = Callable[[Iterable[str]], Iterable[Finding]]
+"""The findings about files, given by their paths."""
 
 DESCRIPTION = """Checks the configuration: every JSON file, what the files name, and the rules of workflows with the
 settings of each user. Exit status: 0 if there is nothing worse than warnings (with --strict: than notes), 1 otherwise,
 2 for a wrong command line."""
 
 
-def main(words: Sequence[str] = ()) -> int:
-    """Check what the words of the command line say; returns the exit status."""
+def main(words: Sequence[str], check_test_files: FileCheck) -> int:
+    """Check what the words of the command line say; returns the exit status.
+
+    ``check_test_files``: the check of the files with tests of workflows.
+    """
     parser = build_command_parser(program_name("check"), DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--online", action="store_true",
@@ -50,7 +55,7 @@ def main(words: Sequence[str] = ()) -> int:
         _require_users(words)
         for user in arguments.users:
             users.require_user_file(user)
-        result, summary = _check(arguments.users or None, options, arguments.logging_directory)
+        result, summary = _check(arguments.users or None, options, arguments.logging_directory, check_test_files)
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
         return 1
@@ -87,7 +92,8 @@ def _require_users(words: Sequence[str]) -> None:
                              f"{users.existing_users_hint(word)}")
 
 
-def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str | None) -> tuple[CheckResult, Summary]:
+def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str | None,
+           check_test_files: FileCheck) -> tuple[CheckResult, Summary]:
     started = time.monotonic()
     result = TreeCheck(build_registry(), BUILT_IN_VARIABLES, names).run()
     found = list(check_data_folders(result.users, logs or config_utils.get_default_logging_directory()))

@@ -5,11 +5,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from Middleware.cli.check.data_checks import DataDirectory, check_directories, user_directories
+from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.lookups import Lookups
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.workflows.validation.data_checks import DataDirectory, check_directories, user_directories
-from Middleware.workflows.validation.findings import Finding
-from Middleware.workflows.validation.lookups import Lookups
 
 
 def check_data_folders(users: Sequence[str], logs: str | None = None) -> Iterator[Finding]:

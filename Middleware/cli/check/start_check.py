@@ -5,11 +5,15 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from Middleware.cli import users
 from Middleware.cli.check.data_folders import check_data_folders
+from Middleware.cli.check.findings import Finding, shortened
 from Middleware.cli.console import program_name, same_configuration
-from Middleware.workflows.validation.findings import Finding, shortened
+
+if TYPE_CHECKING:
+    from Middleware.cli.check.load_check import LoadCheck
 
 logger = logging.getLogger(__name__)
 
@@ -18,22 +22,25 @@ MAX_WIDTH = 400
 PAUSE_SECONDS = 0.002  # between files, for requests that come meanwhile
 
 
-def begin() -> None:
+def begin(load_check: LoadCheck) -> None:
     """Check in the background. Nothing waits for it, and nothing that goes wrong in it reaches the server."""
-    threading.Thread(target=run, name="start-check", daemon=True).start()
+    threading.Thread(target=run, args=[load_check], name="start-check", daemon=True).start()
 
 
-def run() -> None:
-    """Check what the served users reach and where their data goes, and log what is wrong; nothing if all is well."""
+def run(load_check: LoadCheck) -> None:
+    """Check what the served users reach and where their data goes, and log what is wrong; nothing if all is well.
+
+    ``load_check`` learns what was reported, so that it does not report it again.
+    """
     try:
-        _check()
+        _check(load_check)
     except Exception:  # the server runs, whatever the check comes across
         logger.warning("The configuration could not be checked", exc_info=True)
 
 
-def _check() -> None:
-    from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry, load_check
-    from Middleware.workflows.validation.tree_check import TreeCheck
+def _check(load_check: LoadCheck) -> None:
+    from Middleware.cli.check.tree_check import TreeCheck
+    from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 
     result = TreeCheck(build_registry(), BUILT_IN_VARIABLES, users.served_users(),
                        lambda: time.sleep(PAUSE_SECONDS)).run()
@@ -42,7 +49,7 @@ def _check() -> None:
     if text:
         logger.warning("%s", text)
     for user in result.users:
-        load_check().remember(user, told, result.workflows.get(user, {}))
+        load_check.remember(user, told, result.workflows.get(user, {}))
 
 
 def short_form(findings: Sequence[Finding]) -> tuple[str, list[Finding]]:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.console import make_output_safe, program_name, say
 from Middleware.cli.first_signals import INTERRUPTED
 from Middleware.cli.workflow_tests.collecting import NoSuchTestsError, test_files
@@ -18,7 +19,6 @@ from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import meant_folder, missing_folder
-from Middleware.workflows.validation.findings import Finding
 
 PASSED, FAILED, WRONG = 0, 1, 2
 

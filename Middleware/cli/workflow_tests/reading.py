@@ -7,6 +7,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from Middleware.cli.check.file_checks import syntax_finding
+from Middleware.cli.check.findings import Finding, child, quoted
+from Middleware.cli.check.key_checks import is_remark
+from Middleware.cli.check.names import nearest
 from Middleware.cli.workflow_tests.suites import Expectations, PromptPattern, Reply, Rule, Suite, WorkflowTest
 from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.cli.workflow_tests.values import NOTHING_DEMANDED, Values
@@ -25,10 +29,6 @@ from Middleware.utilities.config.keys.workflow_test import (
 from Middleware.utilities.config.paths import display_path, get_root_config_directory
 from Middleware.utilities.config.text import decode_text, parse_json
 from Middleware.utilities.config.workflows import TEST_SUFFIX
-from Middleware.workflows.validation.file_checks import syntax_finding
-from Middleware.workflows.validation.findings import Finding, child, quoted
-from Middleware.workflows.validation.key_checks import is_remark
-from Middleware.workflows.validation.names import nearest
 
 
 def check_test_files(paths: Iterable[str]) -> list[Finding]:

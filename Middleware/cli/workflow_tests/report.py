@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from Middleware.cli.check_output import path_shown, wants_colour
+from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.output import path_shown, wants_colour
 from Middleware.cli.console import say
 from Middleware.cli.workflow_tests.running import Result
 from Middleware.utilities.config.paths import get_root_config_directory
-from Middleware.workflows.validation.findings import Finding
 
 RED, GREEN, BOLD = "31", "32", "1"
 

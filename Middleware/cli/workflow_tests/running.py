@@ -16,6 +16,7 @@ from Middleware.api.api_helpers import parse_model_field
 from Middleware.api.errors import describe_error
 from Middleware.api.requests.messages import chat_messages
 from Middleware.api.workflow_gateway import start_user_prompt
+from Middleware.cli.check.load_check import LoadCheck
 from Middleware.cli.workflow_tests.expectations import Failure, Outcome, unmet
 from Middleware.cli.workflow_tests.outside import nodes_without_stub
 from Middleware.cli.workflow_tests.recording import text_of
@@ -50,9 +51,11 @@ class Result:
 def run_tests(tests: Sequence[WorkflowTest], folder: Path, jobs: int = DEFAULT_JOBS,
               done: Callable[[Result], object] | None = None) -> list[Result]:
     """The results of tests in their order. ``folder`` takes their data; ``done`` hears of each result in turn."""
+    load_check = LoadCheck()
+
     def run(numbered: tuple[int, WorkflowTest]) -> Result:
         number, test = numbered
-        return contextvars.Context().run(run_test, test, folder / f"t{number}")
+        return contextvars.Context().run(run_test, test, folder / f"t{number}", load_check)
 
     results = []
     with ThreadPoolExecutor(max(jobs, 1), "wilmer-test") as pool:
@@ -63,12 +66,12 @@ def run_tests(tests: Sequence[WorkflowTest], folder: Path, jobs: int = DEFAULT_J
     return results
 
 
-def run_test(test: WorkflowTest, folder: Path) -> Result:
-    """Run one test in ``folder``, which is made."""
+def run_test(test: WorkflowTest, folder: Path, load_check: LoadCheck) -> Result:
+    """Run one test in ``folder``, which is made. The warnings of ``load_check`` belong to the test's log."""
     started = time.perf_counter()
     sandbox = Sandbox(test, folder)
     request = RequestContext(api_type=OPENAI_CHAT, user=test.suite.user, stream=test.stream, trial=sandbox,
-                             listeners=Listeners([sandbox.recorder]))
+                             listeners=Listeners([sandbox.recorder, load_check]))
     with request_scope(request):
         failures = _unready(test, sandbox) or unmet(test, _run(test, request, sandbox), sandbox)
     return Result(test, time.perf_counter() - started, failures, sandbox.log)

@@ -5,11 +5,11 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.config.files import config_store
 from Middleware.utilities.config.paths import display_path, get_root_config_directory
 from Middleware.utilities.config.workflows import TEST_SUFFIX
-from Middleware.workflows.validation.names import nearest
 
 
 def title_of(node: Mapping[str, Any], node_type: str = "") -> str:

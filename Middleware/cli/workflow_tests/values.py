@@ -5,15 +5,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from Middleware.cli.check.findings import Finding, child, quoted
+from Middleware.cli.check.key_checks import is_remark
+from Middleware.cli.check.lines import LineFinder
+from Middleware.cli.check.names import nearest
+from Middleware.cli.check.workflow_checks import located
 from Middleware.cli.workflow_tests.patterns import Condition, Pattern
 from Middleware.utilities.config.declarations import ConfigKey, by_name
 from Middleware.utilities.config.keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
 from Middleware.utilities.config.keys.workflow_test import OPERATIONS, PATTERN, PATTERN_KEYS
-from Middleware.workflows.validation.findings import Finding, child, quoted
-from Middleware.workflows.validation.key_checks import is_remark
-from Middleware.workflows.validation.lines import LineFinder
-from Middleware.workflows.validation.names import nearest
-from Middleware.workflows.validation.workflow_checks import located
 
 KINDS: Mapping[str, tuple[type, str]] = {
     "str": (str, "a text"), "bool": (bool, "true or false"), "int": (int, "a whole number"), "list": (list, "a list"),

@@ -30,7 +30,6 @@ from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, VAR
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
 from Middleware.workflows.models.execution_context import ExecutionContext, Message, RunRequest
 from Middleware.workflows.processors.workflows_processor import WorkflowProcessor
-from Middleware.workflows.validation.load_check import LoadCheck
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ HANDLER_CLASSES: tuple[type[BaseHandler], ...] = (
     CurlCommandHandler, MCPToolCallHandler, MemoryNodeHandler, ContextCompactorHandler)
 MAX_NESTING = 25
 BUILT_IN_VARIABLES = frozenset({*VARIABLES, *CATEGORY_VARIABLES, "messages"})
-_load_check = LoadCheck(BUILT_IN_VARIABLES)
 
 
 class WorkflowManager:
@@ -149,7 +147,8 @@ class WorkflowManager:
         remove_discussion_id_tag(messages)
         messages[:] = [message for message in messages if not is_blank(message)]
         loaded = self._load()
-        _load_check.check(loaded, self.node_handlers)
+        listeners = self.listeners or request.listeners
+        listeners.tell("workflow_loaded", loaded)
         chain = (*(_chain_around(request) if chain is None else chain), f"{loaded.folder}/{loaded.name}")
         if len(chain) > MAX_NESTING:
             raise ConfigValueError(f"workflows are nested more than {MAX_NESTING} deep: "
@@ -163,7 +162,7 @@ class WorkflowManager:
         return WorkflowProcessor(
             run, node_handlers=self.node_handlers, llm_handler_service=self.llm_handler_service,
             workflow_variable_service=self.variables, workflow_manager=self,
-            listeners=self.listeners or request.listeners).execute()
+            listeners=listeners).execute()
 
     def _load(self) -> config_utils.LoadedWorkflow:
         name = self.workflow_config_name
@@ -190,11 +189,6 @@ class WorkflowManager:
             system_prompt_override=system_prompt_override, prompt_override=prompt_override,
             scoped_inputs=scoped_inputs, api_key=context.api_key, tools=context.tools,
             tool_choice=context.tool_choice)
-
-
-def load_check() -> LoadCheck:
-    """What has been told about workflows and the files that they name."""
-    return _load_check
 
 
 def _run_named_by_user(key: str, request_id: str, discussion_id: str | None, messages: list[Message],

@@ -16,12 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.check import command as check
+from Middleware.cli.check import data_checks
+from Middleware.cli.commands import COMMANDS
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
-from Middleware.workflows.validation import data_checks
+from Tests.cli.check.config_tree import ENDPOINT, SPARE, USER, changed, put, write_tree
 from Tests.integration.launcher import LAUNCHERS, run_launcher
-from Tests.workflows.validation.config_tree import ENDPOINT, SPARE, USER, changed, put, write_tree
+
+check = COMMANDS["check"]
 
 WRONG = changed(USER, routingConfig="rutes")
 ODD = changed(USER, port="abc")
@@ -98,25 +100,25 @@ def alices_public(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("words", [("alice",), ("ALICE",), ("alice", "bob"), ("--User", "bob", "alice")])
 def test_a_name_without_its_flag(words: tuple[str, ...], alices_public: Path,
                                  capsys: pytest.CaptureFixture[str]) -> None:
-    check.main(["--PublicDirectory", str(alices_public), "--json", *words])
+    check(["--PublicDirectory", str(alices_public), "--json", *words])
     told = json.loads(capsys.readouterr().out)
     assert sorted(name.lower() for name in told["users"]) == (["alice", "bob"] if "bob" in words else ["alice"])
     assert told["configuration"] == str(alices_public / "Configs")
 
 
 def test_a_name_beside_the_flag_of_the_folder(alices_public: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.main(["--ConfigDirectory", str(alices_public / "Configs"), "alice"]) == 0
+    assert check(["--ConfigDirectory", str(alices_public / "Configs"), "alice"]) == 0
     assert "1 user" in capsys.readouterr().out
 
 
 def test_a_folder_comes_before_a_name(alices_public: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (alices_public / "here" / "alice").mkdir()
-    check.main(["--PublicDirectory", str(alices_public), "alice"])
+    check(["--PublicDirectory", str(alices_public), "alice"])
     assert "0 users" in capsys.readouterr().out
 
 
 def test_a_word_that_is_neither(alices_public: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.main(["--PublicDirectory", str(alices_public), "alicia"]) == 1
+    assert check(["--PublicDirectory", str(alices_public), "alicia"]) == 1
     told = capsys.readouterr()
     assert told.out == "" and told.err == (
         "ERROR: There is no user 'alicia', and no configuration folder of that name.\n"
@@ -131,13 +133,13 @@ def test_a_word_that_is_neither(alices_public: Path, capsys: pytest.CaptureFixtu
     ((f".{os.sep}cfg",), "cfg", "--ConfigDirectory")])
 def test_the_missing_folder_and_its_flag(words: tuple[str, ...], missing: str, flag: str, alices_public: Path,
                                          capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.main(words) == 1
+    assert check(words) == 1
     assert capsys.readouterr().out.startswith(
         f"{missing}: error: there is no such folder\n    Expected: {flag} with the path of the folder")
 
 
 def test_the_folder_above_the_configuration(alices_public: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.main(["--ConfigDirectory", str(alices_public)]) == 1
+    assert check(["--ConfigDirectory", str(alices_public)]) == 1
     out = capsys.readouterr().out
     assert out.count("error") == 2 and ": error: the folder holds no folder 'Users'\n" in out
     assert f"Did you mean '{alices_public / 'Configs'}'?" in out
@@ -146,7 +148,7 @@ def test_the_folder_above_the_configuration(alices_public: Path, capsys: pytest.
 @pytest.mark.skipif(os.path.normcase("A") == "a" or sys.platform == "darwin", reason="any case names the same file")
 def test_another_spelling_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree(tmp_path, changed(USER, endpointConfigsSubDirectory="HOME"))
-    assert check.main(["--PublicDirectory", str(tmp_path), "--json"]) == 0
+    assert check(["--PublicDirectory", str(tmp_path), "--json"]) == 0
     notes = [one for one in json.loads(capsys.readouterr().out)["findings"] if "upper and lower" in one["message"]]
     assert [(one["severity"], one["file"]) for one in notes] == [("note", "Endpoints/home")]
     assert "'HOME'" in notes[0]["message"]
@@ -156,16 +158,16 @@ def test_another_spelling_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_one_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree(tmp_path, put("Users/bob.json", "{"), put("Workflows/bob/x.json", "{"))
-    assert check.main(["--PublicDirectory", str(tmp_path), "--User", "alice"]) == 0
+    assert check(["--PublicDirectory", str(tmp_path), "--User", "alice"]) == 0
     assert "1 user" in capsys.readouterr().out
     config_utils.reset_config_store()
-    assert check.main(["--PublicDirectory", str(tmp_path), "--User", "bob"]) == 1
+    assert check(["--PublicDirectory", str(tmp_path), "--User", "bob"]) == 1
     assert "bob.json:1:2: error: not valid JSON" in capsys.readouterr().out
 
 
 def test_a_user_who_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tree(tmp_path)
-    assert check.main(["--PublicDirectory", str(tmp_path), "--User", "alicia"]) == 1
+    assert check(["--PublicDirectory", str(tmp_path), "--User", "alicia"]) == 1
     told = capsys.readouterr()
     assert "Config file not found for user 'alicia'" in told.err and "Did you mean 'alice'?" in told.err
     assert told.out == ""
@@ -173,7 +175,7 @@ def test_a_user_who_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_the_flags_of_a_launch_change_nothing(tmp_path: Path) -> None:
     write_tree(tmp_path)
-    assert check.main(["--PublicDirectory", str(tmp_path), "--port", "5001", "--listen", "--concurrency", "4",
+    assert check(["--PublicDirectory", str(tmp_path), "--port", "5001", "--listen", "--concurrency", "4",
                        "--log-level", "DEBUG", "--file-logging"]) == 0
     assert instance.PORT is None
 
@@ -181,7 +183,7 @@ def test_the_flags_of_a_launch_change_nothing(tmp_path: Path) -> None:
 def test_nothing_is_written(tmp_path: Path) -> None:
     write_tree(tmp_path)
     before = sorted(path for path in tmp_path.rglob("*"))
-    check.main(["--PublicDirectory", str(tmp_path)])
+    check(["--PublicDirectory", str(tmp_path)])
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
@@ -193,14 +195,14 @@ def test_no_network_without_being_asked(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     write_tree(tmp_path, changed(ENDPOINT, endpoint="http://llm.example.com:1", backupEndpointName="Spare"),
                changed(SPARE, endpoint="https://other.example.com"))
-    assert check.main(["--PublicDirectory", str(tmp_path)]) == 0
+    assert check(["--PublicDirectory", str(tmp_path)]) == 0
 
 
 # -- data directories --------------------------------------------------------------------------------------------------
 
 def told_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     config_utils.reset_config_store()
-    check.main([*words])
+    check([*words])
     return re.sub(r"\s+", " ", capsys.readouterr().out)
 
 

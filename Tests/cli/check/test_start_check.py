@@ -9,18 +9,15 @@ from pathlib import Path
 import pytest
 
 from Middleware.cli.check import start_check
+from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.load_check import LoadCheck
 from Middleware.cli.check.start_check import MAX_LINES, short_form
 from Middleware.cli.console import program_name
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
-from Middleware.workflows.managers import workflow_manager
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
-from Middleware.workflows.validation.findings import Finding
-from Middleware.workflows.validation.load_check import LoadCheck
+from Tests.cli.check.config_tree import ENDPOINT, USER, Mistake, changed, llm, nodes, put, write_tree
 from Tests.integration.launcher import LAUNCHERS, Backend, Launcher, llm_node, standard_tree
-from Tests.workflows.validation.checking import REGISTRY
-from Tests.workflows.validation.config_tree import ENDPOINT, USER, Mistake, changed, llm, nodes, put, write_tree
 
 ERROR = Finding("error", "Users/a.json", "x", 3, "it is bad", "good", "better", column=5)
 WARNING = Finding("warning", "Users/a.json", "y", 3, "it is odd")
@@ -58,9 +55,13 @@ def test_many_errors() -> None:
 # -- in a server -------------------------------------------------------------------------------------------------------
 
 @pytest.fixture
+def check() -> LoadCheck:
+    return LoadCheck()
+
+
+@pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[
         pytest.LogCaptureFixture]:
-    monkeypatch.setattr(workflow_manager, "_load_check", LoadCheck(BUILT_IN_VARIABLES))
     for name in ("CONFIG_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS"):
         monkeypatch.setattr(instance, name, None)
     monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(tmp_path))
@@ -69,80 +70,81 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
     config_utils.reset_config_store()
 
 
-def started(tmp_path: Path, *mistakes: Mistake) -> None:
+def started(check: LoadCheck, tmp_path: Path, *mistakes: Mistake) -> None:
     write_tree(tmp_path, *mistakes)
     config_utils.reset_config_store()
-    start_check.run()
+    start_check.run(check)
 
 
-def first_request(name: str = "General") -> None:
+def first_request(check: LoadCheck, name: str = "General") -> None:
     with request_scope(RequestContext(request_id="r")):
-        workflow_manager.load_check().check(config_utils.load_workflow(name), REGISTRY)
+        check.workflow_loaded(config_utils.load_workflow(name))
 
 
 def told(log: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in log.records if "heck" in record.name]
 
 
-def test_silence_if_all_is_well(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    started(tmp_path)
-    first_request()
+def test_silence_if_all_is_well(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck) -> None:
+    started(check, tmp_path)
+    first_request(check)
     assert told(log) == []
 
 
 def test_a_folder_of_conversations_that_cannot_be_written(tmp_path: Path, log: pytest.LogCaptureFixture,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+                                                          check: LoadCheck, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a-file").write_text("", "utf-8")
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "a-file" / "talks"))
-    started(tmp_path)
+    started(check, tmp_path)
     text, = told(log)
     assert text.startswith(f"In the configuration there is 1 error ({RUN} --PublicDirectory {tmp_path}):\n")
     assert "the directory of conversations: it cannot be made, as" in text
 
 
-def test_only_served_users_count(tmp_path: Path, log: pytest.LogCaptureFixture,
+def test_only_served_users_count(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck,
                                  monkeypatch: pytest.MonkeyPatch) -> None:
     bob = (put("Users/bob.json", {"routingConfig": "none"}), put("Workflows/bob/x.json", {"nodes": [llm()]}))
-    started(tmp_path, *bob)
+    started(check, tmp_path, *bob)
     assert told(log) == []
     monkeypatch.setattr(instance, "USERS", ["bob", "alice"])
-    started(tmp_path, *bob)
+    started(check, tmp_path, *bob)
     assert "Users/bob.json:2:3: routingConfig" in told(log)[0]
 
 
-def test_the_first_request_repeats_nothing(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    started(tmp_path, nodes(llm(endpointName="Mian")), changed(USER, categorizationWorkflow="Categorise"),
+def test_the_first_request_repeats_nothing(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck) -> None:
+    started(check, tmp_path, nodes(llm(endpointName="Mian")), changed(USER, categorizationWorkflow="Categorise"),
             put("Endpoints/home/Spare.json", "{"), changed(ENDPOINT, endpoint="nowhere"))
     text, = told(log)
     assert text.splitlines()[0].startswith(f"In the configuration there are 4 errors ({RUN} ")
     assert "Workflows/alice/General.json:6:7: nodes[0].endpointName" in text
-    first_request()
-    first_request("Coding")
+    first_request(check)
+    first_request(check, "Coding")
     assert told(log) == [text]
 
 
-def test_warnings_are_told_when_the_workflow_runs(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    started(tmp_path, nodes(llm(endpointName="Mian", systmPrompt="x")))
-    first_request()
+def test_warnings_are_told_when_the_workflow_runs(tmp_path: Path, log: pytest.LogCaptureFixture,
+                                                  check: LoadCheck) -> None:
+    started(check, tmp_path, nodes(llm(endpointName="Mian", systmPrompt="x")))
+    first_request(check)
     _, text = told(log)
     assert "systmPrompt" in text and "Mian" not in text
 
 
-def test_a_new_version_is_told(tmp_path: Path, log: pytest.LogCaptureFixture) -> None:
-    started(tmp_path, nodes(llm(endpointName="Mian")))
+def test_a_new_version_is_told(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck) -> None:
+    started(check, tmp_path, nodes(llm(endpointName="Mian")))
     write_tree(tmp_path, nodes(llm(endpointName="Mian", prompt="other")))
     config_utils.reset_config_store()
-    first_request()
+    first_request(check)
     assert len(told(log)) == 2 and "Mian" in told(log)[1]
 
 
-def test_nothing_that_goes_wrong_gets_out(tmp_path: Path, log: pytest.LogCaptureFixture,
+def test_nothing_that_goes_wrong_gets_out(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("broken")
 
     monkeypatch.setattr(start_check, "_check", fail)
-    started(tmp_path)
+    started(check, tmp_path)
     assert told(log) == ["The configuration could not be checked"]
 
 

@@ -34,6 +34,8 @@ Message = dict[str, Any]
 
 TOOL_CHOICE_PROMPT = (
     "Your task is to choose and return the correct tool(s) from the list of available tools based on the query")
+LISTENERS_KEY = "wilmer.listeners"
+"""Of the application's extensions: the ``Listeners`` of every request."""
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -65,6 +67,7 @@ class BaseApiHandler(ABC):
         """Run one POST view: ``answer(context, body)`` with the request's state set up, errors in this dialect."""
         context = request_of(http.environ) or RequestContext()
         context.api_type = api_type
+        context.listeners = current_app.extensions.get(LISTENERS_KEY)
         g.current_request_id = context.request_id  # front-ends of others and scripts ask for it there
         context.started = time.monotonic()  # a client's counters leave out the time in the queue
         with request_scope(context):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from Middleware.cli.check.file_kinds import KINDS
 from Middleware.llmapis import api_types
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.declarations import ConfigKey
@@ -27,7 +28,6 @@ from Middleware.utilities.config.keys.key_table import KeyTable
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS, estimation_level_multiplier
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS
 from Middleware.workflows.managers.workflow_manager import HANDLER_CLASSES
-from Middleware.workflows.validation.file_kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[4]
 SOURCES = [path for folder in ("Middleware", "Scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -167,7 +167,7 @@ def test_keys_are_read_through_their_declarations() -> None:
     owners = {"endpoint": "ENDPOINT", "endpoint_config": "ENDPOINT", "api_type": "API_TYPE", "user_settings()": "USER"}
     found = []
     for path, tree in trees():
-        for node in ast.walk(tree) if path.parent.name != "validation" else ():
+        for node in ast.walk(tree) if path.parent.name != "check" else ():
             if isinstance(node, ast.Call) and called(node) == "get" and isinstance(node.func, ast.Attribute):
                 owner = owners.get(ast.unparse(node.func.value).rpartition(".")[2])
                 if owner and node.args and text(node.args[0], path) in TABLES[owner]:

@@ -1,0 +1,143 @@
+"""Checks of the directories in which conversations, locks and logs are kept, and of who may read and change files."""
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.cli.check.findings import Finding, Severity, quoted
+from Middleware.cli.check.folders import path_of
+from Middleware.cli.check.lines import LineFinder
+from Middleware.cli.check.workflow_checks import located
+from Middleware.common import instance_global_variables as instance
+from Middleware.utilities import config_utils
+
+FULL_BYTES = 10 * 1024 * 1024
+NEARLY_FULL_BYTES = 200 * 1024 * 1024
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
+_REFERENCES = ("env:", "file:")
+
+
+@dataclass(frozen=True)
+class DataDirectory:
+    """A directory in use: what it holds, its path, and the file and key that name it ("": a flag, or the default)."""
+
+    purpose: str
+    path: str
+    file: str = ""
+    key: str = ""
+
+    def finding(self, severity: Severity, message: str, expected: str = "") -> Finding:
+        """A finding where the directory is named, or under its own path."""
+        said = f"the directory of {self.purpose}{f' ({self.path})' if self.file else ''}: {message}"
+        return Finding(severity, self.file or os.path.abspath(self.path), self.key, None, said, expected)
+
+
+def check_directories(directories: Iterable[DataDirectory]) -> list[Finding]:
+    """Findings about data directories, each path once."""
+    once = {os.path.abspath(directory.path): directory for directory in directories}
+    return [finding for directory in once.values() for finding in _directory(directory)]
+
+
+def user_directories(display: str, settings: Mapping[str, Any]) -> Iterator[DataDirectory | Finding]:
+    """The data directories of the current user, and findings about such as cannot be meant here."""
+    for purpose, flag, key, find in (
+            ("conversations", instance.DISCUSSION_DIRECTORY, "discussionDirectory",
+             config_utils.get_discussions_root_directory),
+            ("lock databases", instance.USER_LEVEL_SQLITE_DIRECTORY, "sqlLiteDirectory",
+             config_utils.get_lock_database_directory)):
+        written = config_utils.clean_directory(settings.get(key)) if not flag else None
+        if written and os.name != "nt" and _WINDOWS_PATH.match(written) and not os.path.isdir(written):
+            yield _placed(Finding("warning", display, key, None, f"{quoted(written)} is a Windows path, which means "
+                                  f"nothing here; {find()} is used", "a path of this system"))
+        yield DataDirectory(purpose, find(), display if written == find() else "", key if written == find() else "")
+
+
+def _placed(finding: Finding) -> Finding:
+    try:
+        with open(path_of(finding.file), "rb") as file:
+            return located(finding, LineFinder(file.read().decode("utf-8-sig", "replace")))
+    except OSError:
+        return finding
+
+
+def _directory(directory: DataDirectory) -> Iterator[Finding]:
+    path = os.path.abspath(directory.path)
+    root = os.path.abspath(config_utils.get_root_config_directory())
+    if path == root or path.startswith(root + os.sep):
+        yield _place(directory.finding("warning", "it lies among the configuration files", "a directory outside of "
+                                                                                           "Configs"))
+    existing = _existing(path)
+    problem = _why_not_writable(path, existing)
+    if problem:
+        yield _place(directory.finding("error", problem))
+        return
+    free = shutil.disk_usage(existing).free
+    if free < NEARLY_FULL_BYTES:
+        yield _place(directory.finding("error" if free < FULL_BYTES else "warning",
+                                       f"only {free // 1024 // 1024} MB are free on its disk"))
+    if os.name != "nt" and existing == path and _mode(path) & stat.S_IWOTH and not _mode(path) & stat.S_ISVTX:
+        yield _place(directory.finding("warning", "every user of this computer can change what it holds",
+                                       f"chmod o-w {path}"))
+
+
+def _place(finding: Finding) -> Finding:
+    return _placed(finding) if finding.json_path else finding
+
+
+def _existing(path: str) -> str:
+    """The path, or the nearest thing above it that exists."""
+    while not os.path.lexists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
+def _why_not_writable(path: str, existing: str) -> str:
+    if not os.path.isdir(existing):
+        return "it is no directory" if existing == path else f"it cannot be made, as {existing} is no directory"
+    if existing != path:
+        return "" if os.access(existing, os.W_OK | os.X_OK) else f"it cannot be made in {existing}: no permission"
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            return ""
+    except OSError as error:
+        return f"nothing can be written there: {error.strerror or type(error).__name__}"
+
+
+def check_modes(paths: Mapping[str, str], endpoints: Mapping[str, Any]) -> Iterator[Finding]:
+    """Files that others on this computer can change, or from which they can read keys, each told once for all.
+
+    ``paths``: of all files, by how messages name them. ``endpoints``: the content of endpoint files.
+    """
+    if os.name == "nt":
+        return
+    loose = [display for display, path in paths.items() if _mode(path) & stat.S_IWOTH]
+    if loose:
+        yield Finding("warning", loose[0], "", None, f"every user of this computer can change this file{_more(loose)}, "
+                      "and with it what the program runs", "chmod -R o-w on the folder of the configuration")
+    keys = [display for display, content in endpoints.items()
+            if _holds_key(content) and _mode(path_of(display)) & stat.S_IROTH]
+    if keys:
+        yield Finding("note", keys[0], "apiKey", None, f"every user of this computer can read the API key in this "
+                      f"file{_more(keys)}", "chmod o-r, or 'env:NAME' or 'file:PATH' in place of the key")
+
+
+def _holds_key(content: Any) -> bool:
+    key = content.get("apiKey") if isinstance(content, Mapping) else None
+    return isinstance(key, str) and bool(key.strip()) and not key.strip().startswith(_REFERENCES)
+
+
+def _more(files: list[str]) -> str:
+    return f" and {len(files) - 1} more" if len(files) > 1 else ""
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.stat(path).st_mode
+    except OSError:
+        return 0

@@ -1,0 +1,190 @@
+"""Checks of what endpoint files and API types say, beyond the kinds of their keys."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from Middleware.cli.check.findings import Finding, Severity, child, quoted, shown_address
+from Middleware.cli.check.folders import folders_in
+from Middleware.cli.check.key_checks import is_remark
+from Middleware.cli.check.names import nearest
+from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
+from Middleware.llmapis.api_keys import resolve_api_key
+from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES
+from Middleware.services.settings_file import number_from
+from Middleware.utilities.config import places
+from Middleware.utilities.config.files import read_object
+from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS
+from Middleware.utilities.text_utils import as_flag
+
+CANONICAL = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
+NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("int", "number"))
+PATHS = ("/chat/completions", "/completions", "/api/chat", "/api/generate", "/messages", "/embeddings", "/api/embed",
+         "/generate/stream")
+"""Ends of addresses that the program adds by itself."""
+
+INJECTIONS = (("addTextToStartOfSystem", "textToAddToStartOfSystem"),
+              ("addTextToStartOfPrompt", "textToAddToStartOfPrompt"),
+              ("addTextToStartOfCompletion", "textToAddToStartOfCompletion"))
+
+
+def check_endpoint(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+    """Findings about an endpoint file that hold whoever uses it."""
+    check = _EndpointCheck(display, content)
+    yield from check.address()
+    yield from check.api_type()
+    yield from check.quoted_numbers()
+    yield from check.cleaning()
+
+
+def check_key(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+    """What keeps the API key of an endpoint that somebody uses from being found. Its text is never shown."""
+    value = content.get("apiKey")
+    if not isinstance(value, str):  # reported as the wrong kind
+        return
+    try:
+        resolve_api_key(value, display)
+    except ConfigurationError as error:
+        message = str(error).removeprefix(f"{display}: ").partition(" (at apiKey)")[0]
+        yield Finding("warning", display, "apiKey", None, message, error.expected)
+
+
+class _EndpointCheck:
+    def __init__(self, display: str, content: Mapping[str, Any]) -> None:
+        self.display, self.content = display, content
+
+    def _at(self, severity: Severity, path: str, message: str, expected: str = "", suggestion: str = "") -> Finding:
+        return Finding(severity, self.display, path, None, message, expected, suggestion)
+
+    def _name(self, key: str) -> str:
+        value = self.content.get(key)
+        return value.strip() if isinstance(value, str) else ""
+
+    def address(self) -> Iterator[Finding]:
+        url = self._name("endpoint")
+        if not url:
+            return  # reported as missing
+        expected = "an address such as http://127.0.0.1:5001"
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme.lower() in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        except ValueError:
+            usable = False
+        if not usable:
+            near = f"http://{url}" if not any(mark in url for mark in ("://", "@", "?", " ")) else ""
+            yield self._at("error", "endpoint", f"'endpoint' is {shown_address(url)}, which is no address", expected,
+                           near)
+        elif parts.path.rstrip("/").endswith(PATHS):
+            yield self._at("warning", "endpoint", f"the address ends in {quoted(parts.path)}, and such a path is added "
+                           "to it once more", "the address of the server without the path of the API")
+
+    def api_type(self) -> Iterator[Finding]:
+        name = self._name("apiTypeConfigFileName")
+        if not name:
+            return
+        try:
+            found = places.api_type_file(name)
+        except ConfigurationError as error:
+            yield missing(self.display, "apiTypeConfigFileName", error)
+            return
+        try:
+            api_type = read_object(found)
+        except ConfigurationError:  # reported at that file
+            return
+        yield from self._samplers(api_type, name)
+        yield from self._template(api_type)
+
+    def _samplers(self, api_type: Mapping[str, Any], name: str) -> Iterator[Finding]:
+        samplers, fields = self.content.get("presetSamplers"), api_type.get("samplerFieldMap")
+        if not isinstance(samplers, Mapping):
+            return
+        fields = fields if isinstance(fields, Mapping) else {}
+        rejected = []
+        for sampler, value in samplers.items():
+            if sampler in fields or is_remark(sampler):
+                continue
+            if sampler in CANONICAL:
+                rejected.append(sampler)
+            elif sampler not in ("thinkingMode", "chat_template_kwargs"):
+                yield self._at("warning", child("presetSamplers", sampler), f"the sampler {quoted(sampler)} is "
+                               "unknown, likely a typo; it is not sent", "", nearest(sampler, {*CANONICAL, *fields}))
+            elif value is not None and not _takes(api_type, sampler):
+                rejected.append(sampler)
+        if rejected:
+            yield self._at("warning", child("presetSamplers", rejected[0]), f"API type '{name}' does not take "
+                           f"{', '.join(rejected)}; not sent")
+
+    def _template(self, api_type: Mapping[str, Any]) -> Iterator[Finding]:
+        name = self._name("promptTemplate")
+        kind = str(api_type.get("type"))
+        if name and ALIASES.get(kind, kind) in COMPLETION_TYPES:
+            try:
+                places.prompt_template_file(name)
+            except ConfigurationError as error:
+                yield missing(self.display, "promptTemplate", error)
+
+    def quoted_numbers(self) -> Iterator[Finding]:
+        """Numbers that are written as texts and sent so, which LLM servers mostly refuse."""
+        samplers = self.content.get("presetSamplers")
+        sent = "is a text and is sent as one, which many servers refuse"
+        for name, value in samplers.items() if isinstance(samplers, Mapping) else ():
+            if name in NUMBERS and _is_quoted_number(value):
+                yield self._at("warning", child("presetSamplers", name), f"'{name}' {sent}", _unquoted(value))
+        window = self.content.get("maxContextTokenSize")
+        if _is_quoted_number(window):
+            yield self._at("warning", "maxContextTokenSize", f"'maxContextTokenSize' {sent}; and conversations are not "
+                           "shortened to it", _unquoted(window))
+
+    # -- texts ---------------------------------------------------------------------------------------------------------
+    def cleaning(self) -> Iterator[Finding]:
+        content = self.content
+        start, end, legacy = (isinstance(content.get(key), str) and content[key] != ""
+                              for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
+        usable = legacy if not start and not end else start and end
+        if as_flag(content.get("removeThinking")) and not usable:
+            what = "a tag is missing" if start or end else "the tags are missing"
+            yield self._at("warning", "removeThinking", f"'removeThinking' is on, but {what}; thinking is kept",
+                           "'startThinkTag' and 'endThinkTag', such as <think> and </think>")
+        for flag, text in INJECTIONS:
+            if as_flag(content.get(flag)) and not content.get(text):
+                yield self._at("note", flag, f"'{flag}' has no effect, as '{text}' is empty")
+
+
+def check_api_type(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+    """Findings about an API type beyond the kinds of its keys."""
+    folder = content.get("presetType")
+    if isinstance(folder, str) and folder.strip():
+        known = folders_in("Presets")
+        near = nearest(folder, known)
+        if folder not in known and near:
+            yield Finding("error", display, "presetType", None, f"there is no folder Presets/{folder}", "", near)
+    fields = content.get("samplerFieldMap")
+    fields = fields if isinstance(fields, Mapping) else {}
+    for name in fields:
+        near = "" if name in CANONICAL or is_remark(name) else nearest(name, CANONICAL, 0.85)
+        if near and near not in fields:
+            yield Finding("warning", display, child("samplerFieldMap", name), None, f"the sampler {quoted(name)} is "
+                          "unknown, likely a typo", "", near)
+
+
+def _is_quoted_number(value: Any) -> bool:
+    return isinstance(value, str) and number_from(value, whole=False) is not None
+
+
+def _unquoted(value: object) -> str:
+    return f"the number without quotes, {str(value).strip()}"
+
+
+def missing(display: str, key: str, error: ConfigurationError) -> Finding:
+    """The finding for a name under ``key`` that means no file."""
+    text = str(error).removesuffix(f" Did you mean '{error.suggestion}'?")
+    text = text.rstrip(".") if isinstance(error, ConfigNotFoundError) else text
+    return Finding("error", display, key, None, text, "", error.suggestion)
+
+
+def _takes(api_type: Mapping[str, Any], sampler: str) -> bool:
+    if sampler == "chat_template_kwargs":
+        return as_flag(api_type.get("supportsChatTemplateKwargs"))
+    thinking = api_type.get("thinking")
+    return isinstance(thinking, Mapping) and thinking.get("mode") in ("bool", "effort") and bool(thinking.get("field"))

@@ -1,0 +1,230 @@
+"""Checks a workflow when a user first runs it, and after every change, and logs what there is to look at.
+
+A request that fails before it reaches a workflow has what leads there checked: the user's file and all that it names.
+"""
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from Middleware.cli.check.file_kinds import KINDS, kind_of
+from Middleware.cli.check.findings import Finding, distinct, only_notes, report
+from Middleware.cli.check.lookups import Lookups
+from Middleware.cli.check.named_files import check_named, check_start, file_version
+from Middleware.cli.check.workflow_checks import check_workflow
+from Middleware.exceptions import ConfigurationError, WilmerError
+from Middleware.utilities import config_utils
+from Middleware.utilities.config.store import REVALIDATE_SECONDS
+from Middleware.utilities.config.workflows import LoadedWorkflow
+from Middleware.workflows.events import EngineListener
+from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
+
+logger = logging.getLogger(__name__)
+
+
+CURRENT_USER = KINDS["current-user"]
+_TYPE_OF_NODE = re.compile(r"(nodes)?\[\d+\]\.type")
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is checked: the nodes of the file ``display``; with neither, what leads to a workflow.
+
+    Attributes:
+        key: of what is remembered about it.
+    """
+
+    key: object
+    display: str = ""
+    nodes: object = None  # kept alive, so that their id is not used again
+
+
+@dataclass
+class _Checked:
+    """A subject as it was checked: what was asked about other files, last compared at ``at``."""
+
+    subject: _Subject
+    lookups: Lookups
+    at: float
+    versions: dict[str, object] = field(default_factory=dict)  # of the other files
+
+    def holds(self) -> bool:
+        """Whether nothing has changed since. Asks again no more often than the configuration is looked at again."""
+        now = config_utils.config_store().clock()
+        if now - self.at < REVALIDATE_SECONDS:
+            return True
+        self.at = now
+        try:
+            return not self.lookups.changed() and all(
+                _is_same(_version(file), version) for file, version in self.versions.items())
+        except Exception:
+            self.lookups, self.versions = Lookups(()), {}  # nothing is asked again, so that the log does not fill up
+            raise
+
+
+@dataclass
+class _Told:
+    """What the log already says about one version of a file. ``is_checked``: the file was checked by itself."""
+
+    version: object
+    texts: set[str] = field(default_factory=set)
+    is_checked: bool = False
+
+
+class LoadCheck(EngineListener):
+    """Logs what there is to look at, once per user and version of the files looked at; never stops a run."""
+
+    def __init__(self, size: int = 256) -> None:
+        self._registry, self._size = build_registry(), size
+        self._checked: dict[tuple[str, object], _Checked] = {}
+        self._told: dict[tuple[str, str], _Told] = {}
+        self._lock = threading.Lock()
+
+    def workflow_loaded(self, loaded: LoadedWorkflow) -> None:
+        """Check ``loaded`` unless that was done. Belongs inside the request: the user's settings count."""
+        self._look(_Subject(id(loaded.nodes), loaded.display, loaded.nodes),
+                   lambda lookups: [finding for finding in check_workflow(loaded, self._registry, lookups)
+                                    if not _is_told_by_run(finding)])
+
+    def configuration_failed(self, error: ConfigurationError) -> None:
+        """Check the file that the error names, if any, and what leads to a workflow. Belongs inside the request."""
+        file = error.file
+
+        def name_files(lookups: Lookups) -> list[Finding]:
+            kind = kind_of(file) if file else None
+            if kind is not None:
+                lookups.named[file] = kind.name
+            if not config_utils.configured_users():
+                lookups.named[CURRENT_USER.pattern] = CURRENT_USER.name
+            return check_start(lookups)
+
+        self._look(_Subject(file), name_files)
+
+    def _look(self, subject: _Subject, find: Callable[[Lookups], list[Finding]]) -> None:
+        """Report what ``find`` finds, and what is wrong with the files that its lookups come to know."""
+        user = _user()
+        known = self._checked.get((user, subject.key))
+        try:
+            if known is not None and known.holds():
+                return
+            lookups = self._claim(user, subject, known)
+            if lookups is not None:
+                self._report(user, find(lookups), subject, lookups, again=known is not None)
+        except Exception:  # a workflow that would run must run, whatever its check comes across
+            logger.warning("%s could not be checked", f"Workflow {subject.display}" if subject.display else
+                           "The configuration", exc_info=True)
+
+    def remember(self, user: str, findings: Iterable[Finding], workflows: Mapping[str, LoadedWorkflow]) -> None:
+        """Take note that these were told to the operator, so that they are not told again while the files stay.
+
+        ``workflows``: those that were looked at, by how messages name their files.
+        """
+        with self._lock:
+            for finding in findings:
+                loaded = workflows.get(finding.file)
+                version = loaded.nodes if loaded is not None else _version(finding.file)
+                self._told_of(user, finding.file, version).texts.add(_mark(finding))
+
+    def _claim(self, user: str, subject: _Subject, known: _Checked | None) -> Lookups | None:
+        """New lookups for the one thread that is to check; None for the others."""
+        key = user, subject.key
+        with self._lock:
+            if self._checked.get(key) is not known:
+                return None  # another thread was faster
+            _make_room(self._checked, self._size)
+            lookups = Lookups(BUILT_IN_VARIABLES)
+            self._checked[key] = _Checked(subject, lookups, config_utils.config_store().clock())
+            return lookups
+
+    def _report(self, user: str, found: list[Finding], subject: _Subject, lookups: Lookups, again: bool) -> None:
+        with self._lock:
+            found += self._named(user, subject, lookups, again)
+            bad = {finding.file for finding in found if not finding.about and finding.severity != "note"}
+            bad.update(file for (whose, file), told in self._told.items() if whose == user and told.texts)
+            news = [*self._news(user, distinct(found, bad - {subject.display}), subject)]
+        if news:
+            whose = f"With the settings of user {user}:\n" if len(config_utils.configured_users()) > 1 else ""
+            logger.log(logging.INFO if only_notes(news) else logging.WARNING, "%s%s", whose, report(news))
+
+    def _named(self, user: str, subject: _Subject, lookups: Lookups, again: bool) -> Iterator[Finding]:
+        """What there is to look at in the user's file and in all files that were named, these included that they name.
+
+        ``again``: one of them has changed, and with it perhaps what is right in the others.
+        """
+        checked = self._checked.get((user, subject.key))
+        waiting = [*_user_file(lookups), *lookups.named.items()]
+        done = {subject.display}
+        while waiting:
+            for display, kind in waiting:
+                done.add(display)
+                version = _version(display)
+                told = self._told_of(user, display, version)
+                if checked is not None:
+                    checked.versions[display] = version
+                if again or not told.is_checked:
+                    told.is_checked = True
+                    yield from check_named(display, kind, lookups, subject.display)
+            waiting = [(display, kind) for display, kind in lookups.named.items() if display not in done]
+
+    def _news(self, user: str, findings: list[Finding], subject: _Subject) -> Iterator[Finding]:
+        """The findings that were not told before about these versions of the files."""
+        for finding in findings:
+            version = subject.nodes if finding.file == subject.display else _version(finding.file)
+            told = self._told_of(user, finding.file, version)
+            if _mark(finding) not in told.texts:
+                told.texts.add(_mark(finding))
+                yield finding
+
+    def _told_of(self, user: str, file: str, version: object) -> _Told:
+        told = self._told.get((user, file))
+        if told is None or not _is_same(told.version, version):
+            _make_room(self._told, self._size)
+            told = self._told[user, file] = _Told(version)
+        return told
+
+
+def _is_told_by_run(finding: Finding) -> bool:
+    """Whether it is about the type of a node that runs all the same: the run itself warns of that."""
+    return finding.severity == "warning" and _TYPE_OF_NODE.fullmatch(finding.json_path) is not None
+
+
+def _version(display: str) -> object:
+    """The version of a file; of a workflow that of its nodes, as who has loaded it knows these."""
+    content = file_version(display)
+    return content["nodes"] if isinstance(content, dict) and "nodes" in content else content
+
+
+def _is_same(first: object, second: object) -> bool:
+    """Whether two versions of a file are one; what is said about unreadable ones is a new text each time."""
+    return first is second or (isinstance(first, str) and first == second)
+
+
+def _mark(finding: Finding) -> str:
+    return f"{finding.json_path}: {finding.text}"
+
+
+def _user_file(lookups: Lookups) -> list[tuple[str, str]]:
+    try:
+        return [(lookups.user_file().display, "user")]
+    except WilmerError:  # no user: the request says so
+        return []
+
+
+def _user() -> str:
+    try:
+        return config_utils.current_snapshot().name
+    except WilmerError:  # the check says so
+        pass
+    try:
+        return config_utils.get_current_username()  # whose file cannot be read
+    except WilmerError:
+        return ""
+
+
+def _make_room(known: dict[Any, Any], size: int) -> None:
+    if len(known) >= size:
+        known.clear()

@@ -1,0 +1,363 @@
+"""What a check of a workflow asks about other files and the user's settings."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.cli.check.folders import folder_exists, folders_in, path_of
+from Middleware.cli.check.key_checks import meant_key
+from Middleware.cli.check.names import nearest
+from Middleware.cli.check.script_checks import script_mistake
+from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
+from Middleware.llmapis.api_types import EMBEDDINGS_TYPES
+from Middleware.llmapis.endpoint_file import EndpointFile
+from Middleware.llmapis.samplers import find_sources
+from Middleware.utilities import config_utils
+from Middleware.utilities.config import places
+from Middleware.utilities.config.files import read_object
+from Middleware.utilities.config.lookup import FoundFile
+from Middleware.utilities.config.users import find_user_file
+from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
+from Middleware.utilities.files.path_utils import is_flat_name, split_name
+from Middleware.workflows.tools.dynamic_module_loader import is_script_name
+from Middleware.workflows.tools.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why something that a workflow names cannot be used.
+
+    Attributes:
+        suggestion: the nearest name that exists, or empty.
+        file: the name is right, and the mistake is in this file; the check of that file says so.
+    """
+
+    message: str
+    suggestion: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A user file or settings file: its content, its path, and how messages name it."""
+
+    content: Mapping[str, Any]
+    display: str
+    path: str
+
+
+class Lookups:
+    """Answers from the configuration of the current user; None always means: it is there.
+
+    Answers are remembered, so that an object serves one check, or several made at the same time for the same user.
+    ``changed`` tells whether the configuration would answer otherwise now.
+
+    Attributes:
+        built_in: the names of variables that every workflow may use.
+        has_user: there is a user, whose settings the answers come from.
+        named: every file that was found by a name, by how messages name it, with the kind of file that it must be.
+    """
+
+    has_user = True
+
+    def __init__(self, built_in: Collection[str]) -> None:
+        self.built_in = frozenset(built_in)
+        self.named: dict[str, str] = {}
+        self._known: dict[tuple[Any, ...], tuple[Callable[[], Any], Any]] = {}
+
+    def changed(self) -> bool:
+        """Whether anything asked before has another answer now. Reads through the store of the configuration only."""
+        return any(_ask(find) != answer for find, answer in list(self._known.values()))
+
+    def endpoint(self, name: str) -> Problem | None:
+        """An endpoint together with the API type that it names."""
+        answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
+        return answer if isinstance(answer, Problem) else None
+
+    def makes_embeddings(self, name: str) -> bool:
+        """Whether an endpoint makes embeddings, and no text."""
+        answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
+        return isinstance(answer, EndpointFile) and answer.type in EMBEDDINGS_TYPES
+
+    def preset(self, name: str | None, endpoint: str) -> Problem | None:
+        """The samplers that ``name`` means for a usable endpoint; None: those the endpoint has without a preset."""
+        return self._once(("preset", name, endpoint), lambda: self._preset(name, endpoint))
+
+    def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
+        """A child workflow of ``parent``. ``folder`` is the only one looked at if given."""
+        return self._once(("workflow", name, folder, parent.folder, parent.name),
+                          lambda: self._workflow(name, folder, parent.folder, parent.name))
+
+    def workflow_variables(self, name: str, folder: str | None, parent: LoadedWorkflow) -> frozenset[str] | None:
+        """The names of the variables that a child workflow of ``parent`` has; None if it cannot be read."""
+        found = self._answer(("variables", name, folder, parent.folder, parent.name), lambda: frozenset(
+            config_utils.load_workflow(name, folder, parent.folder, parent.name).variables))
+        return None if isinstance(found, Problem) else found
+
+    def workflow_folder(self, folder: str) -> Problem | None:
+        """A folder below Workflows."""
+        try:
+            *above, name = split_name(folder)
+        except ConfigurationError as error:
+            return Problem(str(error))
+        known = folders_in("Workflows", *above)
+        if name.casefold() in (one.casefold() for one in known):
+            return None
+        near = nearest(name, known, 0.6)
+        return Problem(f"there is no folder '{folder}' in Workflows", "/".join((*above, near)) if near else "")
+
+    def user_workflow(self, name: str) -> Problem | None:
+        """A workflow that the user's own file names."""
+        return self._once(("workflow", name, None, None, None), lambda: self._workflow(name, None, None, None))
+
+    def structured_output(self, name: str) -> Problem | None:
+        """A JSON schema in StructuredOutputs."""
+        return self._once(("schema", name), lambda: self._found("structured-output", places.structured_output_file(
+            name), lambda: config_utils.load_structured_output(name)))
+
+    def mcp_server(self, name: str) -> Problem | None:
+        """The file of an MCP server."""
+        return self._once(("mcp", name), lambda: self._found("mcp-server", places.mcp_server_file(name),
+                                                             lambda: config_utils.load_mcp_server(name)))
+
+    def prompt_template(self, name: str) -> Problem | None:
+        """A prompt template."""
+        return self._once(("template", name), lambda: self._found("prompt-template", places.prompt_template_file(
+            name), lambda: config_utils.load_prompt_template(name)))
+
+    def routing(self, name: str) -> Mapping[str, Mapping[str, str]] | Problem:
+        """The categories of a routing file."""
+        return self._answer(("routing", name), lambda: self._found("routing", places.routing_file(name),
+                                                                   lambda: config_utils.load_routing(name)))
+
+    def script(self, path: str) -> Problem | None:
+        """A Python script: a relative path counts from the working or the install directory."""
+        expanded = os.path.expanduser(path)
+        places = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
+        name = os.path.basename(path)
+        found = next(filter(_is_file, places), None)
+        if found is not None:
+            return _script_problem(found, name)
+        near = next(filter(None, map(_nearest_script, places)), "")
+        suggestion = path.removesuffix(name) + near if near else _in_public_directory(expanded)
+        return Problem(f"the Python script '{name}' does not exist", suggestion)
+
+    def file_path(self, path: str, reading: bool = False) -> Problem | None:
+        """The path of a file, existing or not; one with a placeholder is as good as the directories allowed.
+
+        ``reading``: a relative path may also count from the public root.
+        """
+        directories = self._answer(("file directories",), allowed_directories)
+        if directories is None or isinstance(directories, Problem):
+            return directories
+        meant = [path, os.path.join(config_utils.get_root_public_directory(), path)] if reading else [path]
+        if "{" in path or any(real_path_within(place, directories) is not None for place in meant):
+            return None
+        return Problem(f"the path leads out of the directories that '{DIRECTORIES_KEY}' in the user file allows")
+
+    def user_file(self) -> ConfigFile:
+        """The user's own file."""
+        snapshot = config_utils.current_snapshot()
+        found = find_user_file(snapshot.name)
+        display = found.display if found else f"Users/{snapshot.name}.json"
+        return ConfigFile(snapshot.settings, display, found.path if found else "")
+
+    def user_name(self, key: str) -> str | Problem:
+        """The name that the user's file has under ``key``; empty if it has none."""
+        return self._answer(("user key", key), lambda: config_utils.user_name_setting(key))
+
+    def misspelt_user_key(self, key: str, known: Collection[str]) -> str:
+        """The key of the user's file that was probably meant to be ``key``; empty if there is none."""
+        return self._answer(("misspelt", key), lambda: next(
+            (name for name in self.user_file().content if name not in known and meant_key(name, {key})), ""))
+
+    def settings_file(self, name: str) -> ConfigFile | Problem:
+        """A settings file among the user's workflows."""
+        def find() -> ConfigFile | Problem:
+            try:
+                content, display = config_utils.load_settings_file(name)
+            except ConfigNotFoundError as error:
+                return self._without_folder(error)
+            return ConfigFile(content, display, path_of(display))
+
+        return self._answer(("settings", name), find)
+
+    def settings_files(self) -> list[ConfigFile]:
+        """The settings files that were asked for."""
+        return [answer for _, answer in self._known.values() if isinstance(answer, ConfigFile)]
+
+    def user_variables(self) -> Mapping[str, Any]:
+        """The user's ``userWideWorkflowVariables``."""
+        variables = self._answer(("user variables",),
+                                 lambda: config_utils.user_setting("userWideWorkflowVariables"))
+        return variables if isinstance(variables, Mapping) else {}
+
+    def fills_partially(self) -> bool:
+        """Whether an unknown placeholder leaves the others of its text alone."""
+        return self._answer(("fills partially",), lambda: config_utils.user_flag("partialVariableSubstitution")) is True
+
+    def source(self, path: str) -> str:
+        """The text of a file, for line numbers; empty if it cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                return file.read().decode("utf-8-sig", "replace")
+        except (OSError, ValueError):  # ValueError: a path that no file can have
+            return ""
+
+    # -- finding ---------------------------------------------------------------------------------------------------
+    def _endpoint(self, name: str) -> EndpointFile | Problem:
+        try:
+            found = places.endpoint_file(name)
+        except ConfigNotFoundError as error:
+            folder = config_utils.user_name_setting("endpointConfigsSubDirectory")
+            if folder and not folder_exists("Endpoints", *split_name(folder)):
+                return Problem(str(error), file=self.user_file().display)
+            raise
+        self.named[found.display] = "endpoint"
+        try:
+            file = EndpointFile.load(name)
+        except ConfigurationError as error:  # only of a file that exists the error names the file
+            missing = isinstance(error, ConfigNotFoundError)
+            return Problem(str(error), file=found.display if missing else error.file or found.display)
+        finally:
+            self._note_needs(found)
+        return file
+
+    def _note_needs(self, found: FoundFile) -> None:
+        """Remember the files that an endpoint file names, as far as they exist."""
+        try:
+            content = read_object(found)
+        except ConfigurationError:
+            return
+        for key, kind, find in (("apiTypeConfigFileName", "api-type", places.api_type_file),
+                                ("promptTemplate", "prompt-template", places.prompt_template_file),
+                                ("backupEndpointName", "endpoint", places.endpoint_file)):
+            name = content.get(key)
+            try:
+                if isinstance(name, str) and name.strip():
+                    self.named[find(name.strip()).display] = kind
+            except ConfigurationError:  # reported at the endpoint
+                pass
+
+    def _preset(self, name: str | None, endpoint: str) -> object:
+        """The samplers that a name means: of an endpoint that lends them, or in a file of that name."""
+        file, preset = EndpointFile.load(endpoint), (name or "").strip()
+        preset_type = str(file.api_type.get("presetType") or "")
+        if preset and not self._is_donor(preset):
+            try:
+                self.named[places.preset_file(preset, preset_type).display] = "preset"
+            except ConfigNotFoundError as error:
+                cause = self._wrong_folder(file, preset_type)
+                if cause:
+                    return Problem(str(error), file=cause)
+                raise
+        try:
+            return find_sources(file.config, file.api_type, name)
+        except ConfigNotFoundError as error:  # of the preset that the endpoint adds
+            return Problem(str(error), file=places.endpoint_file(endpoint).display)
+
+    def _is_donor(self, name: str) -> bool:
+        if not is_flat_name(name):
+            return False
+        try:
+            donor = places.endpoint_file(name)
+        except ConfigNotFoundError:
+            return False
+        if config_utils.endpoint_exists_with_samplers(name) is None:
+            return False
+        self.named[donor.display] = "endpoint"
+        return True
+
+    def _wrong_folder(self, file: EndpointFile, preset_type: str) -> str:
+        """The file that names a folder of presets which does not exist, while one with nearly that name does."""
+        types = folders_in("Presets")
+        if preset_type and preset_type not in types and nearest(preset_type, types):
+            return places.api_type_file(str(file.config.get("apiTypeConfigFileName"))).display
+        folder = config_utils.user_name_setting("presetConfigsSubDirectoryOverride")
+        known = [name for preset_type in types for name in folders_in("Presets", preset_type)]
+        return self.user_file().display if folder and folder not in known and nearest(folder, known, 0.6) else ""
+
+    def _workflow(self, name: str, folder: str | None, calling_folder: str | None,
+                  calling_name: str | None) -> Problem | None:
+        try:
+            self.named[config_utils.load_workflow(name, folder, calling_folder, calling_name).display] = "workflow"
+        except ConfigurationError as error:
+            if error.file:  # it exists and cannot be used
+                self.named[error.file] = "workflow"
+            if folder is None and isinstance(error, ConfigNotFoundError):
+                return self._without_folder(error)
+            raise
+        return None
+
+    def _without_folder(self, error: ConfigNotFoundError) -> Problem:
+        """The problem that a file is not among the user's workflows. Without a folder of theirs no file can be."""
+        lacking = not any(folder_exists("Workflows", *split_name(one)) for one in user_workflow_folders())
+        return problem_of(error, self.user_file().display if lacking else "")
+
+    def _found(self, kind: str, found: FoundFile, read: Callable[[], Any]) -> Any:
+        """What ``read`` makes of a file that exists."""
+        self.named[found.display] = kind
+        return read()
+
+    def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Problem | None:
+        def problem() -> Problem | None:
+            found = find()
+            return found if isinstance(found, Problem) else None
+
+        answer: Problem | None = self._answer(key, problem)
+        return answer
+
+    def _answer(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
+        if key not in self._known:
+            self._known[key] = find, _ask(find)
+        return self._known[key][1]
+
+
+def _ask(find: Callable[[], Any]) -> Any:
+    """What ``find`` returns, or the Problem that it comes across."""
+    try:
+        return find()
+    except ConfigNotFoundError as error:
+        return problem_of(error)
+    except ConfigurationError as error:
+        return problem_of(error, error.file)
+
+
+def problem_of(error: ConfigurationError, file: str = "") -> Problem:
+    """What an error says. ``file``: the one in which the mistake is, if it is not in the name."""
+    text = str(error).removesuffix(f" Did you mean '{error.suggestion}'?")
+    if isinstance(error, ConfigNotFoundError):  # the sentence ends before the paths that were tried
+        text = text.rstrip(".")
+    return Problem(text, error.suggestion, file)
+
+
+def _nearest_script(path: str) -> str:
+    """The name of the script beside ``path`` that is most like it; empty if none is."""
+    folder, name = os.path.split(path)
+    try:
+        return nearest(name, [entry for entry in os.listdir(folder or os.curdir) if entry.endswith(".py")], 0.6)
+    except (OSError, ValueError):  # ValueError: a path that no file can have
+        return ""
+
+
+def _in_public_directory(path: str) -> str:
+    """The script that a path such as ``Public/Scripts/x.py`` means if Public is elsewhere; "" if it is not there."""
+    first, *rest = path.replace("\\", "/").split("/")
+    meant = "/".join((config_utils.get_root_public_directory().replace(os.sep, "/"), *rest))
+    return meant if first == "Public" and _is_file(meant) else ""
+
+
+def _script_problem(path: str, name: str) -> Problem | None:
+    if not is_script_name(path):
+        return Problem(f"'{name}' is no Python script, whose name ends in .py")
+    mistake = script_mistake(path)
+    return Problem(f"the Python script '{name}' {mistake}") if mistake else None
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return os.path.isfile(path)
+    except ValueError:  # a path that no file can have
+        return False

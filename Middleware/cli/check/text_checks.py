@@ -1,0 +1,260 @@
+"""Checks of one text of a node: its placeholders, its braces, its Jinja2."""
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from Middleware.cli.check.findings import Severity, shortened
+from Middleware.cli.check.names import NOT_VARIABLES, Names, is_numbered, nearest
+from Middleware.utilities.templates.substitution import Field, SubstitutionError, Template, has_braces, parse
+
+_IDENTIFIER = re.compile(r"[^\W\d]\w{0,99}")
+_SIMPLE = re.compile(r"(?<!\{)\{([^\W\d]\w{0,99})\}(?!\})")
+_JINJA = re.compile(r"\{\{\s+([^\W\d]\w{0,99})\b[^{}]*\}\}|\{%")
+MAX_NAMED = 5
+MAX_SAID = 200  # of what Jinja2 says, which ends with the tags that it expects
+
+
+@dataclass(frozen=True)
+class TextProblem:
+    """What is wrong with a text, as the ``Finding`` it becomes has it."""
+
+    severity: Severity
+    message: str
+    expected: str = ""
+    suggestion: str = ""
+
+
+@dataclass(frozen=True)
+class TextRules:
+    """How the texts of a node are filled in.
+
+    Attributes:
+        partly: an unknown placeholder leaves the others of its text alone.
+        show: placeholders may be shown; not so in values of secret-like keys.
+        children: the names of the variables that the workflows have which fill the text in again; None: not known.
+    """
+
+    names: Names
+    partly: bool = False
+    show: bool = True
+    children: Collection[str] | None = None
+
+    @property
+    def rest(self) -> str:
+        return "it is left as written" if self.partly else "nothing in this text is filled in"
+
+
+def check_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
+    """Problems of a text that takes all variables as ``{name}``."""
+    if not has_braces(text):
+        return
+    fields, valid = _fields(text)
+    unknown = [name for name in fields if not rules.names.knows(name)]
+    missing = [name for name in unknown if rules.names.never_comes(name)]
+    misspelt = _misspelt(fields, rules)
+    if missing:
+        yield _missing_outputs(missing, rules, "error", rules.rest)
+    if misspelt:
+        yield from misspelt
+    elif not valid or len(unknown) > len(missing):
+        yield _stray_braces(text, rules)
+    elif _is_jinja(text, rules.names):
+        yield TextProblem("warning", 'this looks like Jinja2, but the node does not set "jinja2": true; it stays as '
+                                     "written")
+    yield from _through_variables(fields, rules)
+
+
+def check_names(text: str, rules: TextRules) -> Iterator[TextProblem]:
+    """Unknown placeholders alone, for texts that may come to stand anywhere in others."""
+    yield from _misspelt(_fields(text)[0], rules)
+
+
+def check_early_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
+    """Problems of a text that takes only what is known before the endpoint is."""
+    if "{" not in text:
+        return
+    fields, valid = _fields(text)
+    if not valid:
+        yield TextProblem("warning", "the braces are no valid placeholders; nothing in this text is filled in")
+    unknown = [name for name in fields if not rules.names.knows(name, early=True)]
+    missing = [name for name in unknown if rules.names.never_comes(name)]
+    others = [name for name in unknown if name not in missing]
+    if missing:
+        yield _missing_outputs(missing, rules, "error", "it stays as written")
+    for name in others[:MAX_NAMED]:
+        yield TextProblem(
+            "warning", f"{_listed([name], rules)} cannot be filled in here and stays as written",
+            "a key of this file, agentNInput, agentNOutput of an earlier node, Discussion_Id or a user-wide variable",
+            _suggestion(name, rules, early=True))
+    yield from _through_variables(fields, rules)
+
+
+def check_handed_down_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
+    """Problems of a prompt for a child, which fills in what this workflow does not know."""
+    if not has_braces(text):
+        return
+    fields, valid = _fields(text)
+    unknown = [name for name in fields if not rules.names.knows(name)]
+    misspelt = {name: near for name in unknown if (near := _meant_for_child(name, rules))}
+    for name, near in list(misspelt.items())[:MAX_NAMED]:
+        yield TextProblem("warning", f"{_listed([name], rules)} is no variable, neither here nor of the child "
+                                     "workflow; nothing in this text is filled in", "", near if rules.show else "")
+    if not valid:
+        yield _stray_braces(text, rules)
+    elif unknown and not misspelt:
+        yield TextProblem("note", f"{_listed(unknown, rules)} is unknown here, so the text is left to the child "
+                                  "workflow, where it must be known")
+
+
+def _meant_for_child(name: str, rules: TextRules) -> str:
+    """What a name was probably meant to be that means nothing to the child either; empty if it may mean something.
+
+    The outputs and inputs of the child's nodes are its own affair.
+    """
+    if rules.children is None or name in rules.children or is_numbered(name):
+        return ""
+    return nearest(name, rules.children) or rules.names.nearest(name)
+
+
+def check_jinja(text: str, rules: TextRules) -> Iterator[TextProblem]:
+    """Problems of a Jinja2 template."""
+    if "{" not in text:
+        return
+    from jinja2 import TemplateSyntaxError  # loaded on first use: most workflows have no templates
+
+    try:
+        used = _jinja_names(text)
+    except TemplateSyntaxError as error:
+        said = f": {shortened(error.message or '', MAX_SAID)}" if rules.show else ""
+        yield TextProblem("error", f"line {error.lineno} of this text is not valid Jinja2{said}; nothing in it is "
+                                   "filled in")
+        return
+    except Exception:  # a parser of foreign make, and texts from anywhere: numbers too long, too much nesting
+        yield TextProblem("warning", "this text cannot be read as a Jinja2 template")
+        return
+    yield from _check_jinja_names([name for name in used if not rules.names.knows(name)], rules)
+
+
+def check_plain_value(text: str, rules: TextRules) -> Iterator[TextProblem]:
+    """Placeholders in a text that takes no variables at all."""
+    known = [name for name in dict.fromkeys(_SIMPLE.findall(text)) if rules.names.knows(name)]
+    if known:
+        yield TextProblem("warning", f"variables do not work here; {_listed(known, rules)} is used as written")
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Any:
+    from jinja2 import Environment
+
+    return Environment()
+
+
+def _jinja_names(text: str) -> list[str]:
+    """The variables of a template. Raises TemplateSyntaxError also for filters and tests that do not exist.
+
+    It is only parsed: compiling would work out its constants, which may be large.
+    """
+    from jinja2 import TemplateAssertionError, nodes
+    from jinja2.meta import find_undeclared_variables
+
+    environment = _environment()
+    tree = environment.parse(text)
+    for node_type, kind, known in ((nodes.Filter, "filter", environment.filters),
+                                   (nodes.Test, "test", environment.tests)):
+        unknown = next((node for node in tree.find_all(node_type) if node.name not in known), None)
+        if unknown is not None:
+            raise TemplateAssertionError(f"no {kind} named '{unknown.name}'", unknown.lineno)
+    return sorted(find_undeclared_variables(tree) - environment.globals.keys())
+
+
+def _check_jinja_names(unknown: list[str], rules: TextRules) -> Iterator[TextProblem]:
+    missing = [name for name in unknown if rules.names.never_comes(name)]
+    if missing:
+        yield _missing_outputs(missing, rules, "warning", "it is empty")
+    near = [name for name in unknown if name in NOT_VARIABLES or rules.names.nearest(name)]
+    misspelt = [name for name in near if name not in missing]
+    for name in misspelt[:MAX_NAMED]:
+        yield TextProblem("warning", f"{_listed([name], rules)} is unknown, and so empty",
+                          suggestion=_suggestion(name, rules))
+
+
+def _missing_outputs(names: list[str], rules: TextRules, severity: Severity, effect: str) -> TextProblem:
+    reasons = "; ".join(f"{{{name}}}: {rules.names.never_comes(name)}" for name in names[:MAX_NAMED])
+    return TextProblem(severity, f"{reasons}; {effect}", "the output of an earlier node")
+
+
+def _misspelt(fields: Mapping[str, str], rules: TextRules) -> list[TextProblem]:
+    """A problem for each placeholder that is no variable and was probably meant to be one."""
+    names = [name for name, spec in fields.items()
+             if not rules.names.knows(name) and not rules.names.never_comes(name) and _is_placeholder(name, spec)]
+    return [_unknown(name, rules) for name in names[:MAX_NAMED]]
+
+
+def _unknown(name: str, rules: TextRules) -> TextProblem:
+    known_mistake = ", although examples use it" if name in NOT_VARIABLES else ""
+    return TextProblem("warning", f"{_listed([name], rules)} is no variable{known_mistake}; {rules.rest} (braces meant "
+                                  "as text are written twice)", suggestion=_suggestion(name, rules))
+
+
+def _stray_braces(text: str, rules: TextRules) -> TextProblem:
+    lost = [] if rules.partly else [name for name in dict.fromkeys(_SIMPLE.findall(text)) if rules.names.knows(name)]
+    jinja = ', or set "jinja2": true for a Jinja2 template' if "{%" in text else ""
+    if lost or jinja:
+        also = f", not even {_listed(lost, rules)}" if lost else ""
+        return TextProblem("warning", "there are braces that are no placeholders, so nothing in this text is filled "
+                                      f"in{also}; write braces meant as text twice{jinja}")
+    return TextProblem("note", "there are braces that are no placeholders; nothing in this text is filled in")
+
+
+def _through_variables(fields: dict[str, str], rules: TextRules) -> Iterator[TextProblem]:
+    for name in fields:
+        missing = rules.names.through(name)
+        if missing:
+            direct = isinstance(rules.names.custom[name], str)  # of a list or object the placeholder may take a part
+            problem = _missing_outputs(missing, rules, "error" if direct else "warning", "it stays as written")
+            yield replace(problem, message=f"through the variable '{shortened(name)}': {problem.message}")
+
+
+def _fields(text: str) -> tuple[dict[str, str], bool]:
+    """The names of a text's placeholders with the start of their format, and whether the braces are well-formed."""
+    try:
+        template = parse(text)
+    except SubstitutionError:
+        return {}, False
+    found: dict[str, str] = {}
+    waiting = [template]
+    while waiting:
+        for part in waiting.pop().parts:
+            if isinstance(part, Field):
+                found.setdefault(part.name, _start(part.spec))
+                if part.spec is not None:
+                    waiting.append(part.spec)
+    return found, True
+
+
+def _start(spec: Template | None) -> str:
+    return spec.parts[0] if spec is not None and spec.parts and isinstance(spec.parts[0], str) else ""
+
+
+def _is_placeholder(name: str, spec: str) -> bool:
+    """Whether braces around ``name`` were meant as a placeholder; ``{"a": 1}`` and ``{color: red}`` were not."""
+    return _IDENTIFIER.fullmatch(name.strip()) is not None and not spec[:1].isspace()
+
+
+def _is_jinja(text: str, names: Names) -> bool:
+    return any(not name or names.knows(name) for name in _JINJA.findall(text))
+
+
+def _listed(names: list[str], rules: TextRules) -> str:
+    if not rules.show:
+        return "a placeholder"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(f"{{{shortened(name)}}}" for name in names[:MAX_NAMED]) + more
+
+
+def _suggestion(name: str, rules: TextRules, early: bool = False) -> str:
+    return rules.names.nearest(name.strip(), early) if rules.show else ""

@@ -1,0 +1,175 @@
+"""The files below the config root, each with the kind of file it is."""
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
+from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.key_checks import is_remark
+from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
+from Middleware.cli.check.names import nearest, plain
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities.config.files import config_store
+from Middleware.utilities.files.path_utils import is_folder
+
+COLLECTIONS = tuple(dict.fromkeys(kind.pattern.partition("/")[0] for kind in KINDS.values()))
+DEFAULT_WORKFLOW = "_DefaultWorkflow.json"
+SETTINGS_KEYS = {MEMORY_KEY: "memory-settings", COMPACTOR_KEY: "compactor-settings"}
+FLAT_COLLECTIONS = ("MCPServers",)
+"""Collections whose files must not lie in folders of their own."""
+
+FOLDER_CUTOFF = 0.6
+_OTHER_ENDINGS = (".json.txt", ".jsonc", ".json5", ".jsn", ".json.json")
+
+
+@dataclass(frozen=True)
+class TreeFile:
+    """A JSON file: as messages name it, its path, and its kind, None for one that is read by nobody."""
+
+    display: str
+    path: str
+    kind: FileKind | None
+
+
+@dataclass
+class Tree:
+    """All files of a config root.
+
+    Attributes:
+        files: the JSON files by how messages name them.
+        findings: what is wrong with names and folders.
+    """
+
+    files: dict[str, TreeFile]
+    findings: list[Finding]
+
+    def of_kind(self, *names: str) -> Iterator[TreeFile]:
+        """The files of these kinds, in order."""
+        return (file for file in self.files.values() if file.kind is not None and file.kind.name in names)
+
+    def users(self) -> list[str]:
+        """The names of all users, those in folders and those that start with ``_`` included."""
+        return [file.display[len("Users/"):-len(".json")] for file in self.of_kind("user")]
+
+
+def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
+    """Walk the folders below ``root``. Names that start with a dot are left out.
+
+    ``users``: the only ones whose files are opened; None: all files are, to find out of which kind they are.
+    """
+    tree = Tree({}, [])
+    for display, path in _walk(root, ""):
+        lower = display.lower()
+        if lower.endswith(".json") and not lower.endswith(".json.json"):
+            _add(tree, display, path)
+        elif lower.endswith(_OTHER_ENDINGS) and display.partition("/")[0] in COLLECTIONS:
+            stem = display.rpartition("/")[2][:-len(next(end for end in _OTHER_ENDINGS if lower.endswith(end)))]
+            tree.findings.append(_unread(display, "the name does not end in .json, so that nobody reads the file",
+                                         f"{stem}.json"))
+    tree.findings.extend(_misnamed_defaults(tree))
+    _find_settings(tree, users)
+    return tree
+
+
+def _misnamed_defaults(tree: Tree) -> Iterator[Finding]:
+    """Files whose name is nearly that of a folder's default workflow, in folders that have none."""
+    defaults = {display.rpartition("/")[0] for display in tree.files
+                if display.rpartition("/")[2].casefold() == DEFAULT_WORKFLOW.casefold()}
+    for display in tree.files:
+        folder, _, name = display.rpartition("/")
+        if folder.startswith("Workflows/") and folder not in defaults and plain(name) == plain(DEFAULT_WORKFLOW):
+            yield _unread(display, "the name is not that of a default workflow, so that clients are not offered the "
+                                   f"folder '{folder.rpartition('/')[2]}' as a model", DEFAULT_WORKFLOW)
+
+
+def _walk(root: str, folder: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
+    """``above``: the real paths of the folders around this one, into which links may lead back."""
+    here = os.path.join(root, *folder.split("/")) if folder else root
+    real = os.path.realpath(here)
+    if real in above:
+        return
+    try:
+        with os.scandir(here) as found:
+            entries = sorted((entry.name, is_folder(entry), entry.path) for entry in found)
+    except OSError:  # reported by whoever looks for something in it
+        return
+    for name, holds_more, path in entries:
+        display = f"{folder}/{name}" if folder else name
+        if name.startswith("."):
+            continue
+        if holds_more:
+            yield from _walk(root, display, above | {real})
+        else:
+            yield display, path
+
+
+def _add(tree: Tree, display: str, path: str) -> None:
+    kind = kind_of(display)
+    tree.files[display] = TreeFile(display, path, kind)
+    folder, _, rest = display.partition("/")
+    if not display.endswith(".json"):
+        tree.findings.append(_unread(display, "the ending is not in lower case, so that the file may not be found",
+                                     display.rpartition("/")[2][:-5] + ".json"))
+    elif kind is None and not rest:
+        tree.findings.append(_unread(display, "the file lies in none of the folders of the configuration, and nobody "
+                                              "reads it", "", ", ".join(COLLECTIONS)))
+    elif kind is None and not _is_known(tree, folder):
+        near = nearest(folder, COLLECTIONS, FOLDER_CUTOFF)
+        tree.findings.append(_unread(display, f"nobody reads files in the folder '{folder}'", near,
+                                     ", ".join(COLLECTIONS) if not near else ""))
+    elif folder in FLAT_COLLECTIONS and "/" in rest and not rest.startswith("_"):
+        tree.findings.append(_unread(display, f"files in folders below {folder} are never found", "",
+                                     f"the file in {folder} itself, or in a folder such as _examples"))
+
+
+def _is_known(tree: Tree, folder: str) -> bool:
+    """Whether a folder was reported already; each is reported once, at its first file."""
+    return folder in COLLECTIONS or any(finding.file.startswith(f"{folder}/") for finding in tree.findings)
+
+
+def _unread(display: str, message: str, suggestion: str = "", expected: str = "") -> Finding:
+    return Finding("warning", display, "", None, message, expected, suggestion)
+
+
+def _find_settings(tree: Tree, users: Collection[str] | None) -> None:
+    """Settings files lie among workflows: users name them, or their keys tell."""
+    named = dict(_named_settings(tree, users))
+    for display, file in list(tree.files.items()):
+        if file.kind is None or file.kind.name != "workflow":
+            continue
+        name = named.get(display.casefold()) or (settings_like(_content(file)) if users is None else "")
+        if name:
+            tree.files[display] = TreeFile(display, file.path, KINDS[name])
+
+
+def _named_settings(tree: Tree, users: Collection[str] | None) -> Iterator[tuple[str, str]]:
+    """Files that could be meant by a name of settings in a user file, and the kind of these settings."""
+    wanted = None if users is None else {user.casefold() for user in users}
+    for file in tree.of_kind("user"):
+        own = file.display[len("Users/"):-len(".json")]
+        settings = _content(file) if wanted is None or own.casefold() in wanted else {}
+        folder = settings.get("workflowConfigsSubDirectoryOverride") or own
+        for key, kind in SETTINGS_KEYS.items():
+            for place in (f"_overrides/{folder}", folder):
+                yield f"Workflows/{place}/{settings.get(key)}.json".casefold(), kind
+
+
+def settings_like(content: Mapping[str, Any]) -> str:
+    """The kind of settings whose keys a file without nodes has; empty if it has none of them."""
+    if not content or "nodes" in content:
+        return ""
+    own = {name: sum(key in KINDS[name].key for key in content if not is_remark(key))
+           for name in SETTINGS_KEYS.values()}
+    best = max(own, key=lambda name: own[name])
+    return best if own[best] > 1 else ""
+
+
+def _content(file: TreeFile) -> Mapping[str, Any]:
+    try:
+        data = config_store().read_json(file.path, display=file.display)
+    except ConfigurationError:
+        return {}
+    return data if isinstance(data, dict) else {}

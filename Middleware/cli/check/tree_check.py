@@ -1,0 +1,281 @@
+"""The check of a whole configuration, or of what some users reach, with the settings of each user."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from Middleware.cli.check.backup_checks import check_endpoint_presets, check_presets_anywhere
+from Middleware.cli.check.endpoint_checks import check_key
+from Middleware.cli.check.file_checks import SETTINGS, SourceCheck, check_source
+from Middleware.cli.check.findings import Finding, Severity, distinct
+from Middleware.cli.check.lookups import Lookups, Problem
+from Middleware.cli.check.reach import reached_workflows
+from Middleware.cli.check.tree import Tree, TreeFile, read_tree, settings_like
+from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
+from Middleware.cli.check.workflow_checks import Registry, check_workflow, located
+from Middleware.exceptions import ConfigurationError
+from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.utilities import config_utils
+from Middleware.utilities.config.paths import meant_folder, missing_folder
+from Middleware.utilities.config.places import endpoint_candidate
+from Middleware.utilities.config.users import find_user_file
+from Middleware.utilities.config.workflows import LoadedWorkflow, load_workflow
+
+_EXPECTED = {"--ConfigDirectory": "--ConfigDirectory with the path of the folder Configs",
+             "--PublicDirectory": "--PublicDirectory with the path of the folder that holds Configs"}
+
+
+@dataclass
+class CheckResult:
+    """What a check found.
+
+    Attributes:
+        findings: by file and place.
+        files: how many files were read.
+        users: whose settings counted.
+        workflows: the workflows that each of them reaches, by how messages name their files.
+        paths: of all files that were read, by how messages name them.
+        endpoints: the content of all endpoint files that were read.
+        used_endpoints: that of those which each of the users can name.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    files: int = 0
+    users: list[str] = field(default_factory=list)
+    workflows: dict[str, dict[str, LoadedWorkflow]] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+    endpoints: dict[str, Any] = field(default_factory=dict)
+    used_endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Findings of other checks, each in its place."""
+        self.findings = _in_order([*self.findings, *findings])
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity == severity for finding in self.findings)
+
+
+class FileOnlyLookups(Lookups):
+    """Answers for a workflow that no user reaches: what depends on a user is taken to be there.
+
+    ``variables``: the names of the variables of all users.
+    """
+
+    has_user = False
+
+    def __init__(self, built_in: Collection[str], variables: Iterable[str] = ()) -> None:
+        super().__init__(built_in)
+        self._variables = dict.fromkeys(variables, "")
+
+    def endpoint(self, name: str) -> Problem | None:
+        return None
+
+    def makes_embeddings(self, name: str) -> bool:
+        return False
+
+    def preset(self, name: str | None, endpoint: str) -> Problem | None:
+        return None
+
+    def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
+        return super().workflow(name, folder, parent) if folder else None
+
+    def workflow_variables(self, name: str, folder: str | None, parent: LoadedWorkflow) -> frozenset[str] | None:
+        return super().workflow_variables(name, folder, parent) if folder else None
+
+    def structured_output(self, name: str) -> Problem | None:
+        return None
+
+    def file_path(self, path: str, reading: bool = False) -> Problem | None:
+        return None
+
+    def user_variables(self) -> dict[str, Any]:
+        return self._variables
+
+    def fills_partially(self) -> bool:
+        return False
+
+
+class TreeCheck:
+    """One check.
+
+    Args:
+        registry: the node types.
+        built_in: the names of variables that every workflow may use.
+        users: whose files are checked, with all that they reach; None: all users, and all other files, too.
+        pause: called between files, so that others have a turn.
+    """
+
+    def __init__(self, registry: Registry, built_in: Collection[str], users: Sequence[str] | None = None,
+                 pause: Callable[[], None] = lambda: None) -> None:
+        self._registry, self._built_in, self._pause = registry, built_in, pause
+        self._only = None if users is None else list(users)
+        self._sources: dict[str, SourceCheck] = {}
+        self._users: dict[str, set[str]] = {}  # file -> the users that have to do with it
+        self._tree = Tree({}, [])
+        self._found: list[tuple[str, Finding]] = []  # with the user whose settings counted, "" for all
+        self.result = CheckResult()
+
+    def run(self) -> CheckResult:
+        root = config_utils.get_root_config_directory()
+        meant = meant_folder(root)
+        if meant or not os.path.isdir(root):
+            self.result.findings = [_no_configuration(root, meant)]
+            return self.result
+        tree = self._tree = read_tree(root, self._only)
+        self._known_users = tree.users()
+        self.result.users = self._known_users if self._only is None else self._only
+        if self._only is None:
+            self._add(tree.findings)
+            for file in tree.files.values():
+                self._source(file)
+        for file in tree.of_kind("current-user"):
+            self._add(self._current_user(file))
+        for user in self.result.users:
+            with request_scope(RequestContext(request_id=f"check {user}", user=user)):
+                self._user(user, tree)
+        if self._only is None:
+            self._unreached(tree)
+        self.result.findings = _merged(self._found, self._users)
+        self.result.files = len(self._sources)
+        return self.result
+
+    # -- files -------------------------------------------------------------------------------------------------------
+    def _source(self, file: TreeFile) -> SourceCheck:
+        """The check of a file by itself, which is made once."""
+        known = self._sources.get(file.display)
+        if known is None:
+            self._pause()
+            known = self._sources[file.display] = check_source(file.path, file.display, file.kind)
+            self._add(known.findings)
+            self.result.paths[file.display] = file.path
+            if file.kind is not None and file.kind.name == "endpoint":
+                self.result.endpoints[file.display] = known.content
+        return known
+
+    def _add(self, findings: Iterable[Finding], user: str = "") -> None:
+        self._found += [(user, finding) for finding in findings]
+
+    def _locate(self, findings: Iterable[Finding]) -> Iterator[Finding]:
+        """The findings with places; what is said about a broken file beyond that is left out."""
+        for finding in findings:
+            file = self._tree.files.get(finding.file)
+            source = self._sources.get(finding.file) if file is None else self._source(file)
+            if finding.line is not None or source is None:
+                yield finding
+            elif source.lines is not None:
+                yield located(finding, source.lines)
+
+    def _current_user(self, file: TreeFile) -> Iterator[Finding]:
+        content = self._source(file).content
+        if isinstance(content, dict):
+            yield from self._locate(check_current_user(content, file.display, self._known_users))
+
+    # -- users -------------------------------------------------------------------------------------------------------
+    def _user(self, user: str, tree: Tree) -> None:
+        found = find_user_file(user)
+        if found is None:
+            return
+        file = tree.files.get(found.display) or TreeFile(found.display, found.path, None)
+        self._users.setdefault(file.display, set()).add(user)
+        if self._source(file).is_broken or not isinstance(self._sources[file.display].content, dict):
+            return
+        lookups = Lookups(self._built_in)
+        check = UserCheck(lookups)
+        about_file = [*check.findings(), *check.startable(), *allowed_folders(check.file.content, file.display)]
+        self._add(self._locate(about_file), user)
+        self._workflows(user, check, lookups, tree)
+        known = {finding.json_path for _, finding in self._found if finding.file == file.display}
+        self._add(self._locate(check.memory(known)), user)
+        self._named(user, lookups, tree)
+        self.result.used_endpoints[user] = dict(self._used_endpoints(tree))
+
+    def _used_endpoints(self, tree: Tree) -> Iterator[tuple[str, Any]]:
+        """Those in the current user's folder; texts of workflows may name any of them."""
+        try:
+            folder = endpoint_candidate("x")[:-1]
+        except ConfigurationError:  # reported at the user's file
+            return
+        for file in tree.of_kind("endpoint"):
+            parts = tuple(file.display.casefold().split("/")[:-1])
+            if parts == tuple(part.casefold() for part in folder):
+                yield file.display, self._source(file).content
+
+    def _workflows(self, user: str, check: UserCheck, lookups: Lookups, tree: Tree) -> None:
+        files = [file.display for file in tree.of_kind("workflow")]
+        settings = {file.display for file in tree.of_kind(*SETTINGS)}
+        reached = self.result.workflows[user] = {}
+        for loaded in reached_workflows(check, lookups, self._registry, files):
+            if loaded.display in settings or (not loaded.nodes and settings_like(loaded.variables)):
+                continue  # it can be selected where it lies in the shared folder, but is no workflow
+            self._pause()
+            reached[loaded.display] = loaded
+            self._users.setdefault(loaded.display, set()).add(user)
+            if loaded.display in tree.files:
+                self._source(tree.files[loaded.display])
+            self._add(check_workflow(loaded, self._registry, lookups), user)
+
+    def _named(self, user: str, lookups: Lookups, tree: Tree) -> None:
+        """The files that the user's workflows name, and those that these name in turn."""
+        for display in [*lookups.named, *(file.display for file in lookups.settings_files())]:
+            file = tree.files.get(display)
+            if file is None:
+                continue
+            self._users.setdefault(display, set()).add(user)
+            content = self._source(file).content
+            if lookups.named.get(display) == "endpoint" and isinstance(content, dict):
+                self._add(self._locate([*check_endpoint_presets(display, content), *check_key(display, content)]), user)
+
+    # -- the rest ----------------------------------------------------------------------------------------------------
+    def _unreached(self, tree: Tree) -> None:
+        variables = {name for file in tree.of_kind("user") for name in _variables(self._sources[file.display].content)}
+        lookups = FileOnlyLookups(self._built_in, variables)
+        for file in tree.of_kind("workflow"):
+            if file.display not in self._users:
+                self._pause()
+                self._add(self._alone(file, lookups))
+        for file in tree.of_kind("endpoint"):
+            content = self._sources[file.display].content
+            if file.display not in self._users and isinstance(content, dict):
+                self._add(self._locate(check_presets_anywhere(file.display, content)))
+
+    def _alone(self, file: TreeFile, lookups: Lookups) -> Iterator[Finding]:
+        folder, _, name = file.display[len("Workflows/"):-len(".json")].rpartition("/")
+        try:
+            yield from check_workflow(load_workflow(name, folder or "."), self._registry, lookups)
+        except ConfigurationError:  # reported at the file
+            return
+
+
+def _no_configuration(root: str, meant: str) -> Finding:
+    """``meant``: the folder near that should have been named, if there is one."""
+    missing, flag = missing_folder(root)
+    message = "the folder holds no folder 'Users'" if os.path.isdir(missing) else "there is no such folder"
+    return Finding("error", missing, "", None, message, _EXPECTED[flag], meant)
+
+
+def _variables(content: Any) -> Iterator[str]:
+    variables = content.get("userWideWorkflowVariables") if isinstance(content, dict) else None
+    yield from variables if isinstance(variables, dict) else ()
+
+
+# -- one mistake, one message ------------------------------------------------------------------------------------------
+
+def _merged(found: Sequence[tuple[str, Finding]], users: dict[str, set[str]]) -> list[Finding]:
+    """The findings in order, each once with the users that it holds for, without those that only follow from others."""
+    bad = {finding.file for _, finding in found if not finding.about and finding.severity != "note"}
+    together: dict[tuple[Any, ...], tuple[Finding, set[str]]] = {}
+    for user, finding in found:
+        key = (finding.file, finding.json_path, finding.severity, finding.message.partition(" Looked for:")[0])
+        together.setdefault(key, (finding, set()))[1].add(user)
+    return _in_order(distinct((_for_users(finding, whose, users) for finding, whose in together.values()), bad))
+
+
+def _in_order(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda finding: (finding.file, finding.line or 0, finding.column or 0))
+
+
+def _for_users(finding: Finding, whose: set[str], users: dict[str, set[str]]) -> Finding:
+    everybody = "" in whose or whose >= users.get(finding.file, set())
+    return replace(finding, asked_by="", users=() if everybody else tuple(sorted(whose)))

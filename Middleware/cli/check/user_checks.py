@@ -1,0 +1,250 @@
+"""Checks of what a user file names: routing, workflows, settings files, templates and folders."""
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from Middleware.cli.check.findings import Finding, Severity, child, quoted
+from Middleware.cli.check.folders import folder_exists, folders_in
+from Middleware.cli.check.key_checks import is_meant, meant_key
+from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
+from Middleware.cli.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KEY
+from Middleware.cli.check.names import nearest
+from Middleware.exceptions import ConfigurationError, ConfigValueError
+from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.users import (
+    CHAT_ONLY_TEMPLATE,
+    DEFAULT_WORKFLOW,
+    current_snapshot,
+    find_user_file,
+)
+from Middleware.utilities.config.workflows import user_workflow_folders
+from Middleware.utilities.files.path_utils import split_name
+from Middleware.utilities.text_utils import is_switched_on
+
+FOLDER_CUTOFF = 0.6
+MEMORY_KEYS = (*HELPERS, "fileMemoryToolWorkflow")
+STARTING_KEYS = ("routingConfig", "customWorkflow", "workflowConfigsSubDirectoryOverride")
+SHARED_FOLDER = "sharedWorkflowsSubDirectoryOverride"
+NOT_NOW = " (not in use at present)"
+
+
+class UserCheck:
+    """The check of the current user's file. ``lookups`` belong to the same user."""
+
+    def __init__(self, lookups: Lookups) -> None:
+        self._lookups = lookups
+        self.file: ConfigFile = lookups.user_file()
+        self._settings: Mapping[str, Any] = self.file.content
+
+    def findings(self) -> Iterator[Finding]:
+        """What the file names, without what only memory nodes need."""
+        yield from self._folders()
+        yield from self._workflows()
+        yield from self._template()
+
+    def startable(self) -> Iterator[Finding]:
+        """What keeps every request from starting although no name in the file is wrong."""
+        if not self._has_workflows():
+            yield from self._no_workflows()
+        elif (misspelt := self._misspelt()):
+            yield self._at("error", misspelt, f"the key {quoted(misspelt)} is unknown and has no effect, so that there "
+                           "is no workflow to run", suggestion=meant_key(misspelt, STARTING_KEYS))
+        elif not self._name("routingConfig") and not is_switched_on(self._settings.get("customWorkflowOverride")):
+            yield from self._default()
+
+    def memory(self, known: Collection[str]) -> Iterator[Finding]:
+        """What only memory nodes need. ``known``: JSON paths about which something was said already."""
+        if not self._has_workflows():
+            return
+        for key in MEMORY_KEYS:
+            if key not in known and self._name(key):
+                yield from self._problem(key, self._lookups.user_workflow(self._name(key)), in_use=False)
+        for key in (MEMORY_KEY, COMPACTOR_KEY):
+            if key not in known and self._name(key):
+                found = self._lookups.settings_file(self._name(key))
+                yield from self._problem(key, found if isinstance(found, Problem) else None, in_use=False)
+
+    def workflow_names(self) -> list[str]:
+        """The workflows that the file names, and those of its routing file."""
+        names = [DEFAULT_WORKFLOW, *(self._name(key) for key in (
+            "customWorkflow", "categorizationWorkflow", "backgroundTaskWorkflow", *MEMORY_KEYS))]
+        routing = self._lookups.routing(self._name("routingConfig")) if self._name("routingConfig") else {}
+        if isinstance(routing, Mapping):
+            names += [entry["workflow"] for entry in routing.values()]
+        return [name for name in dict.fromkeys(names) if name]
+
+    def chooses_shared(self) -> bool:
+        """Whether clients of the user are meant to choose shared workflows: they see them, or have nothing else.
+
+        All can be chosen by name at any time. But the usual folder belongs to other users, whose endpoints these
+        workflows name, where the file neither lists nor names it.
+        """
+        if is_switched_on(self._settings.get("allowSharedWorkflows")) or not self._has_workflows():
+            return True
+        if self._name(SHARED_FOLDER) not in ("", USER[SHARED_FOLDER].default):
+            return True
+        always = self._name("routingConfig") or is_switched_on(self._settings.get("customWorkflowOverride"))
+        return not always and self._lookups.user_workflow(DEFAULT_WORKFLOW) is not None
+
+    # -- folders -----------------------------------------------------------------------------------------------------
+    def _folders(self) -> Iterator[Finding]:
+        yield from self._folder("endpointConfigsSubDirectory", "error", "Endpoints")
+        types = folders_in("Presets")
+        yield from self._folder("presetConfigsSubDirectoryOverride", "note",
+                                *(f"Presets/{preset_type}" for preset_type in types))
+        yield from self._folder("workflowConfigsSubDirectoryOverride", "error", "Workflows/_overrides", "Workflows")
+        shared: Severity = "warning" if is_switched_on(self._settings.get("allowSharedWorkflows")) else "note"
+        if self._name(SHARED_FOLDER) != USER[SHARED_FOLDER].default:
+            yield from self._folder(SHARED_FOLDER, shared, "Workflows")
+        yield from self._folder("structuredOutputConfigsSubDirectory", "note", "StructuredOutputs")
+
+    def _folder(self, key: str, severity: Severity, *parents: str) -> Iterator[Finding]:
+        """A folder must exist in one of ``parents``. One that is only looked at first is mentioned if misspelt."""
+        name = self._name(key)
+        try:
+            parts = split_name(name) if name else ()
+        except ConfigValueError as error:
+            yield self._at("error", key, str(error))
+            return
+        if not parts or any(folder_exists(*parent.split("/"), *parts) for parent in parents):
+            return
+        known = {folder for parent in parents for folder in folders_in(*parent.split("/"), *parts[:-1])}
+        near = nearest(parts[-1], known, FOLDER_CUTOFF)
+        if severity == "note" and not near:
+            return
+        near = "/".join((*parts[:-1], near)) if near else ""
+        yield self._at("warning" if severity == "note" else severity, key,
+                       f"there is no folder {quoted(name)} in {_listed(parents)}", suggestion=near)
+
+    def _has_workflows(self) -> bool:
+        """Whether the user has a folder of workflows. If not, the folder is what is wrong, and not each name."""
+        try:
+            return any(folder_exists("Workflows", *split_name(folder)) for folder in user_workflow_folders())
+        except ConfigurationError:  # reported with the key
+            return False
+
+    def _no_workflows(self) -> Iterator[Finding]:
+        """One finding about all names of workflows that cannot be found without their folder."""
+        wanted = any(self._name(key) for key in ("routingConfig", "backgroundTaskWorkflow")) or is_switched_on(
+            self._settings.get("customWorkflowOverride"))
+        if not self._name("workflowConfigsSubDirectoryOverride") and (wanted or not self._shares()):
+            name = current_snapshot().name
+            yield self._at("error", "", f"there is no folder {quoted(name)} in Workflows, and "
+                           "'workflowConfigsSubDirectoryOverride' names no other; this user has no workflows", "",
+                           nearest(name, folders_in("Workflows"), FOLDER_CUTOFF))
+
+    # -- workflows ---------------------------------------------------------------------------------------------------
+    def _workflows(self) -> Iterator[Finding]:
+        custom = is_switched_on(self._settings.get("customWorkflowOverride"))
+        routing = self._name("routingConfig")
+        if custom and not self._name("customWorkflow"):
+            yield self._at("error", "customWorkflowOverride", "'customWorkflowOverride' is true, but 'customWorkflow' "
+                           "names no workflow", "the name of a workflow")
+        if not self._has_workflows():
+            return
+        yield from self._workflow("customWorkflow", in_use=custom)
+        yield from self._workflow("backgroundTaskWorkflow", in_use=True)
+        if routing and not custom:
+            yield from self._workflow("categorizationWorkflow", in_use=True)
+            yield from self._default_categorization()
+        if routing:
+            yield from self._routing(routing, in_use=not custom)
+        elif not custom:
+            yield from self._workflow("categorizationWorkflow", in_use=False)
+
+    def _workflow(self, key: str, in_use: bool) -> Iterator[Finding]:
+        if self._name(key):
+            yield from self._problem(key, self._lookups.user_workflow(self._name(key)), in_use)
+
+    def _default_categorization(self) -> Iterator[Finding]:
+        if not self._name("categorizationWorkflow"):
+            yield self._at("warning", "categorizationWorkflow", f"'categorizationWorkflow' is not set, so that "
+                           f"{DEFAULT_WORKFLOW} chooses the category", "the name of a workflow")
+
+    def _routing(self, name: str, in_use: bool) -> Iterator[Finding]:
+        found = self._lookups.routing(name)
+        if isinstance(found, Problem):
+            yield from self._problem("routingConfig", found, in_use)
+            return
+        display = next((file for file, kind in self._lookups.named.items() if kind == "routing"), "")
+        for category, entry in found.items() if in_use else ():
+            problem = self._lookups.user_workflow(entry["workflow"])
+            if problem is not None:
+                yield Finding("error", display, child(child("", category), "workflow"), None, problem.message, "",
+                              problem.suggestion, about=problem.file)
+
+    def _default(self) -> Iterator[Finding]:
+        """Without routing a request needs ``_DefaultWorkflow``, unless it chooses a shared workflow."""
+        problem = self._lookups.user_workflow(DEFAULT_WORKFLOW)
+        if problem is not None and not problem.file and not self._shares():
+            yield self._at("error", "", f"the file names no routing and no workflow that always runs, and "
+                           f"{problem.message}", f"a workflow {DEFAULT_WORKFLOW}, 'routingConfig', or "
+                           "'customWorkflow' with 'customWorkflowOverride'")
+
+    def _misspelt(self) -> str:
+        """The misspelt key because of which the user has no workflow to run; empty if there is none."""
+        if any(self._name(key) for key in ("routingConfig", "customWorkflow")) or self._shares() or (
+                self._lookups.user_workflow(DEFAULT_WORKFLOW) is None):
+            return ""
+        return next((name for name in self._settings if any(is_meant(name, key, self._settings)
+                                                            for key in STARTING_KEYS)), "")
+
+    def _shares(self) -> bool:
+        try:
+            return bool(config_utils.list_shared_workflows())
+        except ConfigurationError:  # reported with the folder
+            return True
+
+    # -- other names -------------------------------------------------------------------------------------------------
+    def _template(self) -> Iterator[Finding]:
+        name = self._name("chatPromptTemplateName")
+        if name and name != CHAT_ONLY_TEMPLATE:
+            yield from self._problem("chatPromptTemplateName", self._lookups.prompt_template(name), in_use=True)
+
+    def _name(self, key: str) -> str:
+        value = self._settings.get(key)
+        return value.strip() if isinstance(value, str) else ""
+
+    def _problem(self, key: str, problem: Problem | None, in_use: bool) -> Iterator[Finding]:
+        if problem is not None:
+            finding = self._at("error" if in_use else "note", key, problem.message + ("" if in_use else NOT_NOW),
+                               suggestion=problem.suggestion)
+            yield replace(finding, about=problem.file)
+
+    def _at(self, severity: Severity, key: str, message: str, expected: str = "", suggestion: str = "") -> Finding:
+        path = child("", key) if key and key in self._settings else ""
+        return Finding(severity, self.file.display, path, None, message, expected, suggestion)
+
+
+def allowed_folders(settings: Mapping[str, Any], display: str) -> Iterator[Finding]:
+    """Entries of ``allowedFileDirectories`` that are no folders at present."""
+    value = settings.get("allowedFileDirectories")
+    root = config_utils.get_root_public_directory()
+    for index, entry in enumerate(value if isinstance(value, (list, tuple)) else ()):
+        path = child("allowedFileDirectories", index)
+        if isinstance(entry, str) and not entry.strip():
+            yield Finding("error", display, path, None, "an entry of 'allowedFileDirectories' is blank, so that no "
+                          "file can be used", "the path of a directory")
+        elif isinstance(entry, str) and not os.path.isdir(os.path.join(root, os.path.expanduser(entry.strip()))):
+            yield Finding("note", display, path, None, f"there is no directory {quoted(entry)} yet")
+
+
+def check_current_user(content: Mapping[str, Any], display: str, users: Collection[str]) -> Iterator[Finding]:
+    """Whether there is the user that the file of the current user names. ``users``: all that there are."""
+    name = content.get("currentUser")
+    if not isinstance(name, str) or not name.strip():  # reported with the keys
+        return
+    try:
+        if find_user_file(name) is None:
+            yield Finding("error", display, "currentUser", None, f"user {quoted(name)} does not exist", "",
+                          nearest(name, users, FOLDER_CUTOFF))
+    except ConfigurationError as error:
+        yield Finding("error", display, "currentUser", None, str(error))
+
+
+def _listed(parents: Collection[str]) -> str:
+    return " or ".join(parents) if len(parents) < 3 else "any folder of Presets"

@@ -1,0 +1,261 @@
+"""The check of a whole workflow file against the declared node types and the files that it names."""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from Middleware.cli.check.curl_node_checks import check_curl_node
+from Middleware.cli.check.findings import Finding, Severity, child, quoted, shortened
+from Middleware.cli.check.folders import path_of
+from Middleware.cli.check.key_checks import check_keys
+from Middleware.cli.check.lines import LineFinder
+from Middleware.cli.check.lookups import Lookups
+from Middleware.cli.check.memory_checks import check_memory
+from Middleware.cli.check.memory_node_checks import check_memory_node
+from Middleware.cli.check.names import Names, nearest
+from Middleware.cli.check.node_view import COMMON, NodeView, texts_in
+from Middleware.cli.check.target_checks import check_targets, child_names
+from Middleware.cli.check.text_checks import (
+    TextProblem,
+    TextRules,
+    check_early_text,
+    check_handed_down_text,
+    check_jinja,
+    check_names,
+    check_plain_value,
+    check_text,
+)
+from Middleware.common.constants import VALID_NODE_TYPES
+from Middleware.utilities.config.workflows import LoadedWorkflow
+from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
+from Middleware.utilities.templates.substitution import has_braces
+from Middleware.utilities.text_utils import as_flag
+from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
+from Middleware.workflows.numeric_fields import FLOAT_FIELDS, NUMERIC_FIELDS
+
+HANDED_DOWN = frozenset({"firstNodeSystemPromptOverride", "systemPromptOverride", "firstNodePromptOverride",
+                         "promptOverride", "routeOverrides"})
+"""Keys whose texts a child fills in again."""
+
+NAMES_OF_NODES = frozenset({"type", "title", "agentName", "dependsOn"})
+NOISE = frozenset({"displayOnlyComment", "multiModelList", *NUMERIC_FIELDS, *FLOAT_FIELDS})
+"""Keys that may stand in any node without being meant."""
+
+Registry = Mapping[str, Any]
+"""Node type -> its handler, whose ``KEYS`` declare the type's keys."""
+
+
+def check_workflow(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups) -> list[Finding]:
+    """Everything to look at in a workflow, in the order of its nodes, and then in the settings that these need.
+
+    Changes nothing, and takes any JSON.
+
+    Reads the configuration through ``lookups`` only, which must see the settings of the user who runs the workflow.
+    """
+    check = _Check(loaded, registry, lookups)
+    needs = check.memory() if lookups.has_user else ()
+    return _located([*check.file(), *check.nodes(), *needs], loaded, lookups)
+
+
+def views_of(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups) -> list[NodeView]:
+    """The nodes of a workflow with what is declared about their types."""
+    return _Check(loaded, registry, lookups).views()
+
+
+@dataclass
+class _Check:
+    loaded: LoadedWorkflow
+    registry: Registry
+    lookups: Lookups
+
+    def __post_init__(self) -> None:
+        self._declared: dict[str, Mapping[str, NodeKey]] = {}
+        self._user_wide = frozenset(map(str, self.lookups.user_variables()))
+        self._partly = self.lookups.fills_partially()
+        self._elsewhere = NOISE.union(*(self._keys(node_type) for node_type in self.registry))
+
+    # -- the file ----------------------------------------------------------------------------------------------------
+    def file(self) -> Iterator[Finding]:
+        if not self.loaded.nodes:
+            yield self._no_nodes()
+        yield from self._responders()
+        yield from self._variables()
+
+    def _no_nodes(self) -> Finding:
+        meant = nearest("nodes", self.loaded.variables)
+        if not meant:
+            return self._at("warning", "nodes", "the workflow has no nodes, and so no answer")
+        return self._at("error", child("", meant), f"the key {quoted(meant)} is a variable and nothing else; the "
+                        "workflow has no nodes, and so no answer", "nodes")
+
+    def _responders(self) -> Iterator[Finding]:
+        marked = [index for index, node in enumerate(self.loaded.nodes) if _is_marked(node)]
+        if len(marked) > 1:
+            others = ", ".join(str(index + 1) for index in marked[1:])
+            yield self._at("warning", f"nodes[{marked[1]}]", "several nodes are marked to answer; node "
+                           f"{marked[0] + 1} does, and the mark on {others} has no effect")
+
+    def _variables(self) -> Iterator[Finding]:
+        """Placeholders inside the file's own variables, where a text of a node names these."""
+        names = self._names(len(self.loaded.nodes))
+        for name, value in self.loaded.variables.items():
+            if not isinstance(value, str) or "{" not in value or not self._is_used(name):
+                continue
+            rules = TextRules(names, partly=True, show=name.lower() not in SECRET_KEYS)
+            for problem in check_names(value, rules):
+                yield self._at(problem.severity, child("", name), f"the variable '{shortened(name)}': "
+                               f"{problem.message}", suggestion=problem.suggestion)
+
+    def _is_used(self, name: str) -> bool:
+        pattern = re.compile(r"\{" + re.escape(name) + r"[}\[.!:]")
+        return any(pattern.search(text) for node in self.loaded.nodes for _, text, _ in texts_in(node, "", SECRET_KEYS))
+
+    def _at(self, severity: Severity, path: str, message: str, suggestion: str = "") -> Finding:
+        return Finding(severity, self.loaded.display, path, None, message, "", suggestion)
+
+    # -- its nodes ---------------------------------------------------------------------------------------------------
+    def nodes(self) -> Iterator[Finding]:
+        for view in self.views():
+            yield from self._type(view)
+            yield from check_keys(view, self._elsewhere)
+            yield from self._texts(view)
+            yield from check_targets(view, self.lookups)
+            yield from check_memory_node(view, self.lookups)
+            yield from check_curl_node(view, self.lookups)
+            yield from _awaited(view, self.loaded.nodes)
+            yield from self._tools(view)
+
+    def memory(self) -> Iterator[Finding]:
+        """Findings about other files, which memory nodes need."""
+        return check_memory(self.loaded, self.views(), self.lookups)
+
+    def views(self) -> list[NodeView]:
+        return [self._view(index, node) for index, node in enumerate(self.loaded.nodes)]
+
+    def _tools(self, view: NodeView) -> Iterator[Finding]:
+        if "allowTools" not in view.keys or not as_flag(view.node.get("allowTools")):
+            return
+        nodes = self.loaded.nodes
+        if view.index != next((index for index, node in enumerate(nodes) if _is_marked(node)), len(nodes) - 1):
+            yield view.finding("warning", "allowTools", "the node gives its model the client's tools, but does not "
+                               "answer the client; no tool call of it is carried out")
+
+    def _view(self, index: int, node: Mapping[str, Any]) -> NodeView:
+        written = node.get("type", "Standard")
+        known = isinstance(written, str) and self._exists(written)
+        runs_as = written if known else "Standard"
+        keys = self._keys(runs_as if known else self._nearest_type(written) or "Standard")
+        return NodeView(self.loaded, index, node, runs_as, keys, len(keys) > len(COMMON), not known)
+
+    def _nearest_type(self, written: Any) -> str:
+        return nearest(written, [*self.registry, *VALID_NODE_TYPES], 0.6) if isinstance(written, str) else ""
+
+    def _exists(self, node_type: str) -> bool:
+        return node_type in self.registry or node_type in VALID_NODE_TYPES
+
+    def _keys(self, node_type: str) -> Mapping[str, NodeKey]:
+        keys = self._declared.get(node_type)
+        if keys is None:
+            declared = getattr(self.registry.get(node_type), "KEYS", {}).get(node_type, ())
+            keys = self._declared[node_type] = {**COMMON, **{key.name: key for key in declared}}
+        return keys
+
+    def _type(self, view: NodeView) -> Iterator[Finding]:
+        written = view.node.get("type", "Standard")
+        if not isinstance(written, str):
+            yield view.finding("warning", "type", f"the type must be a text, not {quoted(written)}; the node runs as "
+                                                  "Standard")
+        elif not self._exists(written):
+            fails = not view.node.get("endpointName")
+            yield view.finding("error" if fails else "warning", "type", f"the type {quoted(written)} is unknown; the "
+                               f"node runs as Standard{', and fails without an endpoint' if fails else ''}",
+                               suggestion=self._nearest_type(written))
+        elif written not in self.registry:
+            yield view.finding("error", "type", f"the type '{written}' is not part of this version; the workflow "
+                                                "fails at this node")
+
+    # -- texts -------------------------------------------------------------------------------------------------------
+    def _names(self, index: int) -> Names:
+        return Names(self.lookups.built_in, self.loaded.variables, self._user_wide, index + 1, len(self.loaded.nodes))
+
+    def _texts(self, view: NodeView) -> Iterator[Finding]:
+        names = self._names(view.index)
+        jinja = as_flag(view.node.get("jinja2"))
+        for key, value in view.values():
+            if key.name in NAMES_OF_NODES or key.kind == "bool" or not isinstance(value, (str, list, dict)):
+                continue
+            secret_key = key.name.lower() in SECRET_KEYS
+            for path, text, secret in texts_in(value, child(view.path, key.name), SECRET_KEYS):
+                if not has_braces(text):
+                    continue
+                rules = TextRules(names, self._partly, show=not (secret or secret_key),
+                                  children=self._variables_of_children(view) if key.name in HANDED_DOWN else None)
+                for problem in _check_by_declaration(key, text, jinja, rules):
+                    yield view.finding(problem.severity, key.name, problem.message, expected=problem.expected,
+                                       suggestion=problem.suggestion, path=path)
+
+
+    def _variables_of_children(self, view: NodeView) -> frozenset[str] | None:
+        """The variables of all workflows that the node may run; None if one of them is not known."""
+        folder = view.node.get("workflowUserFolderOverride")
+        known: set[str] = set()
+        for _, name in child_names(view):
+            unsure = "{" in name or bool(folder) and (not isinstance(folder, str) or "{" in folder)
+            found = None if unsure else self.lookups.workflow_variables(name, folder or None, self.loaded)
+            if found is None:
+                return None
+            known |= found
+        return frozenset(known)
+
+
+def _check_by_declaration(key: NodeKey, text: str, jinja: bool, rules: TextRules) -> Iterator[TextProblem]:
+    if key.variables == "early":
+        return check_early_text(text, rules)
+    if key.variables != "full":
+        return check_plain_value(text, rules) if key.kind in ("str", "object", "list", "any") else iter(())
+    if jinja:
+        return check_jinja(text, rules)
+    return check_handed_down_text(text, rules) if key.name in HANDED_DOWN else check_text(text, rules)
+
+
+def _awaited(view: NodeView, nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Entries of ``dependsOn`` that cannot be waited for."""
+    wanted = view.node.get("dependsOn")
+    for position, entry in enumerate(wanted if isinstance(wanted, (list, tuple)) else ()):
+        found, near = _nodes_meant(entry, nodes)
+        if any(index < view.index for index in found):
+            continue
+        message = (f"dependsOn names no node with {quoted(entry)}" if not found else
+                   f"dependsOn names node {found[0] + 1}, which is not an earlier one; nothing is waited for")
+        yield view.finding("warning", "", message, suggestion=near, path=child(child(view.path, "dependsOn"), position))
+
+
+def _nodes_meant(entry: Any, nodes: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
+    """The indexes of the nodes that an entry of ``dependsOn`` names; if there is none, the nearest title."""
+    if isinstance(entry, int) and not isinstance(entry, bool):
+        return ([entry - 1] if 1 <= entry <= len(nodes) else []), ""
+    if not isinstance(entry, str):
+        return [], ""
+    found = [index for index, node in enumerate(nodes) if entry in (node.get("title"), node.get("agentName"))]
+    titles = [title for node in nodes for title in (node.get("title"), node.get("agentName")) if isinstance(title, str)]
+    return found, "" if found else nearest(entry, titles)
+
+
+def _is_marked(node: Mapping[str, Any]) -> bool:
+    return as_flag(node["is_responder"] if "is_responder" in node else node.get("returnToUser", False))
+
+
+def _located(findings: Sequence[Finding], loaded: LoadedWorkflow, lookups: Lookups) -> list[Finding]:
+    """The findings with their places; each file with findings is read for them."""
+    paths = {file: loaded.path if file == loaded.display else path_of(file) for file in {one.file for one in findings}}
+    lines = {file: LineFinder(lookups.source(path)) for file, path in paths.items()}
+    return [located(finding, lines[finding.file]) for finding in findings]
+
+
+def located(finding: Finding, lines: LineFinder) -> Finding:
+    """The finding with its place in the file that ``lines`` are of."""
+    path, spot = finding.json_path, lines.spot(finding.json_path)
+    return replace(finding, line=spot.line if spot else None, column=spot.column if spot else None,
+                   json_path=path.removeprefix("nodes") if lines.is_list else path)
