@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import Any
 
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
           "November", "December")
@@ -42,7 +41,7 @@ def current_timestamp() -> str:
     return format_datetime_to_ts(datetime.now())
 
 
-def parse_timestamp_string(text: Any) -> datetime | None:
+def parse_timestamp_string(text: object) -> datetime | None:
     """Read a stored message time; None if it is not one. The weekday need not match the date."""
     match = _TIMESTAMP.fullmatch(text.strip("() ")) if isinstance(text, str) else None
     if match is None or match.group(1).capitalize() not in WEEKDAYS:

@@ -19,7 +19,7 @@ class FrozenDict(dict):
     __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
     clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)
 
 
@@ -30,11 +30,11 @@ class FrozenList(list):
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse  # type: ignore[assignment]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return list, (list(self),)
 
 
-def freeze(value: Any) -> Any:
+def freeze(value: object) -> object:
     """A read-only version of parsed JSON."""
     if isinstance(value, dict):
         return FrozenDict((key, freeze(item)) for key, item in value.items())
@@ -43,7 +43,7 @@ def freeze(value: Any) -> Any:
     return value
 
 
-def private_copy(value: Any) -> Any:
+def private_copy(value: object) -> Any:
     """A changeable deep copy of JSON data."""
     if isinstance(value, dict):
         return {key: private_copy(item) for key, item in value.items()}

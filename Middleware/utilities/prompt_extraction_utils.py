@@ -163,7 +163,7 @@ def tool_call_summary(calls: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(f"[Tool Call: {_function(call).get('name')}] {_arguments_summary(call)}" for call in calls)
 
 
-def tool_calls_of(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def tool_calls_of(message: Mapping[str, Any]) -> list[Mapping[str, object]]:
     """The tool calls of a message; clients send other things, too."""
     calls = message.get("tool_calls")
     return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, (list, tuple)) else []
@@ -173,14 +173,14 @@ def _label(call: Mapping[str, Any]) -> str:
     return f"{_function(call).get('name')} {_arguments_summary(call)}".rstrip()
 
 
-def _function(call: Mapping[str, Any]) -> Mapping[str, Any]:
+def _function(call: Mapping[str, Any]) -> Mapping[str, object]:
     function = call.get("function")
     return function if isinstance(function, Mapping) else {}
 
 
 def _arguments_summary(call: Mapping[str, Any]) -> str:
     raw = _function(call).get("arguments")
-    arguments: Any = raw
+    arguments: object = raw
     if isinstance(raw, str):
         try:
             arguments = json.loads(raw)
@@ -215,8 +215,8 @@ class ContextClamp:
         return scaled if self.budget is None else min(scaled, self.budget)
 
 
-def context_clamp(node: Mapping[str, Any], endpoint: Mapping[str, Any], user_flag: Any,
-                  response_tokens: Any) -> ContextClamp:
+def context_clamp(node: Mapping[str, object], endpoint: Mapping[str, object], user_flag: object,
+                  response_tokens: object) -> ContextClamp:
     """Resolve ``clampPromptToContextWindow`` (node, endpoint, then ``user_flag``; the first that is not null)."""
     flags = (flag for flag in (node.get(*_CLAMP), endpoint.get(*_CLAMP), user_flag) if flag is not None)
     window = _number(endpoint.get(*_WINDOW))
@@ -227,6 +227,6 @@ def context_clamp(node: Mapping[str, Any], endpoint: Mapping[str, Any], user_fla
     return ContextClamp(int((window - response) * multiplier) - RESERVED_TOKENS, multiplier)
 
 
-def _number(value: Any) -> float:
+def _number(value: object) -> float:
     """A JSON number; 0 for anything else."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0

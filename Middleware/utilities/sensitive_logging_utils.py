@@ -5,7 +5,6 @@ import logging
 import re
 import traceback
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from Middleware.models.request_context import RequestContext, current_request, set_current_request
@@ -83,7 +82,7 @@ def _raised_at(error: BaseException) -> str:
     return f"{type(error).__name__}, raised at\n{''.join(traceback.format_tb(error.__traceback__)).rstrip()}"
 
 
-def truncate_for_log(value: Any) -> Any:
+def truncate_for_log(value: object) -> object:
     """A copy of a request body in which image data over 200 characters and other text over 1000 is shortened."""
     if isinstance(value, dict):
         return {key: truncate_for_log(item) for key, item in value.items()}
@@ -102,7 +101,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[:100]}{TRUNCATED}{text[-100:]}"
 
 
-def mask_secrets(value: Any) -> Any:
+def mask_secrets(value: object) -> object:
     """A copy of config data in which the values of secret-like keys, at any depth, are masked."""
     if isinstance(value, dict):
         return {key: MASK if str(key).lower() in SECRET_KEYS else mask_secrets(item) for key, item in value.items()}

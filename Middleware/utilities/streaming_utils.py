@@ -27,7 +27,7 @@ _WORDS_AND_GAPS = re.compile(r"\s+|\S+")
 class StreamingThinkRemover:
     """Removes the reasoning block from a stream of texts, as the endpoint's keys say; nothing else is touched."""
 
-    def __init__(self, endpoint_config: Mapping[str, Any] | None) -> None:
+    def __init__(self, endpoint_config: Mapping[str, object] | None) -> None:
         rule = ThinkRule.build(endpoint_config or {})
         self._filter = ThinkFilter(rule) if rule else None
 
@@ -40,14 +40,14 @@ class StreamingThinkRemover:
         return self._filter.finish() if self._filter else ""
 
 
-def remove_thinking_from_text(text: str, endpoint_config: Mapping[str, Any] | None) -> str:
+def remove_thinking_from_text(text: str, endpoint_config: Mapping[str, object] | None) -> str:
     """The text without its reasoning block, as the endpoint's keys say."""
     remover = StreamingThinkRemover(endpoint_config)
     return remover.process_delta(text) + remover.finalize()
 
 
-def post_process_llm_output(text: str, endpoint_config: Mapping[str, Any] | None,
-                            node_config: Mapping[str, Any] | None, generation_prompt: str | None = None) -> str:
+def post_process_llm_output(text: str, endpoint_config: Mapping[str, object] | None,
+                            node_config: Mapping[str, object] | None, generation_prompt: str | None = None) -> str:
     """Clean the whole answer of an LLM that was called through an endpoint (which an empty config counts as, too)."""
     rules = CleaningRules.build(endpoint_config, node_config, generation_prompt, strip_assistant_prefix_enabled(),
                                 has_endpoint=True)
@@ -64,12 +64,12 @@ def strip_assistant_prefix_enabled() -> bool:
         return False
 
 
-def lowercase_tool_call_names(tool_calls: Sequence[Any]) -> list[Any]:
+def lowercase_tool_call_names(tool_calls: Sequence[Any]) -> list[object]:
     """Copies of OpenAI tool calls or fragments of them with lower-case function names."""
     return [_with_lowercase_name(call) for call in tool_calls]
 
 
-def _with_lowercase_name(call: Any) -> Any:
+def _with_lowercase_name(call: Any) -> object:
     function = call.get("function") if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
@@ -77,7 +77,7 @@ def _with_lowercase_name(call: Any) -> Any:
     return {**call, "function": {**function, "name": name.lower()}}  # type: ignore[dict-item]
 
 
-def stream_static_content(text: Any, cancel_scope: CancelScope | None = None) -> Iterator[dict[str, Any]]:
+def stream_static_content(text: object, cancel_scope: CancelScope | None = None) -> Iterator[dict[str, object]]:
     """Stream a fixed text word by word at a human pace: 20 ms per word, the rest at once after 5 s.
 
     Cancelling ``cancel_scope`` (default: the current request's) ends the text where it is. The last chunk is an empty
@@ -101,18 +101,18 @@ def stream_static_content(text: Any, cancel_scope: CancelScope | None = None) ->
     yield {"token": "", "finish_reason": "stop"}
 
 
-def stream_text(text: Any) -> Iterator[dict[str, Any]]:
+def stream_text(text: object) -> Iterator[dict[str, object]]:
     """Stream a text in words and gaps without any pace, ending with an empty token with finish reason ``stop``."""
     for match in _WORDS_AND_GAPS.finditer(_as_text(text)):
         yield _chunk(match.group(), more=True)
     yield {"token": "", "finish_reason": "stop"}
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-def _chunk(token: str, more: bool) -> dict[str, Any]:
+def _chunk(token: str, more: bool) -> dict[str, object]:
     return {"token": token, "finish_reason": None, "more": True} if more else {"token": token, "finish_reason": None}
 
 

@@ -5,7 +5,6 @@ import io
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 _FENCED = re.compile(r"```(?:json|JSON)?(.*)```", re.DOTALL)
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,4000}")
@@ -59,7 +58,7 @@ def whole_number(text: str) -> int | None:
     return int(text) if _WHOLE_NUMBER.fullmatch(text) else None
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     if value is None:
         return ""
     return json.dumps(value) if isinstance(value, (dict, list)) else str(value)

@@ -57,7 +57,7 @@ def _beginning_at_the_end(text: str, wanted: str) -> str:
     return next((wanted[:size] for size in range(len(wanted) - 1, 0, -1) if text.endswith(wanted[:size])), "")
 
 
-def restore_braces_in_data(value: Any) -> Any:
+def restore_braces_in_data(value: object) -> object:
     """A deep copy of JSON-like data with all its strings (keys included) restored; other objects are passed on."""
     if isinstance(value, str):
         return restore_braces(value)
@@ -78,14 +78,14 @@ def return_brackets_in_string(text: str) -> str:
     return restore_braces(text)
 
 
-def replace_brackets_in_list(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def replace_brackets_in_list(messages: list[dict[str, Any]]) -> list[dict[str, object]]:
     """Escape the text content of every message in place; returns the same list."""
     for message in messages:
         _change_content(message, escape_braces)
     return messages
 
 
-def return_brackets(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def return_brackets(messages: list[dict[str, Any]]) -> list[dict[str, object]]:
     """Restore the text content of every message in place; returns the same list."""
     for message in messages:
         _change_content(message, restore_braces)
@@ -200,7 +200,7 @@ def _without_labels(text: str) -> str:
 
 # --- flags ---
 
-def estimation_level_multiplier(level: Any) -> float:
+def estimation_level_multiplier(level: object) -> float:
     """Factor for a ``wilmerContextEstimationLevel``: how far the estimate may be trusted to be too high."""
     if level is None:
         return 1.0
@@ -212,17 +212,17 @@ def estimation_level_multiplier(level: Any) -> float:
     return multiplier
 
 
-def as_flag(value: Any) -> bool:
+def as_flag(value: object) -> bool:
     """The truth of a config value. The texts ``true`` and ``false`` are booleans, other texts true if not empty."""
     return bool(value) and not (isinstance(value, str) and value.strip().lower() == "false")
 
 
-def is_switched_on(value: Any) -> bool:
+def is_switched_on(value: object) -> bool:
     """The strict reading: of all texts only ``true``, ``1``, ``yes`` and ``on`` (any case) are true."""
     return value.strip().lower() in _TRUE_WORDS if isinstance(value, str) else bool(value)
 
 
-def _change_content(message: MutableMapping[str, Any], change: Any) -> None:
+def _change_content(message: MutableMapping[str, object], change: Any) -> None:
     content = message.get("content")
     if isinstance(content, str):
         message["content"] = change(content)

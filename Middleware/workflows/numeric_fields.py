@@ -9,7 +9,7 @@ logger = logging.getLogger(__name__)
 
 KEEP = object()  # no default: a text that is no number stays
 
-NUMERIC_FIELDS: dict[str, Any] = {
+NUMERIC_FIELDS: dict[str, object] = {
     "maxResponseSizeInTokens": 400, "maxContextTokenSize": 4096, "minMessagesInVariable": 5,
     "maxEstimatedTokensInVariable": 2048, "nMessagesToIncludeInVariable": 5,
     "estimatedTokensToIncludeInVariable": 2048, "lastMessagesToSendInsteadOfPrompt": 5,
@@ -23,7 +23,7 @@ NUMERIC_FIELDS: dict[str, Any] = {
 FLOAT_FIELDS: dict[str, float] = {"percentile": 0.5}
 
 
-def coerce_numeric_fields(config: dict[str, Any], substitute: Callable[[str], str], node_name: str) -> None:
+def coerce_numeric_fields(config: dict[str, object], substitute: Callable[[str], str], node_name: str) -> None:
     """Turn the numeric keys present in ``config`` into numbers, in place.
 
     A text is substituted with early variables if it holds a placeholder; one that is no number becomes the default,
@@ -35,8 +35,8 @@ def coerce_numeric_fields(config: dict[str, Any], substitute: Callable[[str], st
         config[key] = _coerce(config[key], key, FLOAT_FIELDS[key], float, substitute, node_name)
 
 
-def _coerce(value: Any, key: str, default: Any, convert: Callable[[Any], Any], substitute: Callable[[str], str],
-            node_name: str) -> Any:
+def _coerce(value: object, key: str, default: object, convert: Callable[[Any], Any], substitute: Callable[[str], str],
+            node_name: str) -> object:
     if value is None or isinstance(value, int):
         return value
     if isinstance(value, (str, float)):

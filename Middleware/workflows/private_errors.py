@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.exceptions import ConfigurationError
 
 _NEVER_TOLD = frozenset({"systemPrompt", "prompt", "args", "kwargs", "arguments", "scoped_variables"})
 
 
-def mark_if_private(error: Exception, node: Mapping[str, Any]) -> None:
+def mark_if_private(error: Exception, node: Mapping[str, object]) -> None:
     """Keep a configuration error out of the log of redacted requests if a name in the node comes from variables.
 
     Such an error says which file does not exist, or which value cannot be used, and that may be what a model wrote.
@@ -19,7 +18,7 @@ def mark_if_private(error: Exception, node: Mapping[str, Any]) -> None:
         error.private = True
 
 
-def _has_variable(value: Any) -> bool:
+def _has_variable(value: object) -> bool:
     """Whether a text in a configured value may hold a placeholder."""
     if isinstance(value, Mapping):
         return any(map(_has_variable, (*value, *value.values())))

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.utilities.answers.text_cleaner import fold_case, is_true, think_tags
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -13,7 +12,8 @@ THOUGHT_TAG = re.compile(r"(?:<|\[(?=/?THINK]))(/?)((?i:think|thinking|thoughts?
 """The tags in which models think, whatever an endpoint file says. Groups: the slash of a closing tag, the name."""
 
 
-def is_cut_off_thought(text: str, endpoint: Mapping[str, Any] | None = None, finish_reason: str | None = None) -> bool:
+def is_cut_off_thought(text: str, endpoint: Mapping[str, object] | None = None,
+                       finish_reason: str | None = None) -> bool:
     """Whether a cleaned answer is a thought from its first word on that never ends.
 
     ``endpoint`` is the file of the endpoint that answered, if it is known: its own tags count, too. Where it says that
@@ -31,7 +31,7 @@ def _opens_and_never_closes(text: str) -> bool:
     return not any(tag[1] and tag[2].lower() == name for tag in THOUGHT_TAG.finditer(text, opening.end()))
 
 
-def _never_closes(text: str, endpoint: Mapping[str, Any], finish_reason: str | None) -> bool:
+def _never_closes(text: str, endpoint: Mapping[str, object], finish_reason: str | None) -> bool:
     start, end = (fold_case(tag.strip()) for tag in think_tags(endpoint))
     folded = fold_case(text)
     if not end or end in folded:

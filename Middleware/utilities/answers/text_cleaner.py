@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import restore_braces
@@ -25,14 +25,14 @@ _REMOVES_THINKING, _REMOVES_TEXTS, _TRIMS = map(ENDPOINT.lookup, (
     "removeThinking", "removeCustomTextFromResponseStartEndpointWide", "trimBeginningAndEndLineBreaks"))
 
 
-def is_true(value: Any) -> bool:
+def is_true(value: object) -> bool:
     """A boolean of a config file; the strings "true" and "false" count as booleans."""
     if isinstance(value, str):
         return value.strip().lower() == "true"
     return bool(value)
 
 
-def find_generation_prompt(last_message: Any) -> str:
+def find_generation_prompt(last_message: object) -> str:
     """The open speaker line (``Name:``) that the last input message consists of, or "" if it is something else.
 
     Its braces are real ones: it becomes a part of the answer.
@@ -42,7 +42,7 @@ def find_generation_prompt(last_message: Any) -> str:
     return text if fits else ""
 
 
-def think_tags(endpoint_config: Mapping[str, Any]) -> tuple[str, str]:
+def think_tags(endpoint_config: Mapping[str, object]) -> tuple[str, str]:
     """The opening and the closing tag that an endpoint file names, in whatever way; "" for one that is missing."""
     start, end, legacy = (_text(ENDPOINT.value(endpoint_config, key))
                           for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
@@ -65,7 +65,7 @@ class ThinkRule:
     closing_only: bool = False
 
     @classmethod
-    def build(cls, endpoint_config: Mapping[str, Any]) -> ThinkRule | None:
+    def build(cls, endpoint_config: Mapping[str, object]) -> ThinkRule | None:
         """The rule of an endpoint file, or None if it removes no thinking (or lacks a tag, which is warned about)."""
         if not is_true(endpoint_config.get(*_REMOVES_THINKING)):
             return None
@@ -96,7 +96,7 @@ class CleaningRules:
     trim: bool = False
 
     @classmethod
-    def build(cls, endpoint_config: Mapping[str, Any] | None, node_config: Mapping[str, Any] | None,
+    def build(cls, endpoint_config: Mapping[str, object] | None, node_config: Mapping[str, object] | None,
               generation_prompt: str | None = None, strip_assistant_prefix: bool = False, *,
               has_endpoint: bool | None = None) -> CleaningRules:
         """Read the rules from an endpoint file and a node.
@@ -111,11 +111,11 @@ class CleaningRules:
                    generation_prompt=prompt, trim=is_true(endpoint.get(*_TRIMS)))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _grace_period(endpoint_config: Mapping[str, Any]) -> int:
+def _grace_period(endpoint_config: Mapping[str, object]) -> int:
     value = ENDPOINT.value(endpoint_config, "openingTagGracePeriod")
     try:
         return DEFAULT_GRACE_PERIOD if value == "" else int(value)
@@ -124,13 +124,13 @@ def _grace_period(endpoint_config: Mapping[str, Any]) -> int:
         return DEFAULT_GRACE_PERIOD
 
 
-def _entries(value: Any, *, trimmed: bool = False) -> tuple[str, ...]:
+def _entries(value: object, *, trimmed: bool = False) -> tuple[str, ...]:
     listed = [value] if isinstance(value, str) else value if isinstance(value, (list, tuple)) else []
     texts = [entry.strip() if trimmed else entry for entry in listed if isinstance(entry, str)]
     return tuple(text for text in texts if text)
 
 
-def _prefix_steps(endpoint: Mapping[str, Any], node: Mapping[str, Any],
+def _prefix_steps(endpoint: Mapping[str, object], node: Mapping[str, object],
                   strip_assistant_prefix: bool) -> tuple[tuple[str, ...], ...]:
     steps: list[tuple[str, ...]] = []
     if is_true(node.get("removeCustomTextFromResponseStart")):

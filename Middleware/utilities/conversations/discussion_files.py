@@ -65,7 +65,7 @@ def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
         raise UnreadableDataError(f"{error}. The file is left as it is.") from None
 
 
-def write_json(path: str, content: Any, cipher: Cipher = NO_CIPHER, mode: int | None = None) -> None:
+def write_json(path: str, content: object, cipher: Cipher = NO_CIPHER, mode: int | None = None) -> None:
     """Replace the file that ``path`` means, folders included. Raises OSError and DataKeyError, with everything as it
     was.
 
@@ -102,7 +102,7 @@ def _indented(content: Any) -> str:
     return json.dumps(content, indent=4)
 
 
-def _is_plain(content: Any) -> bool:
+def _is_plain(content: object) -> bool:
     return isinstance(content, dict) and bool(content) and all(type(value) is str for value in content.values())
 
 
@@ -160,7 +160,7 @@ def _tell_once(text: str) -> None:
 
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
-def pairs_in(content: Any, display: str) -> list[Pair]:
+def pairs_in(content: object, display: str) -> list[Pair]:
     """The texts and hashes of a list as read. Raises UnreadableDataError for anything else."""
     if not isinstance(content, list):
         raise UnreadableDataError(f"{display}: a list was expected, not {type(content).__name__}. "
@@ -176,7 +176,7 @@ def pairs_as_json(pairs: Iterable[Pair]) -> list[dict[str, str]]:
     return [{"text_block": text, "hash": stored} for text, stored in pairs]
 
 
-def texts_in(content: Any, display: str) -> dict[str, Any]:
+def texts_in(content: object, display: str) -> dict[str, object]:
     """An object as read. Raises UnreadableDataError for anything else."""
     if not isinstance(content, dict):
         raise UnreadableDataError(f"{display}: an object was expected, not {type(content).__name__}. "
@@ -186,8 +186,8 @@ def texts_in(content: Any, display: str) -> dict[str, Any]:
 
 # -- by path -----------------------------------------------------------------------------------------------------------
 
-def ensure_json_file_exists(path: str, initial: list[Any] | None = None, encryption_key: bytes | None = None,
-                            mode: int | None = None) -> list[Any]:
+def ensure_json_file_exists(path: str, initial: list[object] | None = None, encryption_key: bytes | None = None,
+                            mode: int | None = None) -> list[object]:
     """The list in the file, which is created with ``initial`` (empty) if it is missing.
 
     Raises TypeError, with path and type, for another content; UnreadableDataError for none.
@@ -232,38 +232,38 @@ def update_chunks_with_hashes(chunks: Iterable[Pair], path: str, mode: str = "ap
     write_chunks_with_hashes(chunks, path, mode == "overwrite", encryption_key)
 
 
-def _read_object(path: str, encryption_key: bytes | None = None) -> dict[str, Any]:
+def _read_object(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
     content = read_json(path, cipher_for(encryption_key))
     return {} if content is None else texts_in(content, os.path.basename(path))
 
 
-def _write_object(content: Mapping[str, Any], path: str, encryption_key: bytes | None = None) -> None:
+def _write_object(content: Mapping[str, object], path: str, encryption_key: bytes | None = None) -> None:
     _read_object(path, encryption_key)  # raises rather than to replace something else
     write_json(path, dict(content), cipher_for(encryption_key))
 
 
-def load_timestamp_file(path: str, encryption_key: bytes | None = None) -> dict[str, Any]:
+def load_timestamp_file(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
     """The times of messages by their hash; empty if there is no file. Raises UnreadableDataError."""
     return _read_object(path, encryption_key)
 
 
-def save_timestamp_file(path: str, timestamps: Mapping[str, Any], encryption_key: bytes | None = None) -> None:
+def save_timestamp_file(path: str, timestamps: Mapping[str, object], encryption_key: bytes | None = None) -> None:
     _write_object(timestamps, path, encryption_key)
 
 
-def read_condensation_tracker(path: str, encryption_key: bytes | None = None) -> dict[str, Any]:
+def read_condensation_tracker(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
     """``{"lastCondensationHash": hash}``; empty if there is no file. Raises UnreadableDataError."""
     return _read_object(path, encryption_key)
 
 
-def write_condensation_tracker(path: str, tracker: Mapping[str, Any], encryption_key: bytes | None = None) -> None:
+def write_condensation_tracker(path: str, tracker: Mapping[str, object], encryption_key: bytes | None = None) -> None:
     _write_object(tracker, path, encryption_key)
 
 
-def read_vision_responses(path: str, encryption_key: bytes | None = None) -> dict[str, Any]:
+def read_vision_responses(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
     """Descriptions of images by the hash of their message; empty if there is no file. Raises UnreadableDataError."""
     return _read_object(path, encryption_key)
 
 
-def write_vision_responses(path: str, responses: Mapping[str, Any], encryption_key: bytes | None = None) -> None:
+def write_vision_responses(path: str, responses: Mapping[str, object], encryption_key: bytes | None = None) -> None:
     _write_object(responses, path, encryption_key)

@@ -36,7 +36,7 @@ class MessagePlace:
     alone: bool = True
     repeats_first: bool = False
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {"before": list(self.before), "index": self.index, "history": self.history, "alone": self.alone,
                 "repeatsFirst": self.repeats_first}
 
@@ -54,7 +54,7 @@ def place_of(hashes: Sequence[str], index: int) -> MessagePlace:
                         index > 0 and hashes[index] == hashes[0])
 
 
-def place_from_json(value: Any) -> MessagePlace | None:
+def place_from_json(value: object) -> MessagePlace | None:
     """What ``as_json`` made; None for anything else. A text is the hash of the message before, "" for none."""
     if isinstance(value, str):
         return MessagePlace((value,))

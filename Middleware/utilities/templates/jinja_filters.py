@@ -42,7 +42,7 @@ def _watched(function: Callable[..., Any], check: Check, consumes: bool) -> Call
 
     @pass_context  # also keeps the compiler from running the filter while it folds constants
     @functools.wraps(function)
-    def watched(context: Context, value: Any = "", *args: Any, **kwargs: Any) -> Any:
+    def watched(context: Context, value: object = "", *args: object, **kwargs: object) -> object:
         budget = current_budget()
         if consumes and isinstance(value, Iterator):
             value = list(value)  # of a lazy filter before this one
@@ -55,39 +55,39 @@ def _watched(function: Callable[..., Any], check: Check, consumes: bool) -> Call
     return watched
 
 
-_FIRST_ARGUMENT: dict[str, Callable[[Context], tuple[Any, ...]]] = {
+_FIRST_ARGUMENT: dict[str, Callable[[Context], tuple[object, ...]]] = {
     "": lambda context: (), "context": lambda context: (context,),
     "environment": lambda context: (context.environment,), "eval_context": lambda context: (context.eval_ctx,),
 }
 
 
-def _text(budget: Budget, value: Any, *_args: Any, **_kwargs: Any) -> None:
+def _text(budget: Budget, value: object, *_args: object, **_kwargs: object) -> None:
     budget.make(budget.length(value))
 
 
-def _center(budget: Budget, value: Any, width: int = 80) -> None:
+def _center(budget: Budget, value: object, width: int = 80) -> None:
     budget.make(max(budget.length(value), width))
 
 
-def _format(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> None:
+def _format(budget: Budget, value: object, *args: object, **kwargs: object) -> None:
     budget.make(printf_length(budget, str(value), kwargs or args))
 
 
-def _indent(budget: Budget, value: Any, width: int | str = 4, *_args: Any, **_kwargs: Any) -> None:
+def _indent(budget: Budget, value: object, width: int | str = 4, *_args: object, **_kwargs: object) -> None:
     size = len(width) if isinstance(width, str) else max(width, 0)
     lines = len(value.splitlines()) + 1 if isinstance(value, str) else 1
     budget.make(budget.length(value) + lines * size)
 
 
-def _join(budget: Budget, value: Any, d: Any = "", *_args: Any, **_kwargs: Any) -> None:
+def _join(budget: Budget, value: object, d: object = "", *_args: object, **_kwargs: object) -> None:
     budget.make(budget.length(value) + (len(value) if isinstance(value, Sized) else 0) * budget.length(d))
 
 
-def _batch(budget: Budget, _value: Any, linecount: int, *_args: Any, **_kwargs: Any) -> None:
+def _batch(budget: Budget, _value: object, linecount: int, *_args: object, **_kwargs: object) -> None:
     _pieces(budget, linecount)
 
 
-def _slice(budget: Budget, _value: Any, slices: int, *_args: Any, **_kwargs: Any) -> None:
+def _slice(budget: Budget, _value: object, slices: int, *_args: object, **_kwargs: object) -> None:
     _pieces(budget, slices)
 
 
@@ -97,37 +97,38 @@ def _pieces(budget: Budget, count: int) -> None:
     budget.spend(max(count, 0))
 
 
-def _replace(budget: Budget, value: Any, old: Any = "", new: Any = "", *_args: Any, **_kwargs: Any) -> None:
+def _replace(budget: Budget, value: object, old: object = "", new: object = "", *_args: object,
+             **_kwargs: object) -> None:
     for part in (value, old, new):
         budget.length(part)  # written out below
     budget.make(replaced_length(str(value), str(old), str(new)))
 
 
-def _round(_budget: Budget, _value: Any, precision: int = 0, *_args: Any, **_kwargs: Any) -> None:
+def _round(_budget: Budget, _value: object, precision: int = 0, *_args: object, **_kwargs: object) -> None:
     if abs(precision) > _MAX_PRECISION:
         raise RenderLimitError("it rounds to too many places")
 
 
-def _strip_tags(budget: Budget, value: Any) -> None:
+def _strip_tags(budget: Budget, value: object) -> None:
     size = budget.length(value)
     budget.make(size)
     budget.spend(str(value).count("<!--") * size // 2000)  # the whole text is copied for each comment
 
 
-def _sum(budget: Budget, value: Any, *_args: Any, **_kwargs: Any) -> None:
+def _sum(budget: Budget, value: object, *_args: object, **_kwargs: object) -> None:
     weight = budget.weigh(value)
     if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple, dict)) for item in value):
         budget.spend(len(value) * weight // 128)  # adding lists copies what is there for each of them
 
 
-def _to_json(budget: Budget, value: Any, indent: int | None = None) -> None:
+def _to_json(budget: Budget, value: object, indent: int | None = None) -> None:
     if indent is not None and indent > _MAX_INDENT:
         raise RenderLimitError(f"'tojson' indents by at most {_MAX_INDENT}")
     budget.make(budget.weigh(value))
 
 
-def _word_wrap(budget: Budget, value: Any, width: int = 79, break_long_words: bool = True,
-               wrapstring: str | None = None, *_args: Any, **_kwargs: Any) -> None:
+def _word_wrap(budget: Budget, value: object, width: int = 79, break_long_words: bool = True,
+               wrapstring: str | None = None, *_args: object, **_kwargs: object) -> None:
     text, width = str(value) if budget.length(value) else "", max(width, 1)
     longest = max((len(run) for line in text.splitlines() for run in _RUNS.findall(line)), default=0)
     budget.spend(longest * longest // width // 400)  # the rest of a long run is copied for each line

@@ -64,11 +64,11 @@ class Budget:
             raise RenderLimitError(f"it makes a text of more than {self.text} characters")
         self.spend(size)
 
-    def weigh(self, value: Any) -> int:
+    def weigh(self, value: object) -> int:
         """``weight``, with an error where that is more than a text may have."""
         return weight(value, self.text)
 
-    def length(self, value: Any) -> int:
+    def length(self, value: object) -> int:
         """The length of ``value`` as text."""
         return len(value) if isinstance(value, str) else self.weigh(value)
 
@@ -97,7 +97,7 @@ def limited(given: int = 0) -> Iterator[Budget]:
 
 # --- sizes ---
 
-def weight(value: Any, limit: float = float("inf")) -> int:
+def weight(value: object, limit: float = float("inf")) -> int:
     """About the length of ``str(value)``; parts that occur several times count as often as they would be written.
 
     Raises RenderLimitError beyond ``limit``, long before all of an endless value has been seen.
@@ -125,7 +125,7 @@ def weight(value: Any, limit: float = float("inf")) -> int:
     return total
 
 
-def replaced_length(text: Any, old: Any, new: Any) -> int:
+def replaced_length(text: Any, old: object, new: Any) -> int:
     """The length of ``text.replace(old, new)``, or more."""
     return len(text) + text.count(old) * len(new)
 
@@ -164,7 +164,7 @@ def _end_of_key(template: str, start: int) -> int:
 
 # --- operators ---
 
-def check_operator(budget: Budget, operator: str, left: Any, right: Any) -> None:
+def check_operator(budget: Budget, operator: str, left: object, right: object) -> None:
     """Ask for what ``left operator right`` would make."""
     if isinstance(left, (int, float)) and isinstance(right, (int, float)):
         if operator in ("*", "**"):
@@ -199,7 +199,8 @@ _PADDING = frozenset({"center", "ljust", "rjust", "zfill", "to_bytes"})
 _GROWING = frozenset({"add", "append", "extend", "fromkeys", "insert", "setdefault", "update"})
 
 
-def check_method(budget: Budget, owner: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def check_method(budget: Budget, owner: object, name: str, args: tuple[object, ...],
+                 kwargs: Mapping[str, object]) -> None:
     """Ask for what ``owner.name(*args, **kwargs)`` would make, for methods of text, numbers and containers."""
     if name in _PADDING and isinstance(owner, (str, bytes, int)):
         budget.make(max((value for value in (*args, *kwargs.values()) if isinstance(value, int)), default=0))
@@ -210,7 +211,8 @@ def check_method(budget: Budget, owner: Any, name: str, args: tuple[Any, ...], k
         budget.spend(times * budget.weigh([*args, *kwargs.values()]))
 
 
-def _text_method_size(budget: Budget, owner: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+def _text_method_size(budget: Budget, owner: Any, name: str, args: tuple[object, ...],
+                      kwargs: Mapping[str, object]) -> int:
     first = args[0] if args else None
     if name == "replace" and len(args) > 1:
         return replaced_length(owner, first, args[1])

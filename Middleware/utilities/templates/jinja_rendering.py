@@ -37,7 +37,7 @@ _PLAIN_DATA = frozenset({str, int, float, bool, list, dict, tuple, LoopContext})
 _CONSUMING = frozenset({"extend", "fromkeys", "join", "update"})  # methods that empty a lazy argument
 
 
-def render_template(text: str, find: Callable[[Iterable[str]], Mapping[str, Any]], escaped: bool = False) -> str:
+def render_template(text: str, find: Callable[[Iterable[str]], Mapping[str, object]], escaped: bool = False) -> str:
     """``text`` rendered with the values that ``find`` gives for the names it uses.
 
     With ``escaped`` the braces of values come out as sentinels, those of the template's own text as they are.
@@ -68,14 +68,14 @@ _compile_cached = lru_cache(maxsize=256)(_compile)
 
 # --- output ---
 
-def _output(value: Any) -> Any:
+def _output(value: object) -> object:
     if isinstance(value, (dict, *CONTAINERS)):
         budget = current_budget()
         budget.make(budget.weigh(value))
     return value
 
 
-def _escaped_output(value: Any) -> str:
+def _escaped_output(value: object) -> str:
     return escape_braces(str(_output(value)))
 
 
@@ -97,7 +97,7 @@ def _join(pieces: Iterable[str]) -> str:
 # --- what compiled templates call ---
 
 @pass_context
-def _iterated(_context: Context, iterable: Iterable[Any]) -> Iterator[Any]:
+def _iterated(_context: Context, iterable: Iterable[object]) -> Iterator[object]:
     """The items of a loop, with a look at the clock every so often."""
     budget = current_budget()
     for count, item in enumerate(iterable):
@@ -107,7 +107,7 @@ def _iterated(_context: Context, iterable: Iterable[Any]) -> Iterator[Any]:
 
 
 @pass_context
-def _concatenated(_context: Context, values: list[Any]) -> str:
+def _concatenated(_context: Context, values: list[object]) -> str:
     """The ``~`` operator."""
     budget = current_budget()
     budget.make(sum(map(budget.length, values)))
@@ -115,7 +115,7 @@ def _concatenated(_context: Context, values: list[Any]) -> str:
 
 
 @pass_context
-def _counted(_context: Context, value: Any) -> Any:
+def _counted(_context: Context, value: object) -> object:
     """A list written in the template, or a slice."""
     budget = current_budget()
     if isinstance(value, (str, dict, list, tuple)):
@@ -160,7 +160,7 @@ class LimitedEnvironment(SandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: object) -> None:
         super().__init__(**options)
         self.concat = _join  # type: ignore[assignment,method-assign]
         self.filters = {**limited_filters(self.filters), **_HOOKS}
@@ -169,11 +169,11 @@ class LimitedEnvironment(SandboxedEnvironment):
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         return super()._generate(_Watch().visit(source), *args, **kwargs)
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         check_operator(current_budget(), operator, left, right)
         return self.binop_table[operator](left, right)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+    def call(__self, __context: Context, __obj: object, *args: object, **kwargs: object) -> object:  # noqa: N805
         budget = current_budget()
         owner = getattr(__obj, "__self__", None)
         if owner is None:
@@ -188,7 +188,7 @@ class LimitedEnvironment(SandboxedEnvironment):
             budget.make(len(result))
         return result
 
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
         """The parent's answer, found faster for plain data, which has no internals but its private attributes."""
         return not attr.startswith("_") if type(obj) in _PLAIN_DATA else super().is_safe_attribute(obj, attr, value)
 
@@ -211,7 +211,7 @@ class LimitedEnvironment(SandboxedEnvironment):
 
 
 class _LimitedFields:
-    def format_field(self, value: Any, format_spec: str) -> str:
+    def format_field(self, value: object, format_spec: str) -> str:
         budget = current_budget()
         if LONG_NUMBER.search(format_spec):
             raise RenderLimitError("it asks for too large a width")

@@ -198,12 +198,12 @@ def _format(value: Any, field: Field, spec: str, from_config: bool) -> str:
     return format(value, spec)
 
 
-def _plain(value: Any, from_config: bool) -> Any:
+def _plain(value: object, from_config: bool) -> object:
     """Text as people know it: formats and indexes must not count the letters of a sentinel."""
     return restore_braces(value) if isinstance(value, str) and not from_config else value
 
 
-def _attribute(value: Any, name: str) -> Any:
+def _attribute(value: object, name: str) -> object:
     """A public attribute that holds data. Dictionaries have keys instead."""
     if name.startswith("_") or isinstance(value, (Mapping, ModuleType, type)):
         raise SubstitutionError(f"'.{name}' is not available in placeholders")

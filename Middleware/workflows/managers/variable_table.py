@@ -41,7 +41,7 @@ class VariableSpec:
 class Values:
     """The values that one substitution sees."""
 
-    def __init__(self, context: ExecutionContext, categories: Mapping[str, Any]) -> None:
+    def __init__(self, context: ExecutionContext, categories: Mapping[str, object]) -> None:
         self.context = context
         self._categories = categories
         self._memory: dict[str, tuple[Any, bool]] = {}
@@ -54,7 +54,7 @@ class Values:
             found = self._memory[name] = (readable(value), from_config)
         return found
 
-    def for_jinja(self, names: Iterable[str]) -> dict[str, Any]:
+    def for_jinja(self, names: Iterable[str]) -> dict[str, object]:
         """Copies with real braces: a template can neither change shared data nor see sentinels."""
         values = {}
         for name in names:
@@ -97,7 +97,7 @@ class Values:
     # --- what the table is computed from ---
 
     @property
-    def node(self) -> Mapping[str, Any]:
+    def node(self) -> Mapping[str, object]:
         return self.context.config
 
     @property
@@ -134,7 +134,7 @@ class Values:
         user_flag = config_utils.user_setting("clampPromptToContextWindow")
         return extraction.context_clamp(self.node, handler.endpoint_config, user_flag, handler.max_tokens)
 
-    def template(self, of_endpoint: bool) -> Mapping[str, Any] | None:
+    def template(self, of_endpoint: bool) -> Mapping[str, object] | None:
         """The endpoint's or the user's prompt template; None where contents go in as they are."""
         if self.chat:
             return None
@@ -242,14 +242,14 @@ def _time_context(context: ExecutionContext) -> str:
     return times.get_time_context_summary(context.discussion_id)
 
 
-def _user_wide(name: str) -> Any:
+def _user_wide(name: str) -> object:
     table = _user_wide_table()
     if name not in table:
         raise UnknownVariableError(name)
     return table[name]
 
 
-def _user_wide_table() -> Mapping[str, Any]:
+def _user_wide_table() -> Mapping[str, object]:
     table = config_utils.user_setting("userWideWorkflowVariables")
     return table if isinstance(table, Mapping) else {}
 
@@ -261,14 +261,14 @@ def _separator() -> str:
     return separator if isinstance(separator, str) else "\n"
 
 
-def readable(value: Any) -> Any:
+def readable(value: object) -> object:
     """What the model said, for the result of a call that asked for tools; other values as they are."""
     if not (isinstance(value, dict) and value.get("tool_calls") and "finish_reason" in value):
         return value
     return _ToolAnswer(value)
 
 
-class _ToolAnswer(dict[str, Any]):
+class _ToolAnswer(dict[str, object]):
     """A tool-calling answer that reads as its text, or as a summary of its calls."""
 
     def __str__(self) -> str:

@@ -35,7 +35,7 @@ class WorkflowVariableManager:
     run that a node belongs to carries them.
     """
 
-    def __init__(self, **categories: Any) -> None:
+    def __init__(self, **categories: object) -> None:
         self._categories = {name: categories[name] for name in CATEGORY_VARIABLES if name in categories}
 
     def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str:
@@ -56,17 +56,17 @@ class WorkflowVariableManager:
             result = text
         return restore_braces(result) if restore else result
 
-    def apply_early_variables(self, text: str, agent_inputs: Mapping[str, Any] | None = None,
-                              workflow_config: Mapping[str, Any] | None = None,
-                              agent_outputs: Mapping[str, Any] | None = None, discussion_id: str | None = None,
-                              user_wide: Mapping[str, Any] | None = None) -> str:
+    def apply_early_variables(self, text: str, agent_inputs: Mapping[str, object] | None = None,
+                              workflow_config: Mapping[str, object] | None = None,
+                              agent_outputs: Mapping[str, object] | None = None, discussion_id: str | None = None,
+                              user_wide: Mapping[str, object] | None = None) -> str:
         """Fill in what is known before a node's endpoint is: workflow keys, inputs, finished outputs, ids.
 
         Unknown names stay as written; so does a text whose braces are no valid template. Never Jinja.
         """
         if not isinstance(text, str) or "{" not in text:
             return text
-        tables: tuple[tuple[Mapping[str, Any], bool], ...] = (
+        tables: tuple[tuple[Mapping[str, object], bool], ...] = (
             (agent_inputs or {}, False), (agent_outputs or {}, False), ({"Discussion_Id": discussion_id or ""}, False),
             (_custom(workflow_config), True), (user_wide if isinstance(user_wide, Mapping) else {}, True))
 
@@ -108,7 +108,7 @@ class WorkflowVariableManager:
 
 # --- helpers ---
 
-def _custom(workflow_config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _custom(workflow_config: Mapping[str, object] | None) -> Mapping[str, object]:
     return {key: value for key, value in (workflow_config or {}).items() if key != "nodes"}
 
 
@@ -141,7 +141,7 @@ def _warn(problem: Exception, text: str, values: Values, outcome: str = "left as
     logger.warning("Node '%s': '%s' was %s: %s", values.context.node_name, field, outcome, _describe(problem, values))
 
 
-def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _texts(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     """All texts in a node with their places, such as ``strings[2]`` or ``arguments.query``."""
     if isinstance(value, str):
         yield path, value

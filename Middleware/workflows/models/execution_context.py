@@ -28,7 +28,7 @@ class RunRequest:
     request: RequestContext
     workflow_id: str
     workflow_name: str
-    nodes: list[dict[str, Any]]
+    nodes: list[dict[str, object]]
     variables: Mapping[str, Any]
     folder: str
     messages: list[Message]
@@ -41,11 +41,11 @@ class RunRequest:
     api_key: str | None = field(default=None, repr=False)
     api_key_hash: str | None = None
     encryption_key: bytes | None = field(default=None, repr=False)
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: object = None
     partial: bool = False
     chain: tuple[str, ...] = ()
-    category_variables: Mapping[str, Any] = field(default_factory=dict)
+    category_variables: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def request_id(self) -> str:
@@ -73,16 +73,16 @@ class ExecutionContext:
     stream: bool
     workflow_config: Mapping[str, Any] = field(default_factory=dict)
     agent_inputs: dict[str, Any] = field(default_factory=dict)
-    agent_outputs: dict[str, Any] = field(default_factory=dict)
+    agent_outputs: dict[str, object] = field(default_factory=dict)
     llm_handler: LlmHandler | None = None
     workflow_variable_service: Any = None
     workflow_manager: Any = None
-    node_handlers: Mapping[str, Any] = field(default_factory=dict)
+    node_handlers: Mapping[str, object] = field(default_factory=dict)
     api_key: str | None = field(default=None, repr=False)
     encryption_key: bytes | None = field(default=None, repr=False)
     api_key_hash: str | None = field(default=None, repr=False)
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
+    tools: list[dict[str, object]] | None = None
+    tool_choice: object = None
     is_responder: bool = False
     request: RequestContext = field(default_factory=RequestContext, repr=False)
     run: RunRequest | None = field(default=None, repr=False)
@@ -92,7 +92,7 @@ class ExecutionContext:
     def node_name(self) -> str:
         return str(self.config.get("title") or self.config.get("agentName") or "N/A")
 
-    def substitute(self, value: Any) -> str:
+    def substitute(self, value: object) -> str:
         """``value`` as text with this node's variables filled in."""
         return self.workflow_variable_service.apply_variables(str(value), self)
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
 from Middleware.services.timestamp_service import TimestampService
@@ -30,19 +29,19 @@ class MessageTimes:
         if self._wanted and not self._run.partial and self._first(_RESOLVED):
             self._service.resolve_and_track_history(self._run.messages, self._run.discussion_id)
 
-    def messages_for(self, node: Mapping[str, Any]) -> list[Message]:
+    def messages_for(self, node: Mapping[str, object]) -> list[Message]:
         """The conversation as ``node`` sees it: copies with times if it wants them, else the run's own list."""
         if not self._applies(node):
             return self._run.messages
         return self._service.format_messages_with_timestamps(
             self._run.messages, self._run.discussion_id, as_flag(node.get(RELATIVE)))
 
-    def before_answer(self, node: Mapping[str, Any]) -> None:
+    def before_answer(self, node: Mapping[str, object]) -> None:
         """Note the time at which the responder starts."""
         if self._applies(node) and self._first(_NOTED):
             self._service.save_placeholder_timestamp(self._run.discussion_id)
 
-    def after_answer(self, node: Mapping[str, Any], output: Any) -> None:
+    def after_answer(self, node: Mapping[str, object], output: object) -> None:
         """Give that time to the answer, where the node does not wait for the client to send it back."""
         if not self._applies(node) or not as_flag(node.get(AT_ONCE)) or not self._first(_COMMITTED):
             return
@@ -51,7 +50,7 @@ class MessageTimes:
         prefix = ANSWER_PREFIX if text and self._prefixed() else ""
         self._service.commit_assistant_response(self._run.discussion_id, prefix + text)
 
-    def _applies(self, node: Mapping[str, Any]) -> bool:
+    def _applies(self, node: Mapping[str, object]) -> bool:
         return self._wanted and self._run.non_responder is None and as_flag(node.get(STAMPED))
 
     def _prefixed(self) -> bool:

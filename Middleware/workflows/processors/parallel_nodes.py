@@ -52,7 +52,7 @@ def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any]) -> list[fr
     return result
 
 
-def run_together(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: Callable[[int], Any]) -> list[Any]:
+def run_together(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: Callable[[int], Any]) -> list[object]:
     """Run ``run(index)`` for all ``indexes``, each when those it needs are done; returns the results in order.
 
     Indexes that ``needed`` names and ``indexes`` does not are done already. After a failure nothing new is begun, what
@@ -106,11 +106,11 @@ def _outputs_used(node: Node, through: Mapping[str, set[int]]) -> set[int]:
     return found
 
 
-def _outputs_in(value: Any) -> set[int]:
+def _outputs_in(value: object) -> set[int]:
     return {int(number) - 1 for text in _texts(value) for number in _OUTPUT.findall(text)}
 
 
-def _texts(value: Any) -> Iterable[str]:
+def _texts(value: object) -> Iterable[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

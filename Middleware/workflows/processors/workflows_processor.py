@@ -43,7 +43,7 @@ OVERRIDABLE = ("systemPrompt", "prompt")
 SELF_CLEANING_TYPES = SUB_WORKFLOW_TYPES | {"ImageProcessor", "SlowButQualityRAG", "chatSummarySummarizer",
                                             "ContextCompactor"}
 """Nodes whose output is not cleaned by the rules of their endpoint: each answer in it was, on arrival."""
-END: dict[str, Any] = {"token": "", "finish_reason": None, "end": True}
+END: dict[str, object] = {"token": "", "finish_reason": None, "end": True}
 """Closes the answer of a streaming run: what an iterator yields after it belongs to the nodes behind the responder."""
 
 
@@ -63,7 +63,7 @@ class WorkflowProcessor:
         self.workflow_manager = workflow_manager
         self.listeners = listeners
         self.inputs = {f"agent{number}Input": text for number, text in enumerate(run.scoped_inputs, 1)}
-        self.outputs: dict[str, Any] = {}
+        self.outputs: dict[str, object] = {}
         self.responder_index = find_responder(run.nodes)
         self.override_index = self._find_override_target()
         self.record = RunRecord(run)
@@ -95,7 +95,7 @@ class WorkflowProcessor:
             self.record.seconds = time.perf_counter() - started
             self.listeners.tell("run_finished", self.record)
 
-    def _run_in_parallel(self) -> Iterator[Any]:
+    def _run_in_parallel(self) -> Iterator[object]:
         """The nodes before the responder together, then the responder, then the nodes behind it together."""
         needed = dependencies([self._node(index) for index in range(len(self.run.nodes))],
                               {**_user_wide_variables(), **self.run.variables})
@@ -127,7 +127,7 @@ class WorkflowProcessor:
             return info
         raise AssertionError("only the responder delivers")
 
-    def _step(self, index: int) -> Iterator[Any]:
+    def _step(self, index: int) -> Iterator[object]:
         self._report((yield from self._run_node(index)))
 
     def _report(self, info: NodeExecutionInfo) -> None:
@@ -209,7 +209,7 @@ class WorkflowProcessor:
                        index + 1, node_type, _nearest_type(node_type))
         return "Standard"
 
-    def _is_type(self, node_type: Any) -> bool:
+    def _is_type(self, node_type: object) -> bool:
         return isinstance(node_type, str) and (node_type in self.node_handlers or node_type in VALID_NODE_TYPES)
 
     def _doubt(self, index: int) -> str:
@@ -220,7 +220,7 @@ class WorkflowProcessor:
         return f", which has the unknown type {node_type!r:.80} and ran as Standard{_nearest_type(node_type)}"
 
     # -- one node ------------------------------------------------------------------------------------------------
-    def _node(self, index: int) -> dict[str, Any]:
+    def _node(self, index: int) -> dict[str, object]:
         """A copy of the node, with the prompts that the parent gives it."""
         config = dict(self.run.nodes[index])
         if index == self.override_index:
@@ -260,7 +260,7 @@ class WorkflowProcessor:
             config.get("maxResponseSizeInTokens", 400), self._generation_prompt_flag(config, context.is_responder),
             context.request.cancel_scope)
 
-    def _generation_prompt_flag(self, config: Mapping[str, Any], is_responder: bool) -> bool | None:
+    def _generation_prompt_flag(self, config: Mapping[str, object], is_responder: bool) -> bool | None:
         if as_flag(config.get("blockGenerationPrompt")):
             return False
         lifted = as_flag(config.get("forceGenerationPromptIfEndpointAllows")) or as_flag(
@@ -269,7 +269,7 @@ class WorkflowProcessor:
             return False
         return None
 
-    def _call(self, context: ExecutionContext, node_type: str) -> Any:
+    def _call(self, context: ExecutionContext, node_type: str) -> object:
         trial = self.run.request.trial
         stand_in = trial.stand_in(context) if trial is not None else None
         if stand_in is not None:
@@ -281,7 +281,7 @@ class WorkflowProcessor:
                                    json_path="type", expected=", ".join(sorted(self.node_handlers)))
         return handler.handle(context)
 
-    def _clean(self, context: ExecutionContext, node_type: str, result: Any) -> Any:
+    def _clean(self, context: ExecutionContext, node_type: str, result: object) -> object:
         """The output of a node that does not answer the client, cleaned if an LLM of its own made it."""
         self._raise_if_cancelled()  # an answer that arrived in spite of a cancellation is not used
         if is_stream(result):
@@ -313,7 +313,7 @@ class WorkflowProcessor:
         yield self._announce(context, output)
         return output
 
-    def _clean_answer(self, context: ExecutionContext, result: Any) -> Any:
+    def _clean_answer(self, context: ExecutionContext, result: object) -> object:
         if is_stream(result):
             result = chunks_to_value(result)
         message = as_message(result)
@@ -338,13 +338,13 @@ class WorkflowProcessor:
             self.run.request.reasoning += reasoning
         return cleaned
 
-    def _speaker(self, config: Mapping[str, Any]) -> str:
+    def _speaker(self, config: Mapping[str, object]) -> str:
         """The line ``Name:`` at the end of the conversation that the answer is to start with, or ""."""
         if not self.run.messages or not as_flag(config.get("useGroupChatTimestampLogic")):
             return ""
         return find_generation_prompt(self.run.messages[-1].get("content"))
 
-    def _respond_streaming(self, context: ExecutionContext, result: Any) -> Generator[Any, None, Any]:
+    def _respond_streaming(self, context: ExecutionContext, result: object) -> Generator[Any, None, Any]:
         if isinstance(result, ChildRun):
             return (yield from self._pass_child_on(context, result))
         chunks = result if is_stream(result) else value_to_chunks(result)
@@ -373,11 +373,11 @@ class WorkflowProcessor:
             yield END
         return "".join(parts)
 
-    def _liveness(self) -> Mapping[str, Any] | None:
+    def _liveness(self) -> Mapping[str, object] | None:
         value = config_utils.user_setting("livenessToolCall") if self.run.non_responder is None else None
         return value if isinstance(value, Mapping) else None
 
-    def _announce(self, context: ExecutionContext, output: Any) -> Any:
+    def _announce(self, context: ExecutionContext, output: object) -> object:
         """The answer is complete: what has to be known before the client hears of it."""
         self.times.after_answer(context.config, output)
         remaining = len(self.run.nodes) - self.responder_index - 1
@@ -398,7 +398,7 @@ class WorkflowProcessor:
             request.reasoning, request.fingerprint = outcome.reasoning, outcome.fingerprint
 
 
-def find_responder(nodes: Sequence[Mapping[str, Any]]) -> int:
+def find_responder(nodes: Sequence[Mapping[str, object]]) -> int:
     """The index of the node whose output is the answer: the first that says so, else the last; -1 without nodes."""
     for index, node in enumerate(nodes):
         flag = node["is_responder"] if "is_responder" in node else node.get("returnToUser", False)
@@ -407,7 +407,7 @@ def find_responder(nodes: Sequence[Mapping[str, Any]]) -> int:
     return len(nodes) - 1
 
 
-def is_stream(result: Any) -> TypeGuard[Generator[dict[str, Any], None, None]]:
+def is_stream(result: object) -> TypeGuard[Generator[dict[str, object], None, None]]:
     """Whether a node answered with a generator of chunk dicts."""
     return isgenerator(result)
 
@@ -416,7 +416,7 @@ class _RunEnds(Exception):
     """A node after the responder failed: this run is over, its answer stands."""
 
 
-def _endpoint_config(context: ExecutionContext) -> Mapping[str, Any] | None:
+def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     """The endpoint file whose cleaning rules apply: that of the endpoint which answered."""
     handler = context.llm_handler
     if handler is None or handler.llm is None or context.config["type"] in SELF_CLEANING_TYPES:
@@ -425,16 +425,16 @@ def _endpoint_config(context: ExecutionContext) -> Mapping[str, Any] | None:
     return getattr(outcome, "endpoint_config", None) or handler.endpoint_config
 
 
-def _user_wide_variables() -> Mapping[str, Any]:
+def _user_wide_variables() -> Mapping[str, object]:
     table = config_utils.user_setting("userWideWorkflowVariables")
     return table if isinstance(table, Mapping) else {}
 
 
-def _log_name(node: Mapping[str, Any]) -> str:
+def _log_name(node: Mapping[str, object]) -> str:
     return str(node.get("title") or node.get("agentName") or "N/A")
 
 
-def _summary_name(config: Mapping[str, Any], name: str) -> str:
+def _summary_name(config: Mapping[str, object], name: str) -> str:
     if config["type"] == "CustomWorkflow":
         return f"{name} -> {config.get('workflowName', 'N/A')}"
     if config["type"] == "ConditionalCustomWorkflow":
@@ -455,6 +455,6 @@ def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
     return getattr(outcome, "endpoint_name", "") or handler.endpoint_name, mask_url(url)
 
 
-def _nearest_type(node_type: Any) -> str:
+def _nearest_type(node_type: object) -> str:
     near = difflib.get_close_matches(str(node_type), VALID_NODE_TYPES, 1)
     return f" (did you mean '{near[0]}'?)" if near else ""

@@ -31,9 +31,9 @@ class StreamingResponseHandler:
         tool_calls_seen: the back-end sent at least one tool call.
     """
 
-    def __init__(self, endpoint_config: EndpointConfig, workflow_node_config: Mapping[str, Any] | None,
+    def __init__(self, endpoint_config: EndpointConfig, workflow_node_config: Mapping[str, object] | None,
                  generation_prompt: str | None = None, request_id: str | None = None,
-                 liveness: Mapping[str, Any] | None = None, has_endpoint: bool = True) -> None:
+                 liveness: Mapping[str, object] | None = None, has_endpoint: bool = True) -> None:
         """
         Args:
             endpoint_config: an endpoint file, or a function that returns that of the endpoint which answers; it is
@@ -201,7 +201,7 @@ class StreamingResponseHandler:
                 out[key] = value
         return out
 
-    def _liveness_call(self) -> dict[str, Any] | None:
+    def _liveness_call(self) -> dict[str, object] | None:
         """The tool call that keeps an agent client going, if this stream is to end with one."""
         if not self._liveness or self.tool_calls_seen or not self._may_inject():
             return None

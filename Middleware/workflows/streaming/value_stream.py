@@ -8,7 +8,7 @@ from Middleware.utilities.answers.tool_calls import ToolCallAssembler, calls_amo
 from Middleware.utilities.streaming_utils import stream_text
 
 
-def as_message(value: Any) -> dict[str, Any] | None:
+def as_message(value: object) -> dict[str, Any] | None:
     """A copy of a dict with a list of tool calls (or null), without entries that are no calls; None: a plain value."""
     if not isinstance(value, dict) or not isinstance(value.get("tool_calls", ""), (list, tuple, type(None))):
         return None
@@ -16,7 +16,7 @@ def as_message(value: Any) -> dict[str, Any] | None:
     return {**value, "content": "" if content is None else str(content), "tool_calls": calls_among(value["tool_calls"])}
 
 
-def value_to_chunks(value: Any) -> Iterator[dict[str, Any]]:
+def value_to_chunks(value: object) -> Iterator[dict[str, object]]:
     """Chunk dicts of a text, a tool-call dict or any other JSON value, unpaced; None is an empty text."""
     message = as_message(value)
     if message is not None and message["tool_calls"]:
@@ -32,7 +32,7 @@ def value_to_chunks(value: Any) -> Iterator[dict[str, Any]]:
     yield from stream_text("" if value is None else str(value))
 
 
-def chunks_to_value(chunks: Iterable[Mapping[str, Any]]) -> str | dict[str, Any]:
+def chunks_to_value(chunks: Iterable[Mapping[str, Any]]) -> str | dict[str, object]:
     """What a whole stream says: a text, or a dict with the tool calls in it."""
     tokens, assembler = [], ToolCallAssembler()
     for chunk in chunks:

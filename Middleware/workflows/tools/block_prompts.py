@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts
@@ -29,7 +28,7 @@ class BlockPrompts:
 
     system_prompt: str
     prompt: str
-    node: Mapping[str, Any]
+    node: Mapping[str, object]
     context: ExecutionContext | None = None
 
     def __post_init__(self) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
@@ -38,7 +37,7 @@ def run_helper_workflow(context: ExecutionContext, name: str, inputs: Sequence[s
     return as_text(items[-1] if items else None)
 
 
-def as_text(result: Any) -> str:
+def as_text(result: object) -> str:
     """A workflow's result as text: of a tool call, what was said beside it; nothing for lists and other data."""
     if isinstance(result, Mapping):
         result = result.get("content")

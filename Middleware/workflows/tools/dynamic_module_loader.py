@@ -45,7 +45,7 @@ _path_lock = threading.Lock()
 class DynamicModuleError(Exception):
     """What a script raises to answer with a message of its own instead of a result."""
 
-    def __init__(self, message: str, module_name: str | None = None, details: Any = None) -> None:
+    def __init__(self, message: str, module_name: str | None = None, details: object = None) -> None:
         super().__init__(message)
         self.message, self.module_name, self.details = message, module_name, details
 
@@ -66,7 +66,7 @@ class ScriptImportError(ConfigurationError, ModuleNotFoundError):
     """A script imports what is not there."""
 
 
-def run_dynamic_module(module_path: str, /, *args: Any, **kwargs: Any) -> Any:
+def run_dynamic_module(module_path: str, /, *args: object, **kwargs: object) -> object:
     """Load the script at ``module_path`` and return ``Invoke(*args, **kwargs)`` unchanged.
 
     A failure inside ``Invoke`` becomes a fixed text and a traceback in the log; a generator's failure ends its stream
@@ -136,7 +136,7 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _run(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, None, Any]:
+def _run(path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Generator[Any, None, Any]:
     """What the script's thread does: returns the result of ``Invoke``.
 
     If that is a generator, yields None and then the script's chunk dicts; whatever else it yields becomes one.
@@ -213,21 +213,21 @@ def _invoke_of(module: ModuleType, path: str) -> Callable[..., Any]:
     return module.Invoke  # type: ignore[no-any-return]
 
 
-def _call(invoke: Callable[..., Any], path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(invoke: Callable[..., Any], path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     try:
         return invoke(*args, **kwargs)
     except FAILURES as error:
         return _failure_text(error, path)
 
 
-def _chunks(script: ScriptThread) -> Generator[dict[str, Any], None, None]:
+def _chunks(script: ScriptThread) -> Generator[dict[str, object], None, None]:
     try:
         yield from script
     finally:
         script.close()
 
 
-def _chunk_of(value: Any) -> dict[str, Any]:
+def _chunk_of(value: object) -> dict[str, object]:
     """A chunk dict whose token, tool calls and finish reason, if it has any, are of their types; None stands for an
     empty token.
 
@@ -245,7 +245,7 @@ def _chunk_of(value: Any) -> dict[str, Any]:
     return chunk
 
 
-def _token(value: Any) -> str:
+def _token(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.llm_calls.direct_calls import (
@@ -32,7 +31,7 @@ UNSHAPING_KEYS = frozenset({
 """Keys of the node on which a description does not depend, or whose filled-in text is what it depends on."""
 
 
-class VisionNote(dict[str, Any]):
+class VisionNote(dict[str, object]):
     """A message that tells what an image shows; ordinary for everyone but those who count a client's messages."""
 
 
@@ -157,5 +156,5 @@ class ImageDescriber:
         return [context.substitute(self._context.config.get(key) or "") for key in ("systemPrompt", "prompt")]
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     return value if isinstance(value, int) else DEFAULT_LAST_MESSAGES

@@ -38,14 +38,14 @@ class MCPClient:
     def __init__(self, sessions: McpSessions | None = None) -> None:
         self._sessions = sessions or _SESSIONS
 
-    def call_tool(self, server: str, tool: str, arguments: Mapping[str, Any] | None = None,
+    def call_tool(self, server: str, tool: str, arguments: Mapping[str, object] | None = None,
                   timeout: float = DEFAULT_TIMEOUT_SECONDS) -> str:
         """The tool's result as text: structured content as JSON if there is some, else its parts joined.
 
         ``timeout`` in seconds covers connecting, the handshake and the call. Raises MCPToolCallError, also for a
         result that is an error, and ValueError for a timeout that is no number above 0.
         """
-        async def call(client: Any) -> Any:
+        async def call(client: Any) -> object:
             return await client.call_tool(tool, dict(arguments or {}))
 
         result = self._run(server, tool, call, timeout)
@@ -53,7 +53,7 @@ class MCPClient:
             raise MCPToolCallError(f"MCP tool '{tool}' reported an error: {result_text(result)}")
         return result_text(result)
 
-    def list_tools(self, server: str, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> dict[str, dict[str, Any]]:
+    def list_tools(self, server: str, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> dict[str, dict[str, object]]:
         """``{name: {"llm_schema": {"type": "function", "name", "description", "parameters"}}}``. Raises like a call."""
         async def fetch(client: Any) -> list[Any]:
             page = await client.list_tools()
@@ -80,7 +80,7 @@ class MCPClient:
             raise MCPToolCallError(f"MCP call to '{server}.{tool}' failed: {error}") from None
 
 
-def check_timeout(value: Any) -> float:
+def check_timeout(value: object) -> float:
     """``value`` as seconds. Raises ConfigValueError unless it is a number above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ConfigValueError(f"'timeout' cannot be {value!r}", json_path="timeout", expected="a number above 0")

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
@@ -51,11 +50,11 @@ class OfflineResearcherApiClient:
             logger.exception("The offline researcher could not be asked")
             return f"I'm sorry, the offline researcher could not be reached for '{query}'."
 
-    def _ask(self, query: str, mode: str, timeout: float, max_iterations: int | None) -> dict[str, Any]:
+    def _ask(self, query: str, mode: str, timeout: float, max_iterations: int | None) -> dict[str, object]:
         """The service's answer, or one of the same form that says what went wrong."""
         if not config_utils.user_flag("useOfflineResearcherApi"):
             return {"status": "error", "reason": DISABLED}
-        payload: dict[str, Any] = {"query": query, "mode": mode}
+        payload: dict[str, object] = {"query": query, "mode": mode}
         if max_iterations is not None:
             payload["max_iterations"] = max_iterations
         reply = self._post(payload, timeout)
@@ -65,7 +64,7 @@ class OfflineResearcherApiClient:
             return {"status": "error", "reason": INVALID_JSON}
         return reply.value
 
-    def _post(self, payload: dict[str, Any], timeout: float) -> ServiceReply:
+    def _post(self, payload: dict[str, object], timeout: float) -> ServiceReply:
         host = str(config_utils.user_setting("offlineResearcherApiHost") or "").strip() or DEFAULT_HOST
         port = config_utils.user_int("offlineResearcherApiPort")
         return self._http.call(
@@ -73,7 +72,7 @@ class OfflineResearcherApiClient:
                                 connect_timeout=min(MAX_CONNECT_SECONDS, timeout)), self._scope)
 
 
-def _answer(found: dict[str, Any], include_sources: bool) -> str:
+def _answer(found: dict[str, object], include_sources: bool) -> str:
     answer = found.get("answer")
     if found.get("no_information_found") or not isinstance(answer, str) or not answer.strip():
         return NOTHING_FOUND
@@ -81,7 +80,7 @@ def _answer(found: dict[str, Any], include_sources: bool) -> str:
     return "\n".join([answer, "", "Sources:", *lines]) if lines else answer
 
 
-def _source_lines(sources: Any) -> list[str]:
+def _source_lines(sources: object) -> list[str]:
     """One line for each source that has a book or a title."""
     entries = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
     named = ([str(source.get(key) or "").strip() for key in ("book", "title")] for source in entries)

@@ -80,30 +80,30 @@ class OfflineWikiApiClient:
                 logger.warning("The offline Wikipedia service answered something else than articles: %s", error)
         return f"I'm sorry, I couldn't find any Wikipedia information about '{prompt}'."
 
-    def _call(self, path: str, parameters: dict[str, Any]) -> ServiceReply:
+    def _call(self, path: str, parameters: dict[str, object]) -> ServiceReply:
         host = str(config_utils.user_setting("offlineWikiApiHost") or "").strip() or DEFAULT_HOST
         port = config_utils.user_int("offlineWikiApiPort")
         return self._http.call(ServiceRequest.get(host, port, path, parameters), self._scope)
 
 
-def _titled(found: Any, untitled: str, separator: str) -> str:
+def _titled(found: object, untitled: str, separator: str) -> str:
     """The articles with their titles; "" for none."""
     return separator.join(
         f"Title: {_field(article, 'title', untitled)}\n{_text(article, 'No text available.')}"
         for article in _items(found))
 
 
-def _items(found: Any) -> list[Any]:
+def _items(found: object) -> list[object]:
     if not isinstance(found, list):
         raise TypeError(f"{type(found).__name__} instead of a list")
     return found
 
 
-def _text(article: Any, default: str) -> str:
+def _text(article: object, default: str) -> str:
     return _field(article, "text", default)
 
 
-def _field(article: Any, name: str, default: str) -> str:
+def _field(article: object, name: str, default: str) -> str:
     if not isinstance(article, dict):
         raise TypeError(f"{type(article).__name__} instead of an article")
     value = article.get(name)

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.llmapis.backend_errors import public_text
@@ -33,7 +32,7 @@ class ParallelLlmProcessingTool:
     ConfigurationError for an entry that cannot be used.
     """
 
-    def __init__(self, config: Mapping[str, Any], context: ExecutionContext | None = None) -> None:
+    def __init__(self, config: Mapping[str, object], context: ExecutionContext | None = None) -> None:
         self._config, self._context = config, context
         request = context.request if context is not None else current_request()
         self._scope = request.cancel_scope if request is not None else CancelScope()
@@ -64,7 +63,7 @@ class ParallelLlmProcessingTool:
             raise work.errors[0]
         return custom_delimiter.join(work.results)
 
-    def _handler(self, entry: Any, index: int) -> LlmHandler:
+    def _handler(self, entry: object, index: int) -> LlmHandler:
         name = entry.get("endpointName") if isinstance(entry, Mapping) else None
         if not isinstance(name, str) or not name.strip():
             raise ConfigValueError("an entry of multiModelList names no endpoint",
@@ -159,7 +158,7 @@ class _Work:
                        handler.endpoint_name, index + 1, public_text(error))
 
 
-def _entries(config: Mapping[str, Any]) -> Sequence[Any]:
+def _entries(config: Mapping[str, object]) -> Sequence[object]:
     entries = config.get("multiModelList")
     if not isinstance(entries, (list, tuple)) or not entries:
         raise ConfigValueError("multiModelList names no endpoints", json_path="multiModelList",

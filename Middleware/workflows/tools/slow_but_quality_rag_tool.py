@@ -55,13 +55,13 @@ class SlowButQualityRAGTool:
         else:
             FileMemoryPass(context, settings, folder).run()
 
-    def generate_and_store_vector_memories(self, pairs: Sequence[Pair], settings: MemorySettings | Mapping[str, Any],
+    def generate_and_store_vector_memories(self, pairs: Sequence[Pair], settings: MemorySettings | Mapping[str, object],
                                            context: ExecutionContext) -> int:
         """Searchable memories of texts and the hashes of their last messages; returns how many were stored."""
         return generate_and_store(pairs, _as_settings(settings), context)
 
     def process_new_memory_chunks(self, chunks: Sequence[str], hash_chunks: Sequence[Pair], rag_system_prompt: str,
-                                  rag_prompt: str, workflow_config: MemorySettings | Mapping[str, Any],
+                                  rag_prompt: str, workflow_config: MemorySettings | Mapping[str, object],
                                   context: ExecutionContext, chunks_per_memory: int = 3) -> None:
         """Add a memory for each of ``chunks``, under the hash that its pair in ``hash_chunks`` has.
 
@@ -78,7 +78,7 @@ class SlowButQualityRAGTool:
             if mine:
                 MemoryWriter(context, settings, folder).write(found)
 
-    def condense_memories(self, discussion_id: str, settings: MemorySettings | Mapping[str, Any],
+    def condense_memories(self, discussion_id: str, settings: MemorySettings | Mapping[str, object],
                           context: ExecutionContext) -> bool:
         """Join older memories if enough of them have come together; returns whether that was done.
 
@@ -114,7 +114,7 @@ class SlowButQualityRAGTool:
         return self.perform_rag_on_memory_chunk(system_prompt, prompt, text_chunk, context, context.config)
 
     def perform_rag_on_memory_chunk(self, system_prompt: str, prompt: str, text_chunk: str, context: ExecutionContext,
-                                    workflow_config: Mapping[str, Any], custom_delimiter: str = "",
+                                    workflow_config: Mapping[str, object], custom_delimiter: str = "",
                                     chunks_per_memory: int = 3) -> str:
         """One answer for each block between ``--ChunkBreak--``, joined in order; none is asked for a blank block.
 
@@ -149,7 +149,7 @@ class SlowButQualityRAGTool:
         return answer
 
     def _answer(self, system_prompt: str, prompt: str, block: str, context: ExecutionContext,
-                workflow_config: Mapping[str, Any], memory: DiscussionMemory) -> str:
+                workflow_config: Mapping[str, object], memory: DiscussionMemory) -> str:
         workflow = workflow_config.get("fileMemoryWorkflowName")
         if not workflow:
             return self.process_single_chunk(block, prompt, system_prompt, context, memory)
@@ -176,7 +176,7 @@ def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHand
     return dataclasses.replace(unstreamed(handler, context.request.cancel_scope), add_generation_prompt=opens)
 
 
-def _as_settings(settings: MemorySettings | Mapping[str, Any]) -> MemorySettings:
+def _as_settings(settings: MemorySettings | Mapping[str, object]) -> MemorySettings:
     if isinstance(settings, MemorySettings):
         return settings
     return read_settings(MemorySettings, settings, "memory settings")

@@ -11,7 +11,7 @@ from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 _START = encryption_utils.TOKEN_START.decode("ascii")
 
 
-def is_token(value: Any) -> bool:
+def is_token(value: object) -> bool:
     """Whether a stored value is encrypted, whatever the key."""
     return (isinstance(value, str) and value.startswith(_START) and value.isascii()
             and encryption_utils.is_token(value.encode("ascii")))

@@ -6,7 +6,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.vector_memory import connection, schema
@@ -23,8 +22,8 @@ class StoredRow:
     """A memory as it is stored, and whether its topics are searched."""
 
     id: int
-    memory_text: Any
-    metadata_json: Any
+    memory_text: object
+    metadata_json: object
     date_added: str
     with_topics: bool
 

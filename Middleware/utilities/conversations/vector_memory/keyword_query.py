@@ -5,7 +5,6 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ def _phrase(term: str) -> str:
     return '"{}"'.format(text.replace('"', '""')) if text else ""
 
 
-def usable_weights(weights: Any) -> list[float] | None:
+def usable_weights(weights: object) -> list[float] | None:
     """Five real numbers, in the order of the index columns. Anything else counts as none, with a warning."""
     if weights is None:
         return None
@@ -52,7 +51,7 @@ def usable_weights(weights: Any) -> list[float] | None:
     return None
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

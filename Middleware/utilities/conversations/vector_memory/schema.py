@@ -4,7 +4,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from Middleware.utilities.files.file_access import encode_text
 
@@ -52,7 +51,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def parse_metadata(text: str | None) -> dict[str, Any]:
+def parse_metadata(text: str | None) -> dict[str, object]:
     """The object that a memory's metadata holds. Raises ValueError if it is none."""
     try:
         metadata = json.loads(text)  # type: ignore[arg-type]
@@ -63,7 +62,7 @@ def parse_metadata(text: str | None) -> dict[str, Any]:
     return metadata
 
 
-def index_row(memory_text: str, metadata: Mapping[str, Any], with_topics: bool) -> tuple[str, ...]:
+def index_row(memory_text: str, metadata: Mapping[str, object], with_topics: bool) -> tuple[str, ...]:
     """The five columns of the index, of whatever the metadata holds."""
     phrases = index_text(metadata.get("key_phrases"))
     if with_topics:
@@ -72,7 +71,7 @@ def index_row(memory_text: str, metadata: Mapping[str, Any], with_topics: bool) 
             index_text(metadata.get("entities")), phrases[:2 * MOST_INDEXED], storable(memory_text)[:MOST_INDEXED])
 
 
-def index_text(value: Any) -> str:
+def index_text(value: object) -> str:
     """Strings as they are, lists as their items without ``"``, joined by spaces; nothing for null."""
     if isinstance(value, str):
         text = value
@@ -83,7 +82,7 @@ def index_text(value: Any) -> str:
     return storable(text[:MOST_INDEXED])
 
 
-def _words(value: Any, depth: int = 0) -> Iterator[str]:
+def _words(value: object, depth: int = 0) -> Iterator[str]:
     if depth > _DEEPEST or value is None:
         return
     if isinstance(value, Mapping):

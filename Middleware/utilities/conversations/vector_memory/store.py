@@ -163,7 +163,7 @@ class VectorMemories:
                 self._insert_hash(message_hash, place)
         return numbers
 
-    def _insert(self, text: str, metadata: str, parsed: dict[str, Any], index_topics: bool) -> int:
+    def _insert(self, text: str, metadata: str, parsed: dict[str, object], index_topics: bool) -> int:
         encode = self._codec.encode_text
         row = self._db.execute(
             "INSERT INTO memories (discussion_id, memory_text, date_added, metadata_json) VALUES (?, ?, ?, ?)",
@@ -272,7 +272,7 @@ class VectorMemories:
         self._cipher, self._codec = cipher, target
 
     # -- reading -------------------------------------------------------------------------------------------------
-    def _all(self, table: str, statement: str, values: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
+    def _all(self, table: str, statement: str, values: tuple[object, ...] = ()) -> list[sqlite3.Row]:
         if table not in self._tables:
             return []
         return connection.when_free(lambda: self._db.execute(statement, values).fetchall(), self._scope)

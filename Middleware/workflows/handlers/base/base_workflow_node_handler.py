@@ -50,7 +50,7 @@ class BaseHandler(ABC):
         self.workflow_variable_service = workflow_variable_service
 
     @abstractmethod
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         """Run one node. Returns a text, a tool-call dict, another JSON value, or a generator of chunk dicts."""
 
     @classmethod
@@ -97,5 +97,5 @@ class FamilyHandler(BaseHandler):
         nodes = [node(workflow_manager, workflow_variable_service) for node in self.NODES]
         self._nodes = {node_type: node for node in nodes for node_type in node.KEYS}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return self._nodes[context.config["type"]].handle(context)

@@ -103,7 +103,7 @@ def refuse(context: ExecutionContext, key: NodeKey, expected: str, suggestion: s
                            f"{expected}{shown}", suggestion=suggestion)
 
 
-def _raw(context: ExecutionContext, key: NodeKey) -> Any:
+def _raw(context: ExecutionContext, key: NodeKey) -> object:
     value = context.config.get(key.name)
     return key.default if value is None else value
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.services.memory.compactor_settings import load_compactor_settings
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
@@ -16,7 +16,7 @@ class ContextCompactorHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ContextCompactor": ()}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         folder = folder_of(context)
         if folder is None:
             return ""

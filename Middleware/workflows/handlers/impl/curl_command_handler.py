@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.cancel_scope import CancelScope
@@ -38,7 +38,7 @@ class CurlCommandHandler(BaseHandler):
         ARGS, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, network.MAX_RESPONSE_BYTES,
         network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS, BLOCK_OPTION_INJECTION, ALLOW_SCHEME_INJECTION)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         output_format = network.choice(context, OUTPUT_FORMAT, OUTPUT_FORMATS)
         raises = network.choice(context, network.ON_ERROR, ("raise", "return")) == "raise"
         timeout = network.seconds(context, TIMEOUT)

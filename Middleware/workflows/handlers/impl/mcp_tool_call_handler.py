@@ -41,7 +41,7 @@ class MCPToolCallHandler(BaseHandler):
         super().__init__(workflow_manager, workflow_variable_service)
         self._client = MCPClient()
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         self._check(context)
         timeout = self._timeout(context)
         server, tool = self.text(context, "server"), self.text(context, "tool")
@@ -85,7 +85,7 @@ class MCPToolCallHandler(BaseHandler):
                                 f"{context.config.get(key)!r}", json_path=key, expected=expected)
 
 
-def _filled(context: ExecutionContext, value: Any) -> Any:
+def _filled(context: ExecutionContext, value: object) -> Any:
     """A copy with variables filled into every text; keys and other values stay."""
     if isinstance(value, str):
         return context.substitute(value)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.llm_dispatch_service import LLMDispatchService
@@ -54,7 +54,7 @@ class StandardNodeHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"Standard": PROMPT_KEYS}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         if context.llm_handler is None or context.llm_handler.llm is None:
             raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
                                    json_path="endpointName", expected="the name of a file in Endpoints")

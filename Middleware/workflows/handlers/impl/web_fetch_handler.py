@@ -6,7 +6,7 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
@@ -44,7 +44,7 @@ class WebFetchHandler(BaseHandler):
         URL, METHOD, HEADERS, BODY, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, VERIFY, CA_BUNDLE,
         ALLOW_REDIRECTS, network.MAX_RESPONSE_BYTES, network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         output_format = network.choice(context, OUTPUT_FORMAT, OUTPUT_FORMATS)
         raises = network.choice(context, network.ON_ERROR, ("raise", "return")) == "raise"
         request = _request(context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, WilmerError
@@ -71,7 +70,7 @@ def load_server(name: str) -> McpServer:
 class _Reader:
     """Checks one file key by key."""
 
-    def __init__(self, name: str, data: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, data: Mapping[str, object]) -> None:
         self.name, self.data = name, data
 
     def server(self) -> McpServer:
@@ -128,7 +127,7 @@ class _Reader:
         return tuple((name, str(value)) for name, value in values.items())
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """A text, or a number that somebody wrote without quotes."""
     return (isinstance(value, str) and "\0" not in value) or (
         isinstance(value, (int, float)) and not isinstance(value, bool))

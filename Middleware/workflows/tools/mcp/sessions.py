@@ -51,7 +51,7 @@ class McpSessions:
         self._current: dict[McpServer, _Session] = {}
         self._all: set[_Session] = set()
 
-    def run(self, server: McpServer, action: Action, timeout: float, scope: CancelScope | None = None) -> Any:
+    def run(self, server: McpServer, action: Action, timeout: float, scope: CancelScope | None = None) -> object:
         """``await action(client)`` within ``timeout`` seconds, which cover connecting and the handshake too.
 
         Raises SessionError, SessionTimeout, and EarlyTerminationException once ``scope`` is cancelled.
@@ -106,7 +106,7 @@ class McpSessions:
             return self._loop
 
     # -- on the loop ---------------------------------------------------------------------------------------------
-    async def _use(self, call: _Call, action: Action, timeout: float) -> Any:
+    async def _use(self, call: _Call, action: Action, timeout: float) -> object:
         load_sdk()
         session = self._take(call)
         renewed = False
@@ -177,7 +177,7 @@ class _Session:
         self._idle_seconds, self._on_end = idle_seconds, on_end
         self._users = 0
         self._idle: asyncio.TimerHandle | None = None
-        self._client: Any = None
+        self._client: object = None
         self._settled, self._over = asyncio.Event(), asyncio.Event()
         self._failure: BaseException | None = None
         self._lost, self._status = False, 0
@@ -232,7 +232,7 @@ class _Session:
         self.retired = True
         self._processes.kill()
 
-    async def use(self, action: Action) -> Any:
+    async def use(self, action: Action) -> object:
         """The result of ``action(client)``. Raises SessionError."""
         await self._settled.wait()
         if not self.connected:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Any
 
 from Middleware.exceptions import StoredDataError
 from Middleware.services.memory.memory_store import ANCHORS_FILE
@@ -43,7 +42,7 @@ class MemoryAnchors:
         except (StoredDataError, OSError) as error:
             logger.debug("%s is not written: %s", self._folder.display(ANCHORS_FILE), error)
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> dict[str, object]:
         display = self._folder.display(ANCHORS_FILE)
         content = read_json(self._folder.file(ANCHORS_FILE), self._folder.cipher, display)
         if content is None:

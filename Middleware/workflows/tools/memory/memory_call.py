@@ -4,7 +4,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.llm_handler import LlmHandler
@@ -23,7 +22,7 @@ class MemoryCall:
         max_tokens: the longest answer.
     """
 
-    def __init__(self, context: ExecutionContext, settings: Mapping[str, Any], endpoint: str, preset: str,
+    def __init__(self, context: ExecutionContext, settings: Mapping[str, object], endpoint: str, preset: str,
                  max_tokens: int) -> None:
         messages = without_later_systems(raw_messages(context))
         self._context = dataclasses.replace(context, config=dict(settings), messages=messages)

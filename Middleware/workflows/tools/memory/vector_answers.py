@@ -190,7 +190,7 @@ def _more_objects(parser: _Parser, position: int) -> Iterator[Item]:
         yield from _items_in(value) or ()
 
 
-def _items_in(value: Any) -> list[Item] | None:
+def _items_in(value: object) -> list[Item] | None:
     """The memories in a JSON value, unchecked; empty if it is an empty list; None if it holds something else."""
     if isinstance(value, dict) and not _is_memory(value):
         value = value.get(_CONTAINER)
@@ -221,7 +221,7 @@ def _checked(item: Item) -> Item | None:
     return clean
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: object) -> Any:
     """A copy without NULs and halves of surrogate pairs, in keys and texts."""
     if isinstance(value, str):
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd")

@@ -44,7 +44,7 @@ class ScriptThread(Iterator[Any]):
                                         daemon=True)
         self._open = True
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         if not self._open:
             raise StopIteration
         answer = self._ask(_STEP)
@@ -76,7 +76,7 @@ class ScriptThread(Iterator[Any]):
             self._worker.stop()
         return None
 
-    def _result(self, answer: _Answer) -> Any:
+    def _result(self, answer: _Answer) -> object:
         self._open = not answer.last
         if answer.error is None:
             return answer.value
@@ -87,7 +87,7 @@ class ScriptThread(Iterator[Any]):
 
 
 class _Answer(NamedTuple):
-    value: Any = None
+    value: object = None
     error: BaseException | None = None
     last: bool = False
 

@@ -159,7 +159,7 @@ def _environment_proxy(target: Url) -> str | None:
     return proxies.get(str(target.scheme)) or proxies.get("all")
 
 
-def _dial_socks(proxy: Url, host: str, port: int, timeout: Any) -> socket.socket:
+def _dial_socks(proxy: Url, host: str, port: int, timeout: object) -> socket.socket:
     try:
         socks = importlib.import_module("socks")  # PySocks; on first use: hardly anybody needs it
     except ImportError:

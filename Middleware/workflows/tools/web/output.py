@@ -5,7 +5,6 @@ import codecs
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 from Middleware.workflows.tools.web.errors import ResponseTooLargeError, WebFetchError
 from Middleware.workflows.tools.web.html_text import visible_text
@@ -64,5 +63,5 @@ def body_text(response: WebResponse) -> str:
         return body.decode("cp1252", "replace")
 
 
-def _as_json(value: Any) -> str:
+def _as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

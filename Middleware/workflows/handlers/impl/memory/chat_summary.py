@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory.memory_store import MemoryStore
@@ -31,7 +31,7 @@ class FullChatSummaryHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"FullChatSummary": (
         NodeKey("isManualConfig", "bool", False, "Just the summary as it is."),)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         folder = folder_of(context)
         if folder is None:
             return ""
@@ -55,7 +55,7 @@ class ChatSummarySummarizerHandler(BaseHandler):
         NodeKey("minMemoriesPerSummary", "int", 3, "As many new memories make a call worth while.", "early"),
         NodeKey("loopIfMemoriesExceed", "int", 3, "More new memories are folded in this many at a time.", "early"))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         folder = folder_of(context)
         if folder is None:
             return NO_SUMMARY
@@ -70,7 +70,7 @@ class WriteCurrentSummaryHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"WriteCurrentSummaryToFileAndReturnIt": (
         NodeKey("input", "str", None, "The text.", "full", required=True),)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         if self.value(context, "input") is None:
             raise ConfigValueError(f"node '{context.node_name}' names no text to store as the summary",
                                    json_path="input", expected="a text")

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.services.memory_service import NO_MEMORIES, MemoryService
 from Middleware.utilities.search_utils import CHUNK_BREAK
@@ -22,7 +22,7 @@ class QualityMemoryHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"QualityMemory": ()}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         if context.discussion_id:
             SlowButQualityRAGTool().handle_discussion_id_flow(context)
             return ""
@@ -35,7 +35,7 @@ class RecentMemoryHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"RecentMemory": ()}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         if context.discussion_id:
             SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=True)
         result = helper_result(context, RECENT_WORKFLOW)
@@ -49,7 +49,7 @@ class ConversationMemoryHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ConversationMemory": ()}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         if not context.discussion_id:
             return NO_MEMORIES
         result = helper_result(context, CONVERSATION_WORKFLOW)

@@ -8,7 +8,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
 
 
-def whole_number(value: Any, default: int = 0) -> int:
+def whole_number(value: object, default: int = 0) -> int:
     """``value``, which the engine has made a number if it can be one; anything else counts as ``default``."""
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.services.memory_service import NO_STATE_DOCUMENT, MemoryService
 from Middleware.utilities.conversations.discussion_files import if_readable
@@ -25,7 +25,7 @@ class RecentMemorySummarizerHandler(BaseHandler):
         NodeKey("lookbackStart", "int", 0, "Newest messages to leave out if there is no discussion id.", "early"),
         NodeKey("customDelimiter", "str", None, "What stands between them, instead of --ChunkBreak--."))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         turns, chunks, lookback = (whole_number(self.value(context, name)) for name in (
             "maxTurnsToPull", "maxSummaryChunksFromFile", "lookbackStart"))
         text = MemoryService().get_recent_memories(raw_messages(context), context.discussion_id, turns, chunks,
@@ -39,7 +39,7 @@ class ChatSummaryMemoryGatheringHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ChatSummaryMemoryGatheringTool": (TURNS,)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return MemoryService().get_chat_summary_memories(
             raw_messages(context), context.discussion_id, whole_number(self.value(context, "maxTurnsToPull")),
             **keys_of(context))
@@ -51,7 +51,7 @@ class CurrentMemoryHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentMemoryFromFile": (
         NodeKey("customDelimiter", "str", CHUNK_BREAK, "What stands between them."),)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         memories = MemoryService().get_current_memories(context.discussion_id, **keys_of(context))
         return str(self.value(context, "customDelimiter")).join(memories)
 
@@ -61,7 +61,7 @@ class CurrentSummaryHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentSummaryFromFile": ()}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))
 
 
@@ -70,6 +70,6 @@ class CurrentStateDocumentHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentStateDocument": ()}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return if_readable(lambda: MemoryService().get_current_state_document(
             context.discussion_id, **keys_of(context)), NO_STATE_DOCUMENT)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.utilities.arithmetic import calculate
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
@@ -16,5 +16,5 @@ class ArithmeticProcessorHandler(BaseHandler):
         "ArithmeticProcessor": (
             NodeKey("expression", "str", "", "Number, operator (one of + - * /), number.", "full", required=True),)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return calculate(self.text(context, "expression"))

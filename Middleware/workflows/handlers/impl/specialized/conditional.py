@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.specialized.conditions import evaluate_condition
@@ -15,5 +15,5 @@ class ConditionalHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "Conditional": (NodeKey("condition", "str", "", "The expression to judge.", "full"),)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return "TRUE" if evaluate_condition(self.text(context, "condition"), context.node_name) else "FALSE"

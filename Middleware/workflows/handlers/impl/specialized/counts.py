@@ -7,7 +7,7 @@ from Middleware.utilities.text_extraction import whole_number
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
-def resolved_count(context: ExecutionContext, value: Any) -> Any:
+def resolved_count(context: ExecutionContext, value: object) -> Any:
     """The number that a text with a placeholder stands for; every other value, and a text that is none, unchanged."""
     if not isinstance(value, str) or "{" not in value:
         return value
@@ -15,6 +15,6 @@ def resolved_count(context: ExecutionContext, value: Any) -> Any:
     return value if number is None else number
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: object) -> bool:
     """Whether ``value`` is a whole number of at least 1; booleans are none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.paths import get_root_public_directory
@@ -33,7 +33,7 @@ class GetCustomFileHandler(BaseHandler):
             NodeKey("tailCount", "int", None, "Keep this many of the last pieces, at least 1.", "full", least=1),
             NodeKey("chunkDelimiter", "str", "\n", "What stands between the pieces that are counted."))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         if not self.value(context, "filepath"):
             return NO_PATH
         counts = {name: resolved_count(context, self.value(context, name)) for name in ("headCount", "tailCount")}
@@ -68,7 +68,7 @@ class SaveCustomFileHandler(BaseHandler):
             NodeKey("mode", "str", "overwrite", "What is done to the file.", choices=CUSTOM_FILE_MODES),
             NodeKey("find", "str", None, "What replace and remove look for, literally.", "full"))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         problem = self._problem(context)
         if problem:
             return problem
@@ -108,7 +108,7 @@ def _place(context: ExecutionContext, path: str) -> str:
     return find_file_ignoring_case(os.path.join(get_root_public_directory(), plain)) or path
 
 
-def _count_problem(counts: Mapping[str, Any]) -> str:
+def _count_problem(counts: Mapping[str, object]) -> str:
     given = {name: count for name, count in counts.items() if count is not None}
     if len(given) > 1:
         return "GetCustomFile: specify only one of 'headCount' or 'tailCount', not both"

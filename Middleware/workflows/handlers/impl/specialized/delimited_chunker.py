@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.utilities.json_data import type_name
 from Middleware.utilities.text_extraction import first_pieces, last_pieces
@@ -23,7 +23,7 @@ class DelimitedChunkerHandler(BaseHandler):
             NodeKey("count", "int", None, "How many pieces to keep, at least 1.", "full", required=True,
                     least=1))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         count = resolved_count(context, self.value(context, "count"))
         problem = self._problem(context, count)
         if problem:
@@ -36,7 +36,7 @@ class DelimitedChunkerHandler(BaseHandler):
         keep = first_pieces if self.value(context, "mode") == "head" else last_pieces
         return keep(content, delimiter, count)
 
-    def _problem(self, context: ExecutionContext, count: Any) -> str:
+    def _problem(self, context: ExecutionContext, count: object) -> str:
         for name in ("content", "delimiter", "mode", "count"):
             if self.value(context, name) is None:
                 return f"No {name} specified"

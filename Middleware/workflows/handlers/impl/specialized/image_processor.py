@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.vision_cache import VisionResponses
@@ -35,7 +35,7 @@ class ImageProcessorHandler(BaseHandler):
         NodeKey("saveVisionResponsesToDiscussionId", "bool", False, "Keep the descriptions with the discussion."),
         NodeKey("visionScanMessageLimit", "int", 20, "How many messages are searched if they are kept.", "early"))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         if context.llm_handler is None or context.llm_handler.llm is None:
             raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
                                    json_path="endpointName", expected="the name of a file in Endpoints")

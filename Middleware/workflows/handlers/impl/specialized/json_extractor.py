@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.utilities.text_extraction import json_field
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
@@ -18,5 +18,5 @@ class JsonExtractorHandler(BaseHandler):
                     required=True),
             NodeKey("fieldToExtract", "str", None, "Name of one of its fields; no path.", "full", required=True))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return json_field(self.text(context, "jsonToExtractFrom"), self.text(context, "fieldToExtract"))

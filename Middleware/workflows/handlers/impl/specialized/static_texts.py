@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -14,7 +14,7 @@ class StaticResponseHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "StaticResponse": (NodeKey("content", "str", "", "The text.", "full"),)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return self.static_text(context, self.text(context, "content"))
 
 
@@ -26,7 +26,7 @@ class StringConcatenatorHandler(BaseHandler):
             NodeKey("strings", "list", (), "The texts to join.", "full"),
             NodeKey("delimiter", "str", "", "What stands between them."))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return self.static_text(context, self._joined(context))
 
     def _joined(self, context: ExecutionContext) -> str:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.utilities.text_extraction import tagged_text
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
@@ -18,7 +18,7 @@ class TagTextExtractorHandler(BaseHandler):
             NodeKey("fieldToExtract", "str", None, "Name of the tag, without brackets.", "full", required=True),
             NodeKey("defaultText", "str", "", "The result if the tag is absent, not closed or blank inside.", "full"))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         if self.value(context, "tagToExtractFrom") is None or self.value(context, "fieldToExtract") is None:
             return ""
         inside = tagged_text(self.text(context, "tagToExtractFrom"), self.text(context, "fieldToExtract"))

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import LOCKED
@@ -26,7 +26,7 @@ class WorkflowLockHandler(BaseHandler):
 
     locks: LockingService = locking_service
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         lock_id = self.text(context, "workflowLockId")
         if not lock_id.strip():
             raise ConfigValueError(f"WorkflowLock node '{context.node_name}' needs a workflowLockId",

@@ -26,12 +26,12 @@ class ChildRun:
     def __iter__(self) -> Iterator[Any]:
         return self._items
 
-    def item(self) -> Any:
+    def item(self) -> object:
         """The child's result, before its later nodes run; an empty text if it has none."""
         value = next(self._items, None)
         return "" if value is None else value
 
-    def finish(self) -> Any:
+    def finish(self) -> object:
         """Run to the end. Returns the last item not yet taken, or an empty text."""
         last = [*self._items][-1:]
         return "" if not last or last[0] is None else last[0]

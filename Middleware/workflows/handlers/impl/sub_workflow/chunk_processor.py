@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.services.chunk_cursor import ChunkCursor
@@ -57,7 +57,7 @@ class ConversationChunkProcessorHandler(BaseHandler):
             FOLDER_OVERRIDE,
             replace(SCOPED_VARIABLES, meaning="The child's agent2Input, agent3Input, ..."))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         name = str(self.value(context, "id") or "").strip()
         if not name:
             _refuse(context, "id", "a name for the progress")

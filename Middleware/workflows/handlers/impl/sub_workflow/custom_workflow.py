@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.impl.sub_workflow.children import (
@@ -30,7 +30,7 @@ class CustomWorkflowHandler(BaseHandler):
             NodeKey("workflowName", "str", MISSING_WORKFLOW, "The workflow to run.", required=True, names="workflow"),
             FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         return _run_child(context, str(context.config.get("workflowName") or MISSING_WORKFLOW), context.config)
 
 
@@ -46,7 +46,7 @@ class ConditionalCustomWorkflowHandler(BaseHandler):
             NodeKey("routeOverrides", "object", {}, "Value -> prompt overrides.", "full"),
             FOLDER_OVERRIDE, SCOPED_VARIABLES)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         value = self.text(context, "conditionalKey").strip().lower()
         targets = _lower_keys(self.value(context, "conditionalWorkflows"))
         overrides = _lower_keys(self.value(context, "routeOverrides"))
@@ -60,7 +60,7 @@ class ConditionalCustomWorkflowHandler(BaseHandler):
                           overrides.get(value) or overrides.get("default"))
 
 
-def _run_child(context: ExecutionContext, name: str, overrides: Any) -> Any:
+def _run_child(context: ExecutionContext, name: str, overrides: object) -> object:
     items = context.workflow_manager.start_child(
         context, name, folder_override=context.config.get("workflowUserFolderOverride") or None,
         scoped_inputs=scoped_inputs(context),
@@ -70,7 +70,7 @@ def _run_child(context: ExecutionContext, name: str, overrides: Any) -> Any:
     return child if context.is_responder else child.finish()
 
 
-def _override(context: ExecutionContext, overrides: Any, name: str, alias: str) -> str | None:
+def _override(context: ExecutionContext, overrides: object, name: str, alias: str) -> str | None:
     """One override, its values escaped so that the child's own substitution takes them literally."""
     if not isinstance(overrides, Mapping):
         return None
@@ -80,7 +80,7 @@ def _override(context: ExecutionContext, overrides: Any, name: str, alias: str) 
     return context.workflow_variable_service.apply_variables(str(value), context, restore=False)
 
 
-def _lower_keys(value: Any) -> dict[str, Any]:
+def _lower_keys(value: object) -> dict[str, object]:
     """The entries by their keys in lower case without spaces around; one written without such spaces wins."""
     if not isinstance(value, Mapping):
         return {}

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.search_utils import search_conversation, search_memories
@@ -26,7 +26,7 @@ class KeywordSearchHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "ConversationalKeywordSearchPerformerTool": SEARCH_KEYS, "MemoryKeywordSearchPerformerTool": SEARCH_KEYS}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         if self.value(context, "keywords") is None:
             return NO_KEYWORDS
         keywords = self.text(context, "keywords")

@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.handlers.base.network_keys import MAX_SECONDS
@@ -31,7 +31,7 @@ class OfflineResearcherHandler(BaseHandler):
         "OfflineResearcherApiQuickSearch": _keys(240),
         "OfflineResearcherApiDeepResearch": _keys(600)}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         query = prompt_to_search(self, context)
         return OfflineResearcherApiClient(context.request.cancel_scope).search(
             query, MODES[context.config["type"]], timeout=self._timeout(context),
@@ -53,7 +53,7 @@ class OfflineResearcherHandler(BaseHandler):
         return None if number is None else int(number)
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     """A finite number, also one written as text; None for anything else."""
     try:
         number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else None

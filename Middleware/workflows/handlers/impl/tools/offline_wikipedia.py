@@ -41,7 +41,7 @@ class OfflineWikipediaHandler(BaseHandler):
             NodeKey("top_n_articles", "int", 3, "How many articles; negative: the least fitting first.", "early")),
     }
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         client = OfflineWikiApiClient(context.request.cancel_scope)
         return QUESTIONS[context.config["type"]](client, prompt_to_search(self, context), partial(self.value, context))
 

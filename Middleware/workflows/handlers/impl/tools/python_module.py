@@ -21,7 +21,7 @@ class PythonModuleHandler(BaseHandler):
             NodeKey("args", "list", (), "Positional arguments of Invoke, each as text.", "full"),
             NodeKey("kwargs", "object", {}, "Named arguments of Invoke, each value as text.", "full"))}
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         args = self._container(context, "args", (list, tuple))
         kwargs = self._container(context, "kwargs", dict)
         return run_dynamic_module(

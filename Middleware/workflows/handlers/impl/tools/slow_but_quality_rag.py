@@ -39,7 +39,7 @@ class SlowButQualityRAGHandler(BaseHandler):
         super().__init__(workflow_manager, workflow_variable_service)
         self._tool = SlowButQualityRAGTool()
 
-    def handle(self, context: ExecutionContext) -> Any:
+    def handle(self, context: ExecutionContext) -> object:
         for name, complaint in (("ragTarget", NO_TARGET), ("ragType", NO_TYPE)):
             if self.value(context, name) is None:
                 return complaint
