@@ -18,6 +18,7 @@ from Middleware.exceptions import ClientError
 from Middleware.models.request_context import current_request
 from Middleware.services.response_builder_service import ResponseBuilderService, current_model_name
 from Middleware.utilities import config_utils
+from Middleware.utilities.http.addresses import is_loopback
 
 __all__ = [
     "build_response_json", "check_counts", "clear_request_context", "clear_workflow_override", "configured_users",
@@ -30,7 +31,6 @@ LATEST = ":latest"
 MAX_MESSAGES = 100_000  # of a request
 MAX_IMAGES = 1_000  # of a request
 FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
-LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
 def configured_users() -> list[str]:
@@ -116,8 +116,8 @@ def visible_model_ids() -> list[str]:
 
 def _is_local(peer: str) -> bool:
     """Whether a client is on this computer itself: a proxy there would make all the world look as if it were."""
-    if peer not in LOOPBACK or not has_request_context():
-        return peer in LOOPBACK
+    if not is_loopback(peer) or not has_request_context():
+        return is_loopback(peer)
     return is_loopback_name(http.environ) and not any(name in http.environ for name in FORWARDED)
 
 

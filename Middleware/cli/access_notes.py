@@ -5,10 +5,10 @@ import logging
 import os
 import sys
 
-from Middleware.cli.listening import is_loopback
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container, script_command
+from Middleware.utilities.http.addresses import is_loopback
 
 logger = logging.getLogger(__name__)
 

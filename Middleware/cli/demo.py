@@ -12,10 +12,10 @@ from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.errors import StartError
 from Middleware.cli.init.servers import printable
-from Middleware.cli.listening import is_loopback
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.http.addresses import is_loopback
 
 logger = logging.getLogger(__name__)
 

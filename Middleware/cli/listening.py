@@ -9,6 +9,7 @@ import sys
 import time
 
 from Middleware.cli.errors import StartError
+from Middleware.utilities.http.addresses import is_loopback
 
 BACKLOG = 1024
 GOODBYE_SECONDS = 10.0
@@ -110,10 +111,6 @@ def _own_address(family: socket.AddressFamily, far: str) -> str:
             return str(sock.getsockname()[0])
     except OSError:
         return ""
-
-
-def is_loopback(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _resolve(host: str, port: int) -> tuple[int, tuple]:

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import os
 import re
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from Middleware.exceptions import (
     BackendConnectionError,
@@ -20,25 +18,24 @@ from Middleware.exceptions import (
     BackendResponseError,
     BackendStatusError,
     BackendTimeoutError,
-    ConfigValueError,
     WilmerError,
 )
-from Middleware.llmapis.transport_pool import NotLocalError, is_loopback
-from Middleware.llmapis.transport_unreachable import Unreachable
-from Middleware.llmapis.transport_wire import Target
 from Middleware.models.request_context import current_request
+from Middleware.utilities.http.addresses import is_loopback
+from Middleware.utilities.http.problems import HttpProblem, Kind
+from Middleware.utilities.http.wire import Target
 
 MAX_BODY_CHARACTERS = 500
 MAX_REASON_CHARACTERS = 60
 MAX_PAGE_CHARACTERS = 16384
-NEVER_BETTER = (ssl.SSLCertVerificationError, ConfigValueError, NotLocalError)
-"""Causes of a failed connection that another try cannot cure."""
-
 _OWN_WORDS = (BackendConnectionError, BackendTimeoutError)  # nothing in their texts comes from the server
 _OWN_NUMBERS = (ssl.SSLError, socket.gaierror, socket.herror)  # errors of the system whose numbers are not its own
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "proxy-authorization", "x-goog-api-key")
 _MESSAGE_KEYS = ("error", "message", "detail", "msg", "error_description", "errors")
 _DOCKER_HOST = "host.docker.internal"
+_CLASSES: dict[Kind, type[BackendError]] = {
+    Kind.CONNECT_TIMEOUT: BackendTimeoutError, Kind.READ_TIMEOUT: BackendTimeoutError,
+    Kind.UNREADABLE: BackendResponseError, Kind.TOO_LARGE: BackendResponseError}
 
 _TITLE = re.compile(r"<title\b[^<>]*>(.*?)</title\b", re.IGNORECASE | re.DOTALL)
 _TOO_LONG = re.compile(r"context (?:size|length|window)|maximum context|(?:prompt|input) is too long|too many tokens",
@@ -130,75 +127,30 @@ def secrets_of(headers: Mapping[str, str], target: Target) -> tuple[str, ...]:
     return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
 
 
-@dataclass(frozen=True)
-class ConnectProblem:
-    """Why no connection came about: the class of the error and its text, without the endpoint."""
-
-    kind: type[BackendError]
-    text: str
-
-    def error(self, endpoint: str, target: Target) -> BackendError:
-        return self.kind(f"{_where(endpoint, target)}: {self.text}", endpoint=endpoint)
+def call_error(endpoint: str, target: Target, problem: HttpProblem) -> BackendError:
+    """A call that got no answer, or none that can be read."""
+    text = sentence(f"{_where(endpoint, target)}: {problem.text}")
+    whole = f"{text} {_advice(problem.kind)} {_container_hint(problem.kind, target.host)}".strip()
+    return _CLASSES.get(problem.kind, BackendConnectionError)(whole, endpoint=endpoint)
 
 
-def connect_problem(target: Target, cause: BaseException) -> ConnectProblem:
-    """What the root cause of a failed connection means."""
-    if isinstance(cause, TimeoutError):
-        return ConnectProblem(BackendTimeoutError, "could not connect in time. Is the host reachable from here, and "
-                                                   "is the port open?")
-    return ConnectProblem(BackendConnectionError, _connect_text(target, cause))
+def _advice(kind: Kind) -> str:
+    return {
+        Kind.CONNECT_TIMEOUT: "Is the host reachable from here, and is the port open?",
+        Kind.NOT_LOCAL: "Set 'allowRemoteBackup' to true in the backup's endpoint file to permit that.",
+        Kind.REFUSED: "Is the LLM server running, and is this its port?",
+        Kind.UNKNOWN_HOST: "Check the URL of the endpoint.",
+        Kind.LOST: "It may have crashed or run out of memory; see its log.",
+        Kind.UNREADABLE: "Check host, port and http:// or https:// in the URL.",
+    }.get(kind, "")
 
 
-def _connect_text(target: Target, cause: BaseException) -> str:
-    if isinstance(cause, ConfigValueError):
-        return str(cause)
-    if isinstance(cause, NotLocalError):
-        return (f"the backup's address ({cause}) is not local any more, so nothing was sent to it. Set "
-                "'allowRemoteBackup' to true in the backup's endpoint file to permit that.")
-    if isinstance(cause, ConnectionRefusedError):
-        return "connection refused. Is the LLM server running, and is this its port?" + _container_hint(target)
-    if isinstance(cause, socket.gaierror):
-        hint = f" Inside a container on Linux, start it with --add-host={_DOCKER_HOST}:host-gateway." \
-            if target.host == _DOCKER_HOST else ""
-        return f"the host name '{target.host}' cannot be resolved. Check the URL of the endpoint.{hint}"
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"the server's TLS certificate was not accepted ({cause.verify_message})."
-    if isinstance(cause, ssl.SSLError):
-        return "no TLS connection came about. Does the server speak https, or should the URL start with http://?"
-    return f"no connection ({getattr(cause, 'strerror', None) or type(cause).__name__})."
-
-
-def _container_hint(target: Target) -> str:
-    if not is_loopback(target.host):
-        return ""
-    return f" Inside a container, localhost means the container itself; try {_DOCKER_HOST}."
-
-
-def unreachable_error(endpoint: str, target: Target, known: Unreachable[ConnectProblem]) -> BackendError:
-    """The failure of a moment ago, without having tried again."""
-    problem = known.note
-    text = f"not tried again for {math.ceil(known.seconds)} s after: {problem.text}"
-    return ConnectProblem(problem.kind, text).error(endpoint, target)
-
-
-def read_timeout_error(endpoint: str, target: Target, seconds: float) -> BackendTimeoutError:
-    return BackendTimeoutError(f"{_where(endpoint, target)}: no data for {seconds:g} seconds.", endpoint=endpoint)
-
-
-def lost_error(endpoint: str, target: Target, *, answered: bool) -> BackendConnectionError:
-    """The connection ended too early: before any answer, or within it."""
-    when = "in the middle of its answer" if answered else "before it answered"
-    return BackendConnectionError(f"{_where(endpoint, target)}: the server closed the connection {when}. It may have "
-                                  "crashed or run out of memory; see its log.", endpoint=endpoint)
-
-
-def wire_error(endpoint: str, target: Target, problem: str) -> BackendResponseError:
-    return BackendResponseError(f"{_where(endpoint, target)}: the answer is not proper HTTP ({problem}). Check host, "
-                                "port and http:// or https:// in the URL.", endpoint=endpoint)
-
-
-def too_large_error(endpoint: str, target: Target, problem: str) -> BackendResponseError:
-    return BackendResponseError(f"{_where(endpoint, target)}: the answer is too large ({problem}).", endpoint=endpoint)
+def _container_hint(kind: Kind, host: str) -> str:
+    if kind is Kind.REFUSED and is_loopback(host):
+        return f"Inside a container, localhost means the container itself; try {_DOCKER_HOST}."
+    if kind is Kind.UNKNOWN_HOST and host == _DOCKER_HOST:
+        return f"Inside a container on Linux, start it with --add-host={_DOCKER_HOST}:host-gateway."
+    return ""
 
 
 def not_json_error(endpoint: str, target: Target, status: int, content_type: str, size: int) -> BackendResponseError:
@@ -254,20 +206,6 @@ def _hint(status: int, location: str, body: str) -> str:
         429: "The server limits the rate of requests.",
         503: "The server may still be loading its model.",
     }.get(status, "")
-
-
-def root_cause(error: BaseException) -> BaseException:
-    """The system error at the bottom of a chain of wrappers."""
-    seen = set()
-    while id(error) not in seen:
-        seen.add(id(error))
-        inner = error.__cause__ or error.__context__
-        if isinstance(error, OSError) and error.errno is not None or inner is None:
-            break
-        if isinstance(error, (TimeoutError, ssl.SSLError, socket.gaierror, ConfigValueError)):
-            break
-        error = inner
-    return error
 
 
 def _where(endpoint: str, target: Target) -> str:

@@ -28,14 +28,15 @@ from Middleware.llmapis.backend_errors import sentence
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
-from Middleware.llmapis.transport_connect import SIGN_OF_LIFE_SECONDS
-from Middleware.llmapis.transport_pool import SLICE_SECONDS, is_local_address
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.files.path_utils import is_flat_name
+from Middleware.utilities.http.addresses import is_local_address, is_loopback
+from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
+from Middleware.utilities.http.pool import SLICE_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -201,7 +202,7 @@ def find_place(url: str, scope: CancelScope | None) -> Steps[Place]:
     while not done.wait(SLICE_SECONDS) and (now := time.monotonic()) < deadline:
         if scope is not None and scope.cancelled:
             raise EarlyTerminationException("cancelled while looking for a backup")
-        if now - shown >= SIGN_OF_LIFE_SECONDS:
+        if now - shown >= HEARTBEAT_SECONDS:
             shown = now
             yield
     return found[0] if found else "unknown"
@@ -223,7 +224,7 @@ def classify_host(url: str, resolve: Resolver | None = None) -> Place:
         return "unknown"
     if not host:
         return "unknown"
-    if host == "localhost" or host.endswith(".localhost"):
+    if is_loopback(host):
         return "local"
     try:
         return "local" if is_local_address(host) else "remote"

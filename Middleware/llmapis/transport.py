@@ -1,36 +1,104 @@
-"""The one door from WilmerAI to its LLM servers: pooling, time-outs, retries, stops.
+"""LLM calls over HTTP: what a back-end handler sends, retries, and errors in the words of endpoints.
 
-A back-end handler says what to send and how to read it; everything about sockets is here and in the ``transport_*``
-modules below: ``transport_exchange`` (one request and its answer), ``transport_connect`` (reaching the server),
-``transport_unreachable`` (servers that were not reached), ``transport_pool`` (kept connections), ``transport_wire``
-(HTTP as bytes), ``backend_errors`` (what a person reads).
+A back-end handler says what to send and how to read it; sockets, proxies, certificates and stops belong to the HTTP
+client in ``utilities/http``, and what a person reads about a failed endpoint to ``backend_errors``.
 """
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from Middleware.exceptions import BackendError, BackendStatusError, EarlyTerminationException
+from Middleware.exceptions import (
+    BackendError,
+    BackendStatusError,
+    ClientError,
+    ConfigValueError,
+    EarlyTerminationException,
+)
 from Middleware.llmapis import backend_errors as errors
-from Middleware.llmapis.transport_connect import SIGN_OF_LIFE_SECONDS
-from Middleware.llmapis.transport_exchange import BackendRequest, Exchange, encode_payload
-from Middleware.llmapis.transport_pool import SLICE_SECONDS, ConnectionPool
-from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.request_context import current_trial
+from Middleware.models.request_context import current_request, current_trial
+from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
+from Middleware.utilities.http.exchange import Exchange
+from Middleware.utilities.http.pool import SLICE_SECONDS, ConnectionPool
+from Middleware.utilities.http.problems import HttpError, too_large_problem
+from Middleware.utilities.http.wire import HttpRequest, ResponseHead, Target, parse_target
 
 __all__ = ["BackendRequest", "BackendStream", "Transport", "get_transport"]
 
 logger = logging.getLogger(__name__)
 
 RETRY_WAITS = (0.5, 1.0)
+# A server may ask for hours; the client in front has given up long before.
 MAX_RETRY_AFTER_SECONDS = 10.0
+# More than any answer of a model or list of vectors: a server that goes on sending must not fill the memory.
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
+# Of the text that comes with a bad status, as much as makes a message, and for no longer than it is worth waiting.
+MAX_ERROR_BODY_BYTES = 64 * 1024
+MAX_ERROR_BODY_WAIT = 5.0
+
+
+@dataclass(frozen=True)
+class BackendRequest:
+    """A POST of JSON to a back-end.
+
+    Attributes:
+        endpoint_name: for messages.
+        url: absolute URL, http or https.
+        connect_timeout, read_timeout: seconds; the latter is the longest silence of the server.
+        single_attempt: no second try and no reconnect, because the caller has something better to try.
+        local_only: refuse a connected peer that is neither this machine nor in its local network.
+        uses_memory: fail at once for a server that was unreachable a moment ago, and tell later calls when it is.
+    """
+
+    endpoint_name: str
+    url: str
+    payload: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    connect_timeout: float = 30
+    read_timeout: float = 14400
+    single_attempt: bool = False
+    local_only: bool = False
+    uses_memory: bool = True
+
+    def to_http(self) -> HttpRequest:
+        """The request without its body. Raises ConfigValueError for a URL that is none."""
+        headers = dict(self.headers)
+        if not any(name.lower() == "content-type" for name in headers):
+            headers["Content-Type"] = "application/json"
+        return HttpRequest(parse_target(self.url), "POST", headers, self.connect_timeout, self.read_timeout,
+                           self.single_attempt, self.local_only, self.uses_memory)
+
+
+def encode_payload(payload: Mapping[str, Any]) -> bytes:
+    """JSON in UTF-8. Lone surrogates become U+FFFD.
+
+    Raises ConfigValueError for what JSON cannot hold, ClientError for nesting that only a client can have sent.
+    """
+    try:
+        text = _ENCODER.encode(payload)
+    except RecursionError:
+        raise ClientError("The request is nested too deeply to be sent to an LLM") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigValueError(f"The request cannot be written as JSON ({error}). Check preset and endpoint") from error
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):  # read-only views of configuration
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON type")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 
 
 class BackendStream:
@@ -42,13 +110,77 @@ class BackendStream:
     """
 
     def __init__(self, pool: ConnectionPool, request: BackendRequest, scope: CancelScope) -> None:
-        self._exchange = Exchange(pool, request, encode_payload(request.payload), scope)
-        self._blocks = self._exchange.blocks()
+        self._request = request
+        self._http = request.to_http()
+        self._exchange = Exchange(pool, self._http, encode_payload(request.payload), scope)
+        self._blocks = self._read()
+
+    def _read(self) -> Generator[bytes, None, None]:
+        exchange = self._exchange
+        try:
+            head = yield from exchange.begin()
+            if head is None:
+                return
+            if head.status >= 300:
+                yield from self._raise_status(head)
+                return
+            yield from exchange.body()
+        except HttpError as error:
+            head = exchange.head
+            if head is not None and head.status >= 300:  # says more than that the text behind it is unreadable
+                raise self._status_error(head, b"") from error
+            raise self.error(error) from error
+        finally:
+            exchange.close()
+
+    def _raise_status(self, head: ResponseHead) -> Generator[bytes, None, None]:
+        """Read what the server has to say about a bad status, then raise it; returns only when stopped."""
+        parts, size, deadline = [], 0, time.monotonic() + MAX_ERROR_BODY_WAIT
+        try:
+            for block in self._exchange.body():
+                parts.append(block)
+                size += len(block)
+                if size >= MAX_ERROR_BODY_BYTES or time.monotonic() > deadline:
+                    break
+                if not block:
+                    yield block
+        except HttpError:
+            pass  # the status says more than a body cut short
+        if not self._exchange.stopped:
+            raise self._status_error(head, b"".join(parts))
+
+    def _status_error(self, head: ResponseHead, body: bytes) -> BackendError:
+        name, target = self._request.endpoint_name, self.target
+        secrets = errors.secrets_of(self._request.headers, target)
+        context = current_request()
+        if logger.isEnabledFor(logging.DEBUG) and (context is None or not context.redact):
+            said = errors.masked(body.decode("utf-8", "replace"), secrets)
+            logger.debug("Endpoint '%s' answered status %s: %r", name, head.status, said[:4096])
+        return errors.status_error(name, target, head.status, head.reason, errors.short_body(body, secrets),
+                                   head.headers.get("location", ""))
+
+    def error(self, error: HttpError) -> BackendError:
+        """A failed call in the words of endpoints."""
+        return errors.call_error(self._request.endpoint_name, self.target, error.problem)
+
+    @property
+    def target(self) -> Target:
+        return self._http.target
+
+    @property
+    def head(self) -> ResponseHead | None:
+        """Status and headers, once they arrived."""
+        return self._exchange.head
+
+    @property
+    def lost_before_status(self) -> bool:
+        """The request went out, and the connection ended before a status line came."""
+        return self._exchange.sent and self._exchange.lost_before_status
 
     @property
     def status(self) -> int | None:
         """HTTP status, once the headers arrived."""
-        return self._exchange.head.status if self._exchange.head else None
+        return self.head.status if self.head else None
 
     def __iter__(self) -> Iterator[bytes]:
         return self._blocks
@@ -74,13 +206,13 @@ class BackendStream:
                     break
         except BackendError as error:
             logger.debug("After the end of an answer: %s", errors.log_text(error))
-        self._exchange.silence.sign_after = SIGN_OF_LIFE_SECONDS
+        self._exchange.silence.sign_after = HEARTBEAT_SECONDS
         return found
 
     def close(self) -> None:
         """End the exchange: a connection read to its end returns to the pool, any other is closed. Idempotent."""
         try:
-            self._blocks.close()  # type: ignore[attr-defined]
+            self._blocks.close()
         except ValueError:  # another thread is inside next(): it ends and cleans up
             self.abort()
 
@@ -110,20 +242,20 @@ class Transport:
         scope = scope or CancelScope()
         waits = iter(() if request.single_attempt else RETRY_WAITS)
         while True:
-            exchange = Exchange(self._pool, request, encode_payload(request.payload), scope)
+            stream = BackendStream(self._pool, request, scope)
             try:
-                data = _whole(request, exchange)
+                data = _whole(stream)
             except BackendError as error:
                 _raise_if_cancelled(scope)
-                wait = next(waits, None) if _worth_retrying(exchange, error) else None
+                wait = next(waits, None) if _worth_retrying(stream, error) else None
                 if wait is None:
                     raise
-                wait = _retry_after(exchange, wait)
+                wait = _retry_after(stream, wait)
                 logger.warning("%s Trying again in %g s.", errors.sentence(errors.log_text(error)), wait)
                 scope.wait(wait)
             else:
                 _raise_if_cancelled(scope)
-                return _parse(request, exchange, data)
+                return _parse(request, stream, data)
             _raise_if_cancelled(scope)
 
     def open_stream(self, request: BackendRequest, scope: CancelScope | None = None) -> BackendStream:
@@ -139,16 +271,15 @@ class Transport:
         self._pool.close_all()
 
 
-def _whole(request: BackendRequest, exchange: Exchange) -> bytes:
+def _whole(stream: BackendStream) -> bytes:
     """The complete body. Raises BackendResponseError for one that does not end, before it fills the memory."""
     parts, size = [], 0
-    with contextlib.closing(exchange.blocks()) as blocks:
-        for block in blocks:
+    with stream:
+        for block in stream:
             parts.append(block)
             size += len(block)
             if size > MAX_ANSWER_BYTES:
-                raise errors.too_large_error(request.endpoint_name, parse_target(request.url),
-                                             f"more than {MAX_ANSWER_BYTES >> 20} MB")
+                raise stream.error(HttpError(too_large_problem(f"more than {MAX_ANSWER_BYTES >> 20} MB")))
     return b"".join(parts)
 
 
@@ -157,15 +288,15 @@ def _raise_if_cancelled(scope: CancelScope) -> None:
         raise EarlyTerminationException("The request was cancelled.")
 
 
-def _worth_retrying(exchange: Exchange, error: BackendError) -> bool:
+def _worth_retrying(stream: BackendStream, error: BackendError) -> bool:
     if isinstance(error, BackendStatusError):
         return error.status in (408, 429) or (error.status or 0) >= 500
-    return exchange.sent and exchange.lost_before_status
+    return stream.lost_before_status
 
 
-def _retry_after(exchange: Exchange, default: float) -> float:
+def _retry_after(stream: BackendStream, default: float) -> float:
     """Seconds that the server asks for in ``Retry-After`` (a number or a date), at most ten."""
-    text = exchange.head.headers.get("retry-after", "").strip() if exchange.head else ""
+    text = stream.head.headers.get("retry-after", "").strip() if stream.head else ""
     if not text:
         return default
     try:
@@ -176,22 +307,22 @@ def _retry_after(exchange: Exchange, default: float) -> float:
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 
-def _parse(request: BackendRequest, exchange: Exchange, data: bytes) -> Any:
+def _parse(request: BackendRequest, stream: BackendStream, data: bytes) -> Any:
     try:
         return json.loads(data)
     except UnicodeDecodeError:
         text = data.decode("utf-8", "replace")
     except (ValueError, RecursionError) as error:
-        raise _not_json(request, exchange, data) from error
+        raise _not_json(request, stream, data) from error
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _not_json(request, exchange, data) from error
+        raise _not_json(request, stream, data) from error
 
 
-def _not_json(request: BackendRequest, exchange: Exchange, data: bytes) -> BackendError:
-    head = exchange.head
-    return errors.not_json_error(request.endpoint_name, parse_target(request.url), head.status if head else 0,
+def _not_json(request: BackendRequest, stream: BackendStream, data: bytes) -> BackendError:
+    head = stream.head
+    return errors.not_json_error(request.endpoint_name, stream.target, head.status if head else 0,
                                  head.headers.get("content-type", "") if head else "", len(data))
 
 

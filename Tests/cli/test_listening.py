@@ -9,12 +9,12 @@ from Middleware.cli import listening
 from Middleware.cli.errors import StartError
 from Middleware.cli.listening import (
     bind_socket,
-    is_loopback,
     outward_addresses,
     start_listening,
     url_of,
     urls_elsewhere,
 )
+from Middleware.utilities.http.addresses import is_loopback
 
 
 def test_a_taken_port_is_one_clear_sentence():
@@ -46,11 +46,6 @@ def test_all_ipv6_addresses_include_ipv4():
     ("fe80::1", "http://[fe80::1]:80")])
 def test_url(host, url):
     assert url_of(host, 80) == url
-
-
-def test_loopback():
-    assert is_loopback("127.0.0.1") and is_loopback("::1") and is_loopback("localhost")
-    assert not is_loopback("0.0.0.0") and not is_loopback("::")
 
 
 @pytest.mark.parametrize(("host", "address"), [

@@ -23,11 +23,11 @@ _QUOTED = re.compile(r"\*\*(`+)(.+?)\1\*\*", re.DOTALL)
 _FORMAT = re.compile(r"%(?:\.\d+)?[sdrgf]")
 _WORDS = re.compile(r"[A-Za-z']+")
 
-NEEDED_CALLS = ("StartError", "ClientError", "ConnectProblem", "BackendConnectionError", "BackendTimeoutError",
+NEEDED_CALLS = ("StartError", "ClientError", "HttpProblem", "BackendConnectionError", "BackendTimeoutError",
                 "BackendStatusError", "GateTimeoutError", "FailoverError", "_end")
 NEEDED_RETURNS = {"Middleware/cli/listening.py": ("_explain",), "Middleware/cli/commands.py": ("no_such_command",),
                   "Middleware/cli/users.py": ("_folder_problem",),
-                  "Middleware/llmapis/backend_errors.py": ("_connect_text", "_container_hint", "_hint")}
+                  "Middleware/llmapis/backend_errors.py": ("_advice", "_container_hint", "_hint")}
 OTHER_COMMANDS = ("Middleware/cli/init/", "Middleware/cli/workflow_tests/")
 """What they say is told where they are described."""
 

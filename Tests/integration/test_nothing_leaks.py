@@ -19,7 +19,6 @@ from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.fair_semaphore import Place
 from Middleware.llmapis.transport import get_transport
-from Middleware.llmapis.transport_pool import Connection
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmCallRecord
 from Middleware.models.request_context import RequestContext
@@ -27,6 +26,7 @@ from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
 from Middleware.services.locking_service import locking_service
 from Middleware.utilities.files import file_access
+from Middleware.utilities.http.pool import Connection
 from Middleware.workflows.events import Listeners, RunRecord
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.integration.launcher import LAUNCHERS, USER, Launcher

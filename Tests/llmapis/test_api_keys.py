@@ -14,7 +14,7 @@ from Middleware.llmapis.api_keys import MAX_FILE_BYTES, resolve_api_key
 from Middleware.llmapis.backend_errors import secrets_of
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.llm_api import LlmApiService
-from Middleware.llmapis.transport_wire import parse_target
+from Middleware.utilities.http.wire import parse_target
 from Tests.llmapis.lab import Lab
 from Tests.stub_backend import StubBackend, chat_reply, status_reply
 

@@ -27,8 +27,7 @@ from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.failover import classify_host
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.llmapis.llm_api import LlmApiService
-from Middleware.llmapis.transport import Transport
-from Middleware.llmapis.transport_exchange import BackendRequest
+from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
 from Tests.backend_dialects import DIALECTS, Answer
@@ -433,7 +432,7 @@ def test_signs_of_life_during_name_resolution(farm: Farm, monkeypatch: pytest.Mo
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    monkeypatch.setattr(failover, "SIGN_OF_LIFE_SECONDS", 0.1)
+    monkeypatch.setattr(failover, "HEARTBEAT_SECONDS", 0.1)
     farm.endpoint("B", "http://slow.test")
     farm["A"].default = status_reply(500)
     stream: Any = LlmApiService("A", stream=True).get_response_from_llm(HI)

@@ -9,9 +9,9 @@ from types import MappingProxyType
 import pytest
 
 from Middleware.exceptions import BackendResponseError, BackendStatusError, ConfigValueError
-from Middleware.llmapis import transport_exchange, transport_pool, transport_wire
-from Middleware.llmapis.transport import BackendRequest, Transport, get_transport
+from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.http import pool, wire
 from Tests.llmapis.transport_lab import KEY, ask
 from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, chat_stream_reply, json_reply, sse_reply, status_reply
 
@@ -90,7 +90,7 @@ def test_connection_that_cannot_be_kept_is_closed(backend: StubBackend, transpor
 
 
 def test_idle_time_is_limited(backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_pool, "PLAIN_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.05)
     transport.post_json(ask(backend))
     time.sleep(0.1)
     transport.post_json(ask(backend))
@@ -220,19 +220,17 @@ def test_close_right_after_the_last_block_keeps_the_connection(backend: StubBack
 
 def test_the_encoded_body_is_let_go_when_it_was_sent(backend: StubBackend) -> None:
     backend.default = sse_reply(["a"], hang=True)
-    body = b'{"text": "large"}'
-    exchange = transport_exchange.Exchange(transport_pool.ConnectionPool(), ask(backend), body, CancelScope())
-    blocks = exchange.blocks()
-    while not next(blocks):
-        pass
-    assert backend.requests[0].body == body
-    assert body not in vars(exchange).values()
-    blocks.close()  # type: ignore[attr-defined]
+    with BackendStream(pool.ConnectionPool(), ask(backend, payload={"text": "large"}), CancelScope()) as stream:
+        while not next(stream):
+            pass
+        body = backend.requests[0].body
+        assert body == b'{"text":"large"}'
+        assert body not in (*vars(stream).values(), *vars(stream._exchange).values())
 
 
 def test_an_answer_that_inflates_without_end_is_refused(backend: StubBackend, transport: Transport,
                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_wire, "MAX_INFLATED_BYTES", 1 << 20)
+    monkeypatch.setattr(wire, "MAX_INFLATED_BYTES", 1 << 20)
     backend.script(Reply(body=gzip.compress(bytes(1 << 21)), headers={"Content-Encoding": "gzip"}))
     with pytest.raises(BackendResponseError, match=r"the answer is too large \(more than 1 MB when decompressed\)"):
         transport.post_json(ask(backend))
@@ -251,8 +249,8 @@ def test_an_answer_without_end_is_refused_before_it_fills_the_memory(backend: St
 @pytest.mark.parametrize("end", ["take", "give_back"])
 def test_expired_connections_to_other_servers_are_closed(backend: StubBackend, transport: Transport, end: str,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_pool, "PLAIN_IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(transport_pool, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "SWEEP_SECONDS", 0.0)
     transport.post_json(ask(backend))
     time.sleep(0.1)
     with StubBackend() as other:
@@ -261,7 +259,7 @@ def test_expired_connections_to_other_servers_are_closed(backend: StubBackend, t
             with transport.open_stream(ask(other)) as stream:
                 next(iter(stream))
         else:
-            monkeypatch.setattr(transport_pool.ConnectionPool, "take", lambda *_: None)
+            monkeypatch.setattr(pool.ConnectionPool, "take", lambda *_: None)
             transport.post_json(ask(other))
         assert backend.requests[0].wait_ended(1.0)
         assert transport.idle_connections() == (end == "give_back")

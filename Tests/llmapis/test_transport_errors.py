@@ -11,10 +11,11 @@ import time
 import pytest
 
 from Middleware.exceptions import BackendStatusError
-from Middleware.llmapis import transport_exchange
-from Middleware.llmapis.backend_errors import connect_problem, public_text, short_body
+from Middleware.llmapis import transport as transport_module
+from Middleware.llmapis.backend_errors import call_error, public_text, short_body
 from Middleware.llmapis.transport import BackendRequest, Transport
-from Middleware.llmapis.transport_wire import parse_target
+from Middleware.utilities.http.problems import connect_problem
+from Middleware.utilities.http.wire import parse_target
 from Tests.llmapis.transport_lab import KEY, ask
 from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, status_reply
 
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("short_retry_waits")
 
 def refused(host: str) -> str:
     target = parse_target(f"http://{host}:8080/v1?key=abcdef")
-    return str(connect_problem(target, ConnectionRefusedError(111, "refused")).error("my-llm", target))
+    return str(call_error("my-llm", target, connect_problem(target.host, ConnectionRefusedError(111, "refused"))))
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
@@ -40,8 +41,8 @@ def test_refused_by_another_machine_does_not() -> None:
 @pytest.mark.parametrize(("host", "hint"), [("no-such-host", "Check the URL"),
                                             ("host.docker.internal", "--add-host=host.docker.internal:host-gateway")])
 def test_unknown_host_names(host: str, hint: str) -> None:
-    problem = connect_problem(parse_target(f"http://{host}/"), socket.gaierror(-2, "unknown"))
-    assert f"'{host}' cannot be resolved" in problem.text and hint in problem.text
+    error = call_error("e", parse_target(f"http://{host}/"), connect_problem(host, socket.gaierror(-2, "unknown")))
+    assert f"'{host}' cannot be resolved" in str(error) and hint in str(error)
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "apiKey"), (404, "wrong path.*model"), (503, "loading")])
@@ -170,7 +171,7 @@ def test_an_unreadable_error_body_does_not_hide_the_status(backend: StubBackend,
 
 def test_error_body_that_never_ends_does_not_hide_the_status(backend: StubBackend, transport: Transport,
                                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_exchange, "MAX_ERROR_BODY_WAIT", 0.0)
+    monkeypatch.setattr(transport_module, "MAX_ERROR_BODY_WAIT", 0.0)
     backend.script(Reply(status=400, pieces=[b"half"], hang=True),
                    Reply(status=400, pieces=[b"half"], drop=AFTER_PIECES))
     for _ in range(2):

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from Middleware.exceptions import BackendConnectionError, BackendTimeoutError
-from Middleware.llmapis import transport_pool
 from Middleware.llmapis.transport import BackendRequest, Transport
-from Middleware.llmapis.transport_pool import is_local_address
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.http import pool, proxies
+from Middleware.utilities.http.addresses import is_local_address
 from Tests.llmapis.transport_lab import KEY, ask, cancel_during, closed_port, open_sockets_to
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply
 
@@ -72,7 +72,7 @@ def test_local_addresses(address: str, local: bool) -> None:
 def peers_are(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     """Make the next connections look as if they led to ``addresses``; the last one stays."""
     left = list(addresses)
-    real = transport_pool.Connection.require_local
+    real = pool.Connection.require_local
 
     class Seen:
         def __init__(self, address: str) -> None:
@@ -81,11 +81,11 @@ def peers_are(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
         def getpeername(self) -> tuple[str, int, int, int]:
             return self.address, 80, 0, 2
 
-    def require_local(self: transport_pool.Connection) -> None:
+    def require_local(self: pool.Connection) -> None:
         address = left.pop(0) if len(left) > 1 else left[0]
         real(dataclasses.replace(self, sock=Seen(address)))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(transport_pool.Connection, "require_local", require_local)
+    monkeypatch.setattr(pool.Connection, "require_local", require_local)
 
 
 def test_local_only_reaches_a_local_server_again_and_again(backend: StubBackend, transport: Transport) -> None:
@@ -240,7 +240,7 @@ def tls_proxy(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tl
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     monkeypatch.setenv("https_proxy", proxy.url)
     monkeypatch.setenv("no_proxy", "")
-    monkeypatch.setattr(transport_pool, "is_loopback", lambda host: False)
+    monkeypatch.setattr(proxies, "is_loopback", lambda host: False)
     yield proxy
     proxy.close()
 

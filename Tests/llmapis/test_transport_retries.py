@@ -14,10 +14,10 @@ from Middleware.exceptions import (
     ConfigValueError,
 )
 from Middleware.llmapis import transport as transport_module
-from Middleware.llmapis import transport_connect, transport_exchange, transport_pool
-from Middleware.llmapis.transport import BackendRequest, Transport
-from Middleware.llmapis.transport_wire import ResponseHead
+from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.http import connect, pool
+from Middleware.utilities.http.wire import ResponseHead
 from Tests.llmapis.transport_lab import ask, closed_port
 from Tests.stub_backend import (
     AFTER_HEADERS,
@@ -109,9 +109,9 @@ def test_retry_after_is_obeyed_within_its_limit(backend: StubBackend, transport:
     ("Mon, 01 Jan 0001 00:00:00 -0000", 0, 7), ("Fri, 31 Dec 9999 23:59:59 -0000", 7, 10),
 ])
 def test_retry_after_values(backend: StubBackend, value: str, low: float, high: float) -> None:
-    exchange = transport_exchange.Exchange(transport_pool.ConnectionPool(), ask(backend), b"", CancelScope())
-    exchange._http.head = ResponseHead(503, "", "1.1", {"retry-after": value})
-    assert low <= transport_module._retry_after(exchange, 7) <= high
+    stream = BackendStream(pool.ConnectionPool(), ask(backend), CancelScope())
+    stream._exchange._http.head = ResponseHead(503, "", "1.1", {"retry-after": value})
+    assert low <= transport_module._retry_after(stream, 7) <= high
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -160,14 +160,14 @@ def test_refused_tries_again_after_200_and_500_ms(transport: Transport) -> None:
 
 
 def test_refused_then_up_again(transport: Transport, backend: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_open, failures = transport_pool.ConnectionPool.open, [ConnectionRefusedError(111, "refused")]
+    real_open, failures = pool.ConnectionPool.open, [ConnectionRefusedError(111, "refused")]
 
-    def open_late(self: transport_pool.ConnectionPool, *args: object) -> transport_pool.Connection:
+    def open_late(self: pool.ConnectionPool, *args: object) -> pool.Connection:
         if failures:
             raise failures.pop()
         return real_open(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(transport_pool.ConnectionPool, "open", open_late)
+    monkeypatch.setattr(pool.ConnectionPool, "open", open_late)
     assert transport.post_json(ask(backend)) == {"ok": True}
 
 
@@ -179,7 +179,7 @@ def test_unknown_host(transport: Transport) -> None:
 
 
 def test_connecting_is_limited_to_twice_the_timeout(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_pool.ConnectionPool, "open", lambda *_: time.sleep(2))
+    monkeypatch.setattr(pool.ConnectionPool, "open", lambda *_: time.sleep(2))
     started = time.monotonic()
     with pytest.raises(BackendTimeoutError, match="could not connect in time"):
         transport.post_json(BackendRequest("e", "http://127.0.0.1:9/", {}, connect_timeout=0.4))
@@ -195,16 +195,16 @@ def test_attempts_to_connect(transport: Transport, monkeypatch: pytest.MonkeyPat
         tried.append(1)
         raise ConnectionResetError(104, "reset")
 
-    assert transport_connect.CONNECT_WAITS == (0, 2, 4, 8, 16)
-    monkeypatch.setattr(transport_connect, "CONNECT_WAITS", (0, 0.01, 0.01, 0.01, 0.01))
-    monkeypatch.setattr(transport_pool.ConnectionPool, "open", reset)
+    assert connect.CONNECT_WAITS == (0, 2, 4, 8, 16)
+    monkeypatch.setattr(connect, "CONNECT_WAITS", (0, 0.01, 0.01, 0.01, 0.01))
+    monkeypatch.setattr(pool.ConnectionPool, "open", reset)
     with pytest.raises(BackendConnectionError, match="no connection"):
         transport.post_json(BackendRequest("e", "http://host.test/", {}, single_attempt=single))
     assert len(tried) == attempts
 
 
 def test_a_wait_beyond_the_budget_is_not_begun(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_pool.ConnectionPool, "open", lambda *_: 1 / 0)
+    monkeypatch.setattr(pool.ConnectionPool, "open", lambda *_: 1 / 0)
     started = time.monotonic()
     with pytest.raises(BackendConnectionError):
         transport.post_json(BackendRequest("e", "http://host.test/", {}, connect_timeout=0.9))
@@ -212,7 +212,7 @@ def test_a_wait_beyond_the_budget_is_not_begun(transport: Transport, monkeypatch
 
 
 def test_signs_of_life_while_connecting(transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_pool.ConnectionPool, "open", lambda *_: time.sleep(3))
+    monkeypatch.setattr(pool.ConnectionPool, "open", lambda *_: time.sleep(3))
     stream = transport.open_stream(BackendRequest("e", "http://127.0.0.1:9/", {}, connect_timeout=5))
     started = time.monotonic()
     assert next(stream) == b""

@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from Middleware.exceptions import EarlyTerminationException
-from Middleware.llmapis import transport_exchange, transport_pool
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
-from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.http import pool
+from Middleware.utilities.http.wire import parse_target
 from Tests.llmapis.transport_lab import ask, cancel_during
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply, status_reply
 
@@ -58,7 +58,7 @@ def test_cancel_ends_a_plain_call(backend: StubBackend, transport: Transport, re
 
 def test_cancel_works_where_a_shutdown_wakes_nobody(backend: StubBackend, transport: Transport,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_pool.Connection, "shutdown", lambda self: None)
+    monkeypatch.setattr(pool.Connection, "shutdown", lambda self: None)
     backend.default = Reply(never=True)
     scope = CancelScope()
     result, moment, done = cancel_during(backend, scope, 1, lambda: list(transport.open_stream(ask(backend), scope)))
@@ -78,14 +78,14 @@ def test_cancelled_before_the_start_sends_nothing(backend: StubBackend, transpor
 def test_cancel_frees_the_caller_while_connecting(backend: StubBackend, transport: Transport,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     release, opened = threading.Event(), []
-    real_open = transport_pool.ConnectionPool.open
+    real_open = pool.ConnectionPool.open
 
-    def slow_open(self: transport_pool.ConnectionPool, *args: object) -> transport_pool.Connection:
+    def slow_open(self: pool.ConnectionPool, *args: object) -> pool.Connection:
         release.wait(5)
         opened.append(real_open(self, *args))  # type: ignore[arg-type]
         return opened[0]
 
-    monkeypatch.setattr(transport_pool.ConnectionPool, "open", slow_open)
+    monkeypatch.setattr(pool.ConnectionPool, "open", slow_open)
     scope = CancelScope()
     threading.Timer(0.1, scope.cancel).start()
     started = time.monotonic()
@@ -128,11 +128,11 @@ def test_a_stop_after_the_end_leaves_the_kept_connection_alone(backend: StubBack
 
 
 def test_a_stop_that_comes_too_late_finds_no_socket(backend: StubBackend) -> None:
-    pool = transport_pool.ConnectionPool()
-    exchange = transport_exchange.Exchange(pool, ask(backend), b"{}", CancelScope())
-    assert list(exchange.blocks()) == [b'{"ok": true}']
-    exchange.abort()  # as if the cancelling thread had fetched the callback before it was removed
-    connection = pool.take(parse_target(ask(backend).url))
+    kept = pool.ConnectionPool()
+    stream = BackendStream(kept, ask(backend), CancelScope())
+    assert list(stream) == [b'{"ok": true}']
+    stream.abort()  # as if the cancelling thread had fetched the callback before it was removed
+    connection = kept.take(parse_target(ask(backend).url))
     assert connection is not None
     connection.close()
 

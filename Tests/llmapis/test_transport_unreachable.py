@@ -10,10 +10,11 @@ import time
 import pytest
 
 from Middleware.exceptions import BackendConnectionError, BackendError, BackendTimeoutError
-from Middleware.llmapis import transport_connect, transport_pool, transport_unreachable
 from Middleware.llmapis.transport import BackendRequest, Transport
-from Middleware.llmapis.transport_unreachable import MAX_ORIGINS, UnreachableOrigins
-from Middleware.llmapis.transport_wire import parse_target
+from Middleware.utilities.http import connect, pool, unreachable
+from Middleware.utilities.http.problems import HttpProblem, Kind
+from Middleware.utilities.http.unreachable import MAX_ORIGINS, UnreachableOrigins
+from Middleware.utilities.http.wire import parse_target
 from Tests.llmapis.transport_lab import ask, closed_port
 from Tests.stub_backend import StubBackend
 
@@ -130,8 +131,8 @@ def opens_fail(monkeypatch: pytest.MonkeyPatch, cause: Exception) -> list[object
         attempts.append(arguments)
         raise cause
 
-    monkeypatch.setattr(transport_pool.ConnectionPool, "open", refuse)
-    monkeypatch.setattr(transport_connect, "CONNECT_WAITS", (0.0,))
+    monkeypatch.setattr(pool.ConnectionPool, "open", refuse)
+    monkeypatch.setattr(connect, "CONNECT_WAITS", (0.0,))
     return attempts
 
 
@@ -207,7 +208,7 @@ def test_a_server_that_is_started_again_is_found(backend: StubBackend, transport
         opens_fail(patched, REFUSED)
         fail(transport, ask(backend))
     assert "not tried" in str(fail(transport, ask(backend))[0])
-    clock.now += transport_unreachable.REFUSED_SECONDS
+    clock.now += unreachable.REFUSED_SECONDS
     assert transport.post_json(ask(backend)) == {"ok": True}
 
 
@@ -221,21 +222,21 @@ def test_streams_use_the_memory_too(transport: Transport, monkeypatch: pytest.Mo
 
 def test_calls_that_wait_already_go_on_and_their_success_clears_the_memory(
         backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_open, started, release = transport_pool.ConnectionPool.open, threading.Event(), threading.Event()
+    real_open, started, release = pool.ConnectionPool.open, threading.Event(), threading.Event()
 
-    def late(self: transport_pool.ConnectionPool, *arguments: object) -> transport_pool.Connection:
+    def late(self: pool.ConnectionPool, *arguments: object) -> pool.Connection:
         started.set()
         release.wait(5)
         return real_open(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(transport_pool.ConnectionPool, "open", late)
+    monkeypatch.setattr(pool.ConnectionPool, "open", late)
     answers: list[object] = []
     waiting = threading.Thread(target=lambda: answers.append(transport.post_json(ask(backend))))
     waiting.start()
     assert started.wait(2)
     origin = parse_target(backend.url).origin
-    transport._pool.unreachable.remember(origin, TimeoutError(), transport_connect.errors.ConnectProblem(
-        BackendTimeoutError, "could not connect."))
+    transport._pool.unreachable.remember(origin, TimeoutError(), HttpProblem(
+        Kind.CONNECT_TIMEOUT, "could not connect."))
     assert "not tried" in str(fail(transport, ask(backend))[0])
     release.set()
     waiting.join(5)
@@ -245,13 +246,13 @@ def test_calls_that_wait_already_go_on_and_their_success_clears_the_memory(
 
 def test_an_attempt_that_succeeds_too_late_clears_the_memory(backend: StubBackend, transport: Transport,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    real_open = transport_pool.ConnectionPool.open
+    real_open = pool.ConnectionPool.open
 
-    def slow(self: transport_pool.ConnectionPool, *arguments: object) -> transport_pool.Connection:
+    def slow(self: pool.ConnectionPool, *arguments: object) -> pool.Connection:
         time.sleep(0.6)
         return real_open(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(transport_pool.ConnectionPool, "open", slow)
+    monkeypatch.setattr(pool.ConnectionPool, "open", slow)
     assert isinstance(fail(transport, ask(backend, connect_timeout=0.2, single_attempt=True))[0], BackendTimeoutError)
     unreachable = transport._pool.unreachable
     assert unreachable.find(parse_target(backend.url).origin) is not None

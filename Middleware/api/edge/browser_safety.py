@@ -5,7 +5,6 @@ browser says in ``Origin`` which page it was, and pages cannot change that. Prog
 """
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from wsgiref.types import WSGIEnvironment
 
 from Middleware.models.request_context import new_request_id
+from Middleware.utilities.http.addresses import is_loopback, parse_address
 
 Headers = list[tuple[str, str]]
 
@@ -89,7 +89,7 @@ class BrowserSafety:
         if not _is_web(normal):
             return True  # an application's or an extension's own scheme, which no web page can have
         host = _host_of(normal)
-        return _is_loopback(host) or (host == _host_in(environ) and self._is_own(host))
+        return _is_own_computer(host) or (host == _host_in(environ) and self._is_own(host))
 
     def _headers_for(self, origin: str, normal: str) -> Headers:
         """What lets the page read the answer. Applications with schemes of their own are to be named for that."""
@@ -104,7 +104,7 @@ class BrowserSafety:
         The address bar is no proof: whoever owns a domain can have its name lead to this computer after the page was
         loaded. That needs a name which the owner controls, so addresses and names without a public owner are safe.
         """
-        return _address(host) is not None or "." not in host or host.endswith(_PRIVATE_ENDINGS) \
+        return parse_address(host) is not None or "." not in host or host.endswith(_PRIVATE_ENDINGS) \
             or host in self._own_names
 
     def _refusal_without_origin(self, environ: WSGIEnvironment) -> Refusal | None:
@@ -121,7 +121,7 @@ class BrowserSafety:
         if not name or not environ.get("HTTP_USER_AGENT", "").startswith("Mozilla/"):
             return None
         host = _host_in(environ)
-        if host is not None and (_is_loopback(host) or self._is_own(host)):
+        if host is not None and (_is_own_computer(host) or self._is_own(host)):
             return None
         hint = f" If that is its name, start WilmerAI with --allow-origin http://{host[:_SHOWN]}" if host else ""
         return Refusal("403 Forbidden", f"This server does not know itself as {ascii(host or name[:_SHOWN])}.{hint}")
@@ -154,7 +154,7 @@ def headers_of_every_answer() -> Headers:
 def is_loopback_name(environ: WSGIEnvironment) -> bool:
     """Whether the client called this server by a name or address that leads no further than its own computer."""
     host = _host_in(environ)
-    return host is not None and _is_loopback(host)
+    return host is not None and _is_own_computer(host)
 
 
 def has_body(environ: WSGIEnvironment) -> bool:
@@ -207,18 +207,7 @@ def _host_in(environ: WSGIEnvironment) -> str | None:
     return found[1].rstrip(".") if found else None
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    address = _address(host)
-    if address is None:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return mapped.is_loopback or mapped.is_unspecified
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return None
+def _is_own_computer(host: str) -> bool:
+    address = parse_address(host)
+    # 0.0.0.0 leads to this computer, too, where a system lets anybody connect to it.
+    return is_loopback(host) or address is not None and address.is_unspecified

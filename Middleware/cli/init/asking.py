@@ -13,9 +13,9 @@ from typing import Any
 from urllib3.exceptions import HTTPError
 
 from Middleware.exceptions import ConfigurationError
-from Middleware.llmapis.backend_errors import connect_problem, root_cause
-from Middleware.llmapis.transport_pool import Connection, ConnectionPool
-from Middleware.llmapis.transport_wire import Target, parse_target
+from Middleware.utilities.http.pool import Connection, ConnectionPool
+from Middleware.utilities.http.problems import connect_problem, root_cause
+from Middleware.utilities.http.wire import Target, parse_target
 
 SECONDS = 2.0  # for one question
 MAX_BYTES = 4 * 1024 * 1024
@@ -80,7 +80,7 @@ def _unreachable(address: str, cause: BaseException, seconds: float) -> Unreacha
         host = parse_target(address).host
         return Unreachable(f"cannot be reached: the host name '{host}' cannot be resolved; check how it is spelled, or "
                            "give the IP address")
-    text = connect_problem(parse_target(address), cause).text.removesuffix(".")
+    text = connect_problem(parse_target(address).host, cause).text.removesuffix(".")
     hint = "; if it is one of your own, name the file with the certificate in the environment variable " \
            "REQUESTS_CA_BUNDLE" if isinstance(cause, ssl.SSLCertVerificationError) else ""
     return Unreachable(f"cannot be reached: {text}{hint}")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from Middleware.cli.listening import is_loopback
 from Middleware.utilities.command_lines import in_project_container
+from Middleware.utilities.http.addresses import is_loopback
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_IPV6 = "[::1]"

@@ -18,10 +18,9 @@ from Middleware.cli.workflow_tests.patterns import fits
 from Middleware.cli.workflow_tests.suites import Reply, Rule
 from Middleware.cli.workflow_tests.titles import is_title
 from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, EarlyTerminationException
-from Middleware.llmapis.transport import BackendRequest, Transport
-from Middleware.llmapis.transport_exchange import encode_payload
-from Middleware.llmapis.transport_wire import parse_target
+from Middleware.llmapis.transport import BackendRequest, Transport, encode_payload
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.http.wire import parse_target
 
 DIMENSIONS = 32
 _WORD = re.compile(r"\w+")

@@ -13,8 +13,8 @@ from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.backend_errors import secrets_of, short_body
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers
 from Middleware.llmapis.transport import BackendRequest, Transport
-from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.text_utils import restore_braces
 
 logger = logging.getLogger(__name__)

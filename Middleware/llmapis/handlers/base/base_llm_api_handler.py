@@ -24,10 +24,10 @@ from Middleware.llmapis.handlers.base.backend_call import (
     bearer_headers,
 )
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
-from Middleware.llmapis.transport_wire import parse_target
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
+from Middleware.utilities.http.wire import parse_target
 
 __all__ = ["BackendSettings", "Chunk", "LlmApiHandler", "LlmOutcome", "Message", "Prompt", "bearer_headers"]
 

@@ -15,7 +15,7 @@ from urllib3.util import parse_url
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities import config_utils
-from Middleware.utilities.address_guard import usable_hosts
+from Middleware.utilities.http.addresses import usable_hosts
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from Middleware.utilities.address_guard import check_url_allowed
+from Middleware.utilities.http.addresses import check_url_allowed
 from Middleware.workflows.tools.curl.options import (
     URL,
     Argument,

@@ -22,7 +22,7 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, make_headers, parse_url
 from urllib3.util.connection import create_connection
 
-from Middleware.llmapis.transport_pool import is_loopback
+from Middleware.utilities.http.addresses import is_loopback
 from Middleware.workflows.tools.web.errors import WebFetchError
 from Middleware.workflows.tools.web.request import WebRequest
 

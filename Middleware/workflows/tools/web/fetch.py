@@ -12,10 +12,10 @@ from typing import Any
 from urllib3.exceptions import DecodeError, HTTPError
 from urllib3.util import Url
 
-from Middleware.llmapis.transport_connect import StopSwitch
-from Middleware.llmapis.transport_pool import Connection
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.address_guard import judge_url
+from Middleware.utilities.http.addresses import judge_url
+from Middleware.utilities.http.connect import StopSwitch
+from Middleware.utilities.http.pool import Connection
 from Middleware.utilities.sensitive_logging_utils import mask_url, sensitive_log
 from Middleware.workflows.tools.web.connection import Way, find_way
 from Middleware.workflows.tools.web.errors import (

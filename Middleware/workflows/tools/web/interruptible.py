@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from Middleware.exceptions import EarlyTerminationException
-from Middleware.llmapis.transport_connect import StopSwitch
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.http.connect import StopSwitch
 
 Result = TypeVar("Result")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import EarlyTerminationException
-from Middleware.utilities import address_guard
+from Middleware.utilities.http import addresses
 from Middleware.workflows.handlers.impl.web_fetch_handler import WebFetchHandler
 from Middleware.workflows.tools.web import connection as web_connection
 from Middleware.workflows.tools.web import fetch as web_fetch_tool
@@ -435,7 +435,7 @@ def test_the_connection_goes_to_the_judged_address(lab: EngineLab, web: StubBack
         return original("127.0.0.1" if len(asked) == 1 else "203.0.113.9", *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    monkeypatch.setattr(address_guard, "forbidden_kind", lambda address: None)
+    monkeypatch.setattr(addresses, "forbidden_kind", lambda address: None)
     url = f"http://rebind.example:{web.port}/"
     assert run(lab, fetch(url, blockPrivateAddresses=True, timeout=2)) == '{"ok": true}'
     assert web.requests[0].headers["host"] == f"rebind.example:{web.port}"
@@ -464,13 +464,13 @@ def test_every_connection_goes_to_the_judged_addresses(lab: EngineLab, monkeypat
 @pytest.mark.parametrize("entry", cases("ssrf_addresses", kind="redirect"))
 def test_no_redirect_leads_to_the_local_network(lab: EngineLab, web: StubBackend, monkeypatch: pytest.MonkeyPatch,
                                                 entry: dict[str, Any]) -> None:
-    judge, judged = address_guard.forbidden_kind, []
+    judge, judged = addresses.forbidden_kind, []
 
     def first_is_public(address: Any) -> str | None:
         judged.append(address)
         return judge(address) if len(judged) > 1 else None
 
-    monkeypatch.setattr(address_guard, "forbidden_kind", first_is_public)
+    monkeypatch.setattr(addresses, "forbidden_kind", first_is_public)
     web.script(redirect(302, entry["input"].replace("{port}", str(web.port))))
     output = run(lab, fetch(web.url, blockPrivateAddresses=True, onError="return"))
     assert output.startswith("WebFetch ") and output != '{"ok": true}'

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from Middleware.exceptions import EarlyTerminationException
-from Middleware.llmapis.transport_connect import StopSwitch
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, current_request, request_scope
+from Middleware.utilities.http.connect import StopSwitch
 from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
 
 

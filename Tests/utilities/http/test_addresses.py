@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from Middleware.utilities.address_guard import check_url_allowed, forbidden_kind, judge_url, usable_hosts
+from Middleware.utilities.http.addresses import (
+    check_url_allowed,
+    forbidden_kind,
+    is_loopback,
+    judge_url,
+    usable_hosts,
+)
 from Tests.corpora import cases
 
 
@@ -92,3 +98,15 @@ def test_the_reason_names_the_address_that_dns_gave_and_no_password(monkeypatch:
 def test_forbidden_kind(text: str, kind: str | None) -> None:
     found = forbidden_kind(ipaddress.ip_address(text))
     assert (found is None) is (kind is None)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.1.2.3", "::1", "[::1]",
+                                  "::ffff:127.0.0.1"])
+def test_loopback_names_and_addresses(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "127.example.com", "localhost.example.com", "192.168.1.5",
+                                  "fe80::1"])
+def test_other_names_and_addresses_are_not_loopback(host: str) -> None:
+    assert not is_loopback(host)

@@ -10,17 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.llmapis import transport_wire
-from Middleware.llmapis.transport_body import WireError
-from Middleware.llmapis.transport_wire import MAX_HEAD_BYTES, HttpCall, TooLargeError, parse_target
+from Middleware.utilities.http import wire
+from Middleware.utilities.http.body import WireError
+from Middleware.utilities.http.wire import MAX_HEAD_BYTES, HttpCall, HttpRequest, TooLargeError, parse_target
 from Tests.corpora import cases
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
+def to(url: str, **headers: str) -> HttpRequest:
+    return HttpRequest(parse_target(url), headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
 def new_call() -> HttpCall:
     call = HttpCall()
-    call.request_head(parse_target("http://host/v1"), {}, 2)
+    call.request_head(to("http://host/v1"), 2)
     return call
 
 
@@ -149,7 +153,7 @@ def test_bodies_that_cannot_be_unpacked(encoding: str, body: bytes) -> None:
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
 def test_a_compressed_body_has_a_limit(monkeypatch: pytest.MonkeyPatch, pack: object) -> None:
-    monkeypatch.setattr(transport_wire, "MAX_INFLATED_BYTES", 1 << 20)
+    monkeypatch.setattr(wire, "MAX_INFLATED_BYTES", 1 << 20)
     for size, fits in ((1 << 20, True), ((1 << 20) + 1, False), (1 << 26, False)):
         packed: bytes = pack(bytes(size))  # type: ignore[operator]
         encoding = "gzip" if pack is gzip.compress else "deflate"
@@ -164,33 +168,38 @@ def test_a_compressed_body_has_a_limit(monkeypatch: pytest.MonkeyPatch, pack: ob
 # ---- requests
 
 def test_request_bytes() -> None:
-    target = parse_target("http://u:p@host:8080/v1?a=1")
-    head = HttpCall().request_head(target, {"X-API-key": " k ", "accept": "a/b"}, 7)
-    assert head == (b"POST /v1?a=1 HTTP/1.1\r\nHost: host:8080\r\nAccept-Encoding: identity\r\nX-API-key: k\r\n"
-                    b"accept: a/b\r\nContent-Type: application/json\r\nAuthorization: Basic dTpw\r\n"
-                    b"Content-Length: 7\r\n\r\n")
+    head = HttpCall().request_head(to("http://u:p@host:8080/v1?a=1", X_API_key=" k ", accept="a/b"), 7)
+    assert head == (b"POST /v1?a=1 HTTP/1.1\r\nHost: host:8080\r\nAccept-Encoding: identity\r\n"
+                    b"Authorization: Basic dTpw\r\nContent-Length: 7\r\nX-API-key: k\r\naccept: a/b\r\n\r\n")
+
+
+def test_a_request_without_a_body() -> None:
+    call = HttpCall()
+    head = call.request_head(HttpRequest(parse_target("http://host/v1"), "HEAD", {"host": "other"}), None)
+    assert head == b"HEAD /v1 HTTP/1.1\r\nhost: other\r\nAccept-Encoding: identity\r\nAccept: */*\r\n\r\n"
+    assert call.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n") == b"" and call.done and call.reusable
 
 
 def test_request_bytes_for_a_proxy() -> None:
-    head = HttpCall().request_head(parse_target("http://host/v1"), {"Content-Type": "c", "Authorization": "Bearer k"},
-                                   0, absolute=True, extra={"proxy-authorization": "Basic x"})
-    assert head == (b"POST http://host/v1 HTTP/1.1\r\nHost: host\r\nAccept-Encoding: identity\r\nContent-Type: c\r\n"
-                    b"Authorization: Bearer k\r\nproxy-authorization: Basic x\r\nAccept: */*\r\n"
-                    b"Content-Length: 0\r\n\r\n")
+    head = HttpCall().request_head(to("http://host/v1", Content_Type="c", Authorization="Bearer k"), 0, absolute=True,
+                                   extra={"proxy-authorization": "Basic x"})
+    assert head == (b"POST http://host/v1 HTTP/1.1\r\nHost: host\r\nAccept-Encoding: identity\r\nAccept: */*\r\n"
+                    b"Content-Length: 0\r\nContent-Type: c\r\nAuthorization: Bearer k\r\n"
+                    b"proxy-authorization: Basic x\r\n\r\n")
 
 
 @pytest.mark.parametrize("entry", cases("hostile_headers", kind="outgoing", expected="refused"))
 def test_headers_that_cannot_be_sent(entry: dict[str, str]) -> None:
     key = entry["input"]
     with pytest.raises(ConfigValueError, match="API key") as caught:
-        HttpCall().request_head(parse_target("http://host/"), {"Authorization": key}, 0)
+        HttpCall().request_head(to("http://host/", Authorization=key), 0)
     assert key not in str(caught.value)
     assert repr(key)[1:-1] not in str(caught.value)
 
 
 @pytest.mark.parametrize("entry", cases("hostile_headers", kind="outgoing", expected="sent"))
 def test_headers_that_are_odd_but_sent_as_they_are(entry: dict[str, str]) -> None:
-    head = HttpCall().request_head(parse_target("http://host/"), {"Authorization": entry["input"]}, 0)
+    head = HttpCall().request_head(to("http://host/", Authorization=entry["input"]), 0)
     assert b"Authorization: " + entry["input"].encode("latin-1") + b"\r\n" in head
     assert b"X-Injected" not in head.replace(entry["input"].encode("latin-1"), b"")
 

@@ -1,4 +1,4 @@
-"""Which hosts a node may connect to: the guard against requests that a model or user bends towards the local network.
+"""What kind of address a host is, and the guard against requests that a model or user bends towards the local network.
 
 A URL is judged by the host it names and, if private addresses are to be refused, by every address of that host. Who
 connects should connect to the judged addresses (``Verdict.addresses``): a second look-up may give others.
@@ -26,6 +26,10 @@ _COMPATIBLE = ipaddress.ip_network("::/96")
 _NOT_GLOBAL = tuple(map(ipaddress.ip_network, (
     "100.64.0.0/10", "192.0.0.0/24", "fec0::/10", "64:ff9b:1::/48", "3fff::/20", "5f00::/16")))
 """Written out, because ``is_global`` learned of some of them only in later Python versions."""
+_LOCAL = tuple(map(ipaddress.ip_network, (
+    "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1/128", "fc00::/7",
+    "fe80::/10")))
+"""Loopback, private, link-local. Written out: ``is_private`` counts 0.0.0.0 and others in, by Python version."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,29 @@ class Verdict:
 
     reason: str | None = None
     addresses: tuple[str, ...] = ()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this computer by its name or address; nothing is resolved."""
+    name = host.lower().strip("[]").rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    address = parse_address(name)
+    return address is not None and _unmapped(address).is_loopback
+
+
+def is_local_address(text: str) -> bool:
+    """Whether an IP address is loopback, private or link-local. Raises ValueError for what is no address."""
+    address = _unmapped(ipaddress.ip_address(text))
+    return any(address in network for network in _LOCAL)
+
+
+def parse_address(host: str) -> IPAddress | None:
+    """The IP address that a host is, None for a name."""
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
 
 
 def check_url_allowed(url: str, block_private_addresses: bool = False,
@@ -85,7 +112,7 @@ def forbidden_kind(address: IPAddress) -> str | None:
 
 
 def _judge_host(host: str) -> Verdict:
-    literal = _literal(host)
+    literal = parse_address(host)
     if literal is not None:
         kind = forbidden_kind(literal)
         return Verdict(f"'{host}' is {kind}") if kind else Verdict(addresses=(str(literal),))
@@ -132,11 +159,9 @@ def _plain_host(host: str) -> str:
     return host[:-1] if host.endswith(".") else host
 
 
-def _literal(host: str) -> IPAddress | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
+def _unmapped(address: IPAddress) -> IPAddress:
+    """The IPv4 address that a dual-stack socket writes as an IPv6 one, else the address itself."""
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _unwrapped(address: IPAddress) -> IPAddress:

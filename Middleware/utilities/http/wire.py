@@ -1,7 +1,7 @@
 """HTTP/1.1 as bytes, without any I/O.
 
-The transport reads sockets itself (see ``transport.py``), so it needs a parser that takes bytes in any split: ``h11``
-for heads, ``transport_body`` for what follows. What is here hands back everything that was delivered, over any number
+The client reads sockets itself (see ``exchange.py``), so it needs a parser that takes bytes in any split: ``h11`` for
+heads, ``body.py`` for what follows. What is here hands back everything that was delivered, over any number
 of HTTP chunks, as one block.
 """
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import parse_qsl, unquote
 
@@ -19,10 +19,12 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.llmapis.transport_body import BodyDecoder, WireError, body_decoder
+from Middleware.utilities.http.body import BodyDecoder, WireError, body_decoder
 
+# Servers send heads of a few hundred bytes; cookies and policies of web pages make some tens of thousands.
 MAX_HEAD_BYTES = 256 * 1024
-MAX_INFLATED_BYTES = 256 * 1024 * 1024  # of one answer
+# Of one answer: a few compressed bytes can stand for any number of others.
+MAX_INFLATED_BYTES = 256 * 1024 * 1024
 
 _VERSION = b"HTTP/1."
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab
@@ -83,6 +85,28 @@ def parse_target(url: str) -> Target:
 
 
 @dataclass(frozen=True)
+class HttpRequest:
+    """What to send to a server but for the body, and how long to try.
+
+    Attributes:
+        headers: what HTTP itself needs is added, unless it stands here.
+        connect_timeout, read_timeout: seconds; the latter is the longest silence of the server.
+        single_attempt: do not try to connect again.
+        local_only: refuse a connected peer that is neither this machine nor in its local network.
+        uses_memory: fail at once for a server that was unreachable a moment ago, and tell later calls when it is.
+    """
+
+    target: Target
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    connect_timeout: float = 30
+    read_timeout: float = 14400
+    single_attempt: bool = False
+    local_only: bool = False
+    uses_memory: bool = True
+
+
+@dataclass(frozen=True)
 class ResponseHead:
     """Status and headers of a response. Header names are lower case; repeated ones are joined with a comma."""
 
@@ -104,7 +128,7 @@ class ResponseHead:
 
 
 class HttpCall:
-    """One POST and its response on one connection.
+    """One request and its response on one connection.
 
     Attributes:
         head: status and headers, once they arrived. Interim responses (1xx) are skipped.
@@ -113,27 +137,30 @@ class HttpCall:
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
         self._body: BodyDecoder | None = None
+        self._bodiless = False
         self._http = Connection(CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._start = b""
         self._peer_closed = False
         self._inflater: _Inflater | None = None
 
-    def request_head(self, target: Target, headers: Mapping[str, str], body_length: int, *, absolute: bool = False,
+    def request_head(self, request: HttpRequest, body_length: int | None, *, absolute: bool = False,
                      extra: Mapping[str, str] | None = None) -> bytes:
         """The bytes before the body; names keep their case. ``absolute`` writes the whole URL, for a plain HTTP proxy.
 
-        Raises ConfigValueError for a header that cannot be sent.
+        ``body_length``: None without a body. Raises ConfigValueError for a header that cannot be sent.
         """
+        target = request.target
         where = f"{target.scheme}://{target.host_header}{target.path}" if absolute else target.path
-        items = [("Host", target.host_header), ("Accept-Encoding", "identity"), *headers.items(),
-                 *(extra or {}).items()]
-        given = {name.lower() for name, _ in items}
-        defaults = {"Content-Type": "application/json", "Authorization": target.authorization, "Accept": "*/*"}
-        items += [(name, value) for name, value in defaults.items() if value and name.lower() not in given]
-        items.append(("Content-Length", str(body_length)))
-        raw = [_header(*item) for item in items]
+        given = {name.lower() for name in (*request.headers, *(extra or {}))}
+        defaults = {"Host": target.host_header, "Accept-Encoding": "identity", "Accept": "*/*",
+                    "Authorization": target.authorization,
+                    "Content-Length": "" if body_length is None else str(body_length)}
+        items = {**{name: value for name, value in defaults.items() if value and name.lower() not in given},
+                 **request.headers, **(extra or {})}
+        raw = [_header(*item) for item in items.items()]
+        self._bodiless = request.method == "HEAD"
         try:
-            return self._http.send(Request(method="POST", target=where, headers=raw))
+            return self._http.send(Request(method=request.method, target=where, headers=raw))
         except LocalProtocolError:  # its text would quote the value
             raise ConfigValueError("The request's URL or headers cannot be sent (check URL and API key)") from None
 
@@ -188,7 +215,7 @@ class HttpCall:
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         self.head = ResponseHead(response.status_code, response.reason.decode("latin-1"),
                                  response.http_version.decode("latin-1"), headers)
-        self._body = body_decoder(self.head.status, headers)
+        self._body = body_decoder(204 if self._bodiless else self.head.status, headers)
         encoding = headers.get("content-encoding", "").lower()
         if encoding not in ("", "identity"):
             self._inflater = _Inflater(encoding)

@@ -1,12 +1,10 @@
-"""Open connections to back-ends, kept between requests: one stack per origin.
+"""Open connections to servers, kept between requests: one stack per origin.
 
-``urllib3`` makes the connection (addresses, TLS, proxy tunnel); from then on the transport reads and writes the socket
-itself, in slices (see ``transport.py``).
+``urllib3`` makes the connection (addresses, TLS, proxy tunnel); from then on the client reads and writes the socket
+itself, in slices (see ``exchange.py``).
 """
 from __future__ import annotations
 
-import ipaddress
-import os
 import socket
 import ssl
 import threading
@@ -14,20 +12,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.request import (  # type: ignore[attr-defined]
-    getproxies_environment,
-    proxy_bypass_environment,
-)
 
-import certifi
 from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
-from urllib3.util import make_headers, parse_url
+from urllib3.util import parse_url
 from urllib3.util.ssltransport import SSLTransport
 from urllib3.util.wait import wait_for_read
 
-from Middleware.exceptions import ConfigValueError
-from Middleware.llmapis.transport_unreachable import UnreachableOrigins
-from Middleware.llmapis.transport_wire import Target
+from Middleware.utilities.http.addresses import is_local_address
+from Middleware.utilities.http.problems import HttpProblem, NotLocalError
+from Middleware.utilities.http.proxies import authorization_headers, is_proxied, proxy_host, proxy_of, proxy_port
+from Middleware.utilities.http.tls import default_context
+from Middleware.utilities.http.unreachable import UnreachableOrigins
+from Middleware.utilities.http.wire import Target
 
 SLICE_SECONDS = 0.2
 """Longest single wait on a socket: where shutting it down wakes nobody, a stop is seen after this time."""
@@ -39,17 +35,8 @@ TLS_IDLE_SECONDS = 50.0
 SWEEP_SECONDS = 1.0
 RECORD_BYTES = 16384  # most that a TLS record holds
 
-LOCAL_NETWORKS = tuple(map(ipaddress.ip_network, (
-    "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1/128", "fc00::/7",
-    "fe80::/10")))
-"""Loopback, private, link-local. Written out: ``is_private`` counts 0.0.0.0 and others in, by Python version."""
-
 _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-
-
-class NotLocalError(OSError):
-    """The host turned out to be neither this machine nor in its local network; the text is its address."""
 
 
 @dataclass
@@ -150,11 +137,10 @@ class ConnectionPool:
     """
 
     def __init__(self) -> None:
-        self.unreachable: UnreachableOrigins[Any] = UnreachableOrigins()
+        self.unreachable: UnreachableOrigins[HttpProblem] = UnreachableOrigins()
         self._lock = threading.Lock()
         self._idle: dict[tuple[str, str, int], list[Connection]] = {}
         self._next_sweep = 0.0
-        self._tls: ssl.SSLContext | None = None
 
     def take(self, target: Target, local_only: bool = False) -> Connection | None:
         """An idle connection that is still good, or None. ``local_only``: and whose peer is in the local network."""
@@ -216,23 +202,16 @@ class ConnectionPool:
 
         ``local_only`` goes without a proxy, as only the peer's own address tells, and raises NotLocalError.
         """
-        proxy = None if local_only else _proxy_for(target)
+        proxy = None if local_only else proxy_of(target)
         absolute, proxy_headers = False, {}
         if proxy is None:
-            owner = self._make(target.scheme, target.host, target.port, timeout)
+            owner = _make(target.scheme, target.host, target.port, timeout)
+        elif target.scheme == "https":
+            owner = _make("https", proxy_host(proxy), proxy_port(proxy), timeout, str(proxy.scheme))
+            owner.set_tunnel(target.host, target.port, headers=authorization_headers(proxy), scheme=str(proxy.scheme))
         else:
-            parts = parse_url(proxy if "://" in proxy else f"http://{proxy}")
-            if parts.scheme not in ("http", "https") or not parts.host:
-                raise ConfigValueError("The proxy of the environment cannot be used", expected="an http:// proxy URL")
-            proxy_headers = make_headers(proxy_basic_auth=parts.auth) if parts.auth else {}
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-            if target.scheme == "https":
-                owner = self._make("https", parts.host.strip("[]"), port, timeout, proxy_scheme=parts.scheme)
-                owner.set_tunnel(target.host, target.port, headers=proxy_headers, scheme=parts.scheme)
-                proxy_headers = {}
-            else:
-                owner = self._make(parts.scheme, parts.host.strip("[]"), port, timeout)
-                absolute = True
+            owner = _make(str(proxy.scheme), proxy_host(proxy), proxy_port(proxy), timeout)
+            absolute, proxy_headers = True, authorization_headers(proxy)
         try:
             owner.connect()
             owner.sock.settimeout(SLICE_SECONDS)
@@ -245,56 +224,19 @@ class ConnectionPool:
             raise
         return connection
 
-    def _make(self, scheme: str, host: str, port: int, timeout: float, proxy_scheme: str = "") -> HTTPConnection:
-        if scheme == "https":
-            proxy = parse_url(f"{proxy_scheme}://{host}:{port}") if proxy_scheme else None
-            context = self._tls_context()
-            through = ProxyConfig(context, False, None, None) if proxy_scheme == "https" else None
-            return HTTPSConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS, proxy=proxy,
-                                   proxy_config=through, ssl_context=context)
-        return HTTPConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS)
 
-    def _tls_context(self) -> ssl.SSLContext:
-        with self._lock:
-            if self._tls is None:  # costs some 20 ms: once, and only if a back-end wants TLS
-                context = ssl.create_default_context()
-                bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or certifi.where()
-                context.load_verify_locations(**{"capath" if os.path.isdir(bundle) else "cafile": bundle})
-                context.set_alpn_protocols(["http/1.1"])
-                self._tls = context
-            return self._tls
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its name or address; nothing is resolved."""
-    name = host.lower().rstrip(".")
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def is_local_address(text: str) -> bool:
-    """Whether an IP address is loopback, private or link-local. Raises ValueError for what is no address."""
-    address = ipaddress.ip_address(text)
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return any(address in network for network in LOCAL_NETWORKS)
+def _make(scheme: str, host: str, port: int, timeout: float, proxy_scheme: str = "") -> HTTPConnection:
+    if scheme == "https":
+        proxy = parse_url(f"{proxy_scheme}://{host}:{port}") if proxy_scheme else None
+        context = default_context()
+        through = ProxyConfig(context, False, None, None) if proxy_scheme == "https" else None
+        return HTTPSConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS, proxy=proxy,
+                               proxy_config=through, ssl_context=context)
+    return HTTPConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS)
 
 
 def way_to(target: Target, local_only: bool = False) -> tuple[str, str, int]:
     """Under what name it is remembered that a target cannot be reached: directly and by proxy are two ways."""
     scheme, host, port = target.origin
-    return scheme if local_only or _proxy_for(target) is None else f"{scheme} by proxy", host, port
+    return f"{scheme} by proxy" if not local_only and is_proxied(target) else scheme, host, port
 
-
-def _proxy_for(target: Target) -> str | None:
-    if is_loopback(target.host):
-        return None
-    proxies = getproxies_environment()
-    proxy = proxies.get(target.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass_environment(f"{target.host}:{target.port}", proxies):
-        return None
-    return proxy

@@ -5,25 +5,33 @@ import logging
 import threading
 import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from http.client import HTTPException
 
 from urllib3.exceptions import HTTPError
 
-from Middleware.exceptions import BackendError
-from Middleware.llmapis import backend_errors as errors
-from Middleware.llmapis.transport_pool import SLICE_SECONDS, Connection, ConnectionPool, way_to
-from Middleware.llmapis.transport_wire import Target
 from Middleware.models.cancel_scope import CancelScope
-
-if TYPE_CHECKING:
-    from Middleware.llmapis.transport_exchange import BackendRequest
+from Middleware.utilities.http.pool import SLICE_SECONDS, Connection, ConnectionPool, way_to
+from Middleware.utilities.http.problems import (
+    PERMANENT,
+    HttpError,
+    Kind,
+    connect_problem,
+    remembered_problem,
+    root_cause,
+)
+from Middleware.utilities.http.wire import HttpRequest, Target
 
 logger = logging.getLogger(__name__)
 
-SIGN_OF_LIFE_SECONDS = 1.0
-SIGN_OF_LIFE = b""
+# Callers keep their own clients alive while a server is silent; common front-ends give up after ten seconds or more.
+HEARTBEAT_SECONDS = 1.0
+HEARTBEAT = b""
+# A server that is just restarting refuses for a moment, and a refusal costs nothing.
 REFUSED_WAITS = (0.2, 0.5)
+# Between attempts that failed otherwise: a network that comes back needs seconds.
 CONNECT_WAITS = (0.0, 2.0, 4.0, 8.0, 16.0)
+# An attempt needs some time even where the waits before it took all there was.
+MIN_ATTEMPT_SECONDS = 0.05
 
 
 class Silence:
@@ -31,21 +39,21 @@ class Silence:
 
     Attributes:
         of_server: since the last byte, not counting what was no wait for the server.
-        unsigned: since the last byte or sign of life.
-        sign_after: seconds after which a sign of life is due.
+        unsigned: since the last byte or heartbeat.
+        sign_after: seconds after which a heartbeat is due.
     """
 
     def __init__(self) -> None:
         self.of_server = 0.0
         self.unsigned = 0.0
-        self.sign_after = SIGN_OF_LIFE_SECONDS
+        self.sign_after = HEARTBEAT_SECONDS
 
     def broken(self) -> None:
         """Something came."""
         self.of_server = self.unsigned = 0.0
 
     def slice_passed(self) -> bool:
-        """Count a slice; True when a sign of life is due, which is then taken as given."""
+        """Count a slice; True when a heartbeat is due, which is then taken as given."""
         self.unsigned += SLICE_SECONDS
         if self.unsigned + 0.001 < self.sign_after:
             return False
@@ -99,31 +107,32 @@ class StopSwitch:
 class Connector:
     """Connects one call to its origin. The connection made is attached to ``stop``."""
 
-    def __init__(self, pool: ConnectionPool, request: BackendRequest, target: Target, stop: StopSwitch,
-                 silence: Silence) -> None:
-        self._pool, self._request, self._target, self._stop, self._silence = pool, request, target, stop, silence
-        self._way = way_to(target, request.local_only)
+    def __init__(self, pool: ConnectionPool, request: HttpRequest, stop: StopSwitch, silence: Silence) -> None:
+        self._pool, self._request, self._stop, self._silence = pool, request, stop, silence
+        self._way = way_to(request.target, request.local_only)
 
     def connect(self) -> Generator[bytes, None, Connection | None]:
-        """An open connection, None when stopped; yields signs of life.
+        """An open connection, None when stopped; yields heartbeats.
 
         A refusal is tried again after 0.2 and 0.5 s, other failures after longer waits, all within twice the connect
-        timeout. An origin that just failed an attempt of this patience is not tried at all. Raises BackendError
-        subclasses.
+        timeout. An origin that just failed an attempt with such a timeout is not tried at all. Raises HttpError.
         """
         self._raise_if_remembered()
         timeout = self._request.connect_timeout
         deadline = time.monotonic() + 2 * timeout
         refused_waits, other_waits = iter(REFUSED_WAITS), iter(CONNECT_WAITS)
         while True:
-            outcome = yield from self._attempt(min(timeout, max(deadline - time.monotonic(), 0.05)))
+            outcome = yield from self._attempt(min(timeout, max(deadline - time.monotonic(), MIN_ATTEMPT_SECONDS)))
             if self._stop.stopped or isinstance(outcome, Connection):
                 return outcome if isinstance(outcome, Connection) else None
-            cause = errors.root_cause(outcome)
-            wait = next(refused_waits if isinstance(cause, ConnectionRefusedError) else other_waits, None)
-            hopeless = isinstance(cause, errors.NEVER_BETTER) or self._request.single_attempt
+            cause = root_cause(outcome)
+            problem = connect_problem(self._request.target.host, cause)
+            wait = next(refused_waits if problem.kind is Kind.REFUSED else other_waits, None)
+            hopeless = problem.kind in PERMANENT or self._request.single_attempt
             if hopeless or wait is None or time.monotonic() + wait >= deadline:
-                raise self._given_up(cause) from outcome
+                if self._worth_remembering(problem.kind):
+                    self._pool.unreachable.remember(self._way, cause, problem, timeout)
+                raise HttpError(problem) from outcome
             yield from self._pause(wait)
             if self._stop.stopped:
                 return None
@@ -131,19 +140,16 @@ class Connector:
     def _raise_if_remembered(self) -> None:
         known = self._pool.unreachable.find(self._way, self._request.connect_timeout)
         if known is not None and self._request.uses_memory:
-            raise errors.unreachable_error(self._request.endpoint_name, self._target, known)
+            raise HttpError(remembered_problem(known.note, known.seconds))
 
-    def _given_up(self, cause: BaseException) -> BackendError:
-        problem = errors.connect_problem(self._target, cause)
+    def _worth_remembering(self, kind: Kind) -> bool:
         # A refusal of a single attempt cost nothing, and says little about a server that is just starting again.
-        refused_once = self._request.single_attempt and isinstance(cause, ConnectionRefusedError)
-        if self._request.uses_memory and not refused_once:
-            self._pool.unreachable.remember(self._way, cause, problem, self._request.connect_timeout)
-        return problem.error(self._request.endpoint_name, self._target)
+        refused_once = self._request.single_attempt and kind is Kind.REFUSED
+        return self._request.uses_memory and not refused_once
 
     def _attempt(self, timeout: float) -> Generator[bytes, None, Connection | Exception]:
         """Connect on a helper thread: neither name resolution nor connecting can be interrupted, only left alone."""
-        opening = _Opening(self._pool, self._target, timeout, self._request.local_only)
+        opening = _Opening(self._pool, self._request.target, timeout, self._request.local_only)
         self._stop.watch(opening.ready)
         deadline = time.monotonic() + timeout
         opening.start()
@@ -152,7 +158,7 @@ class Connector:
                 if time.monotonic() >= deadline:
                     return TimeoutError("connect")
                 if self._silence.slice_passed():
-                    yield SIGN_OF_LIFE
+                    yield HEARTBEAT
             if self._stop.stopped:
                 return TimeoutError("stopped")
             outcome = opening.take()
@@ -169,7 +175,7 @@ class Connector:
             if self._stop.scope.wait(min(left, SLICE_SECONDS)):
                 return
             if self._silence.slice_passed():
-                yield SIGN_OF_LIFE
+                yield HEARTBEAT
 
 
 class _Opening:
@@ -183,14 +189,14 @@ class _Opening:
         self._outcome: Connection | Exception | None = None
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="backend-connect", daemon=True).start()
+        threading.Thread(target=self._run, name="http-connect", daemon=True).start()
 
     def _run(self) -> None:
         outcome: Connection | Exception
         try:
             outcome = self._pool.open(self._target, self._timeout, self._local_only)
             self._pool.unreachable.forget(way_to(self._target, self._local_only))
-        except (OSError, HTTPError, ValueError) as error:
+        except (OSError, HTTPError, HTTPException, ValueError) as error:
             outcome = error
         except Exception as error:  # boundary of a thread: the waiting one must learn of it
             logger.exception("Connecting to %s failed", self._target.display)

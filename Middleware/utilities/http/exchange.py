@@ -1,0 +1,227 @@
+"""One request and its answer, on one connection, in waits short enough to be stopped.
+
+The socket is read by its owner thread only, with ``recv`` under a timeout of one slice: in C that is one ``poll`` and
+one ``recv`` per block. It loses no data when the slice ends, because no buffered file object stands above the socket
+that a time-out could break, and it is the same for TLS, whose own buffer ``recv`` looks into first. A stop from another
+thread shuts the socket down, which wakes the wait; where that wakes nobody the end of the slice does.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator
+
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.http.body import WireError
+from Middleware.utilities.http.connect import HEARTBEAT, Connector, Silence, StopSwitch
+from Middleware.utilities.http.pool import SLICE_SECONDS, Connection, ConnectionPool
+from Middleware.utilities.http.problems import (
+    HttpError,
+    lost_problem,
+    read_timeout_problem,
+    too_large_problem,
+    unreadable_problem,
+)
+from Middleware.utilities.http.wire import HttpCall, HttpRequest, ResponseHead, TooLargeError
+
+logger = logging.getLogger(__name__)
+
+# The most that one read takes: an upload of a large answer in few system calls, and little memory for each stream.
+BLOCK_BYTES = 64 * 1024
+# Below this, copying the body behind the head costs less than a second packet and system call.
+JOIN_BELOW_BYTES = 1024 * 1024
+
+
+class Exchange:
+    """Sends one request and reads its answer.
+
+    Attributes:
+        sent: all of the request went out.
+        lost_before_status: the connection ended before a status line came.
+        silence: what decides when ``blocks`` yields ``b""``.
+    """
+
+    def __init__(self, pool: ConnectionPool, request: HttpRequest, body: bytes | None, scope: CancelScope) -> None:
+        self.sent = False
+        self.lost_before_status = False
+        self.silence = Silence()
+        self._pool = pool
+        self._request = request
+        self._body = body
+        self._scope = scope
+        self._stop = StopSwitch(scope)
+        self._http = HttpCall()
+        self._rest = b""
+        self._connection: Connection | None = None
+        self._token: int | None = None
+
+    @property
+    def head(self) -> ResponseHead | None:
+        """Status and headers, once they arrived."""
+        return self._http.head
+
+    @property
+    def stopped(self) -> bool:
+        """The call was cancelled or aborted."""
+        return self._stop.stopped
+
+    def begin(self) -> Generator[bytes, None, ResponseHead | None]:
+        """Send the request and wait for the head of the answer; yields ``b""`` in silence. Returns None when stopped.
+
+        Raises HttpError. Call ``close`` afterwards in any case, on the same thread; ``abort`` may come from any.
+        """
+        if self._scope.cancelled:
+            return None
+        self._token = self._scope.add_callback(self._stop.fire)
+        self._connection = yield from self._send_request()
+        if self._connection is None:
+            return None
+        rest = yield from self._read_head(self._connection)
+        if rest is None:
+            return None
+        self._rest = rest
+        return self.head
+
+    def abort(self) -> None:
+        """End a wait of the iterating thread, from any thread."""
+        self._stop.fire()
+
+    def close(self) -> None:
+        """Give the connection back if its answer was read to the end, else close it."""
+        if self._token is not None:
+            self._scope.remove_callback(self._token)
+        connection = self._stop.detach()  # first, so that no later stop can reach it
+        if connection is None:
+            return
+        if self.head is not None and self._http.reusable and self.sent and not self._stop.fired:
+            self._pool.give_back(self._request.target, connection, self.head.idle_seconds)
+        else:
+            connection.close()
+
+    # ---- sending
+
+    def _send_request(self) -> Generator[bytes, None, Connection | None]:
+        connection = self._pool.take(self._request.target, self._request.local_only)
+        if connection is not None:
+            self._stop.attach(connection)
+            yield from self._send(connection)
+            if self.sent or self._stop.stopped:
+                return None if self._stop.stopped else connection
+            # The server had closed the idle connection and cannot have got the whole request: safe to send again.
+            if (stale := self._stop.detach()) is not None:
+                stale.close()
+        connection = yield from Connector(self._pool, self._request, self._stop, self.silence).connect()
+        if connection is not None:
+            yield from self._send(connection)
+        return None if self._stop.stopped else connection
+
+    def _send(self, connection: Connection) -> Generator[bytes, None, None]:
+        """Write the request; leaves ``sent`` False if the peer stopped reading (its answer may say why)."""
+        self._http = HttpCall()
+        body = self._body or b""
+        head = self._http.request_head(self._request, None if self._body is None else len(body),
+                                       absolute=connection.absolute, extra=connection.proxy_headers)
+        pieces = [head + body] if len(body) < JOIN_BELOW_BYTES else [head, body]
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                try:
+                    view = view[connection.send(view, self._request.read_timeout):]
+                    self.silence.of_server = 0.0
+                except TimeoutError:
+                    if connection.tls_in_tls:
+                        self.silence.of_server = self._request.read_timeout
+                    if self._server_silent():
+                        yield HEARTBEAT
+                except OSError:
+                    return
+                if self._stop.stopped:
+                    return
+        self.sent = True
+        self._body = b""  # may be large, and the answer may take hours
+
+    # ---- reading
+
+    def _read_head(self, connection: Connection) -> Generator[bytes, None, bytes | None]:
+        """Wait for the response head; returns the first body bytes, or None when stopped."""
+        answered = line = False
+        while True:
+            try:
+                data = connection.sock.recv(BLOCK_BYTES)
+            except TimeoutError:
+                if self._stop.stopped:
+                    return None
+                if self._server_silent():
+                    yield HEARTBEAT
+                continue
+            except OSError as error:  # a reset connection ends here like a closed one
+                logger.debug("%s: %s", self._request.target.display, error)
+                data = b""
+            if self._stop.stopped:
+                return None
+            if not data:
+                self.lost_before_status = not line
+                raise HttpError(lost_problem(answered))
+            self.silence.broken()
+            answered, line = True, line or b"\n" in data
+            try:
+                body = self._http.feed(data)
+            except WireError as error:
+                raise _wire_error(error) from error
+            if self.head is not None:
+                return body
+
+    def body(self) -> Iterator[bytes]:
+        """The body's bytes as they arrive, ``b""`` in silence. Ends quietly when stopped. Raises HttpError.
+
+        The hot path: per block one ``recv``, one look at the flag, one pass of the parser.
+        """
+        if self._connection is None:
+            return
+        recv, scope, http, silence = self._connection.sock.recv, self._scope, self._http, self.silence
+        feed, block = http.feed, self._rest
+        try:
+            while True:
+                if block:
+                    yield block
+                if http.done:
+                    return
+                try:
+                    data = recv(BLOCK_BYTES)
+                except TimeoutError:
+                    if self._stop.stopped:
+                        return
+                    block = b""
+                    if self._server_silent():
+                        yield HEARTBEAT
+                    continue
+                if scope.cancelled:
+                    return
+                if not data:
+                    if http.eof() or self._stop.stopped:
+                        return
+                    raise HttpError(lost_problem(answered=True))
+                if silence.unsigned or silence.of_server:
+                    silence.broken()
+                block = feed(data)
+        except WireError as error:
+            raise _wire_error(error) from error
+        except OSError as error:
+            if self._stop.stopped:
+                return
+            raise HttpError(lost_problem(answered=True)) from error
+
+    # ---- waiting
+
+    def _server_silent(self) -> bool:
+        """Count a slice of the server's silence; True when a heartbeat is due. Raises HttpError at the limit."""
+        limit = self._request.read_timeout
+        self.silence.of_server += SLICE_SECONDS
+        if self.silence.of_server >= limit:
+            raise HttpError(read_timeout_problem(limit))
+        return self.silence.slice_passed()
+
+
+def _wire_error(error: WireError) -> HttpError:
+    if isinstance(error, TooLargeError):
+        return HttpError(too_large_problem(str(error)))
+    return HttpError(unreadable_problem(str(error)))

@@ -1,0 +1,32 @@
+"""The certificates that servers are checked against."""
+from __future__ import annotations
+
+import functools
+import os
+import ssl
+
+import certifi
+
+
+def default_context() -> ssl.SSLContext:
+    """Trust the certificates of the system and certifi, or those of the bundle that the environment names."""
+    return _context(os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or certifi.where())
+
+
+def custom_context(verify: bool, ca_bundle: str | None) -> ssl.SSLContext | None:
+    """Settings that differ from the default; None: the default. Raises OSError (also ssl.SSLError) for a bad bundle."""
+    if not verify:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    return ssl.create_default_context(cafile=ca_bundle) if ca_bundle else None
+
+
+# Building a context takes some 20 ms. More than one bundle exists only where the environment changes, as in tests.
+@functools.lru_cache(maxsize=4)
+def _context(bundle: str) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.load_verify_locations(**{"capath" if os.path.isdir(bundle) else "cafile": bundle})
+    context.set_alpn_protocols(["http/1.1"])
+    return context
