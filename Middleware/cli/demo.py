@@ -5,7 +5,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from Middleware.cli import users
@@ -88,7 +87,7 @@ def elsewhere() -> list[str]:
 def _address() -> str:
     """Where the demo user's endpoint leads; empty if its file does not say."""
     try:
-        content: Any = config_utils.load_config(config_utils.get_config_path("Endpoints/demo", "Demo-LLM"))
+        content: object = config_utils.load_config(config_utils.get_config_path("Endpoints/demo", "Demo-LLM"))
     except (ConfigurationError, OSError, ValueError):  # reported by the check, and by the first request
         return ""
     address = content.get("endpoint") if isinstance(content, Mapping) else None

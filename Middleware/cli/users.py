@@ -185,13 +185,13 @@ def _check_current_user() -> None:
         say(f"WARNING: the current user '{user}' (Users/_current-user.json): {error}", error_stream=True)
 
 
-def _setting(key: str, default: Any, consequence: str) -> Any:
+def _setting(key: str, default: object, consequence: str) -> Any:
     """A value of the one user's file. What cannot be read is reported and counts as ``default``."""
     user = current_user()
     if user is None:
         return default
     try:
-        config: Mapping[str, Any] = config_utils.get_user_config_for(user)
+        config: Mapping[str, object] = config_utils.get_user_config_for(user)
     except (ConfigurationError, OSError, ValueError) as error:
         say(f"WARNING: {error} ({consequence})", error_stream=True)
         return default

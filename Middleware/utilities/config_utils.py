@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
 from Middleware.utilities.config import places
@@ -102,32 +101,32 @@ __all__ = [
 
 # -- private copies, for scripts ---------------------------------------------------------------------------------------
 
-def get_user_config() -> dict[str, Any]:
+def get_user_config() -> dict[str, object]:
     """The current user's settings."""
     return private_copy(user_settings())
 
 
-def get_user_config_for(user: str) -> dict[str, Any]:
+def get_user_config_for(user: str) -> dict[str, object]:
     """The settings of ``user``."""
     return private_copy(settings_for(user))
 
 
-def get_config_value(key: str, default: Any = None) -> Any:
+def get_config_value(key: str, default: object = None) -> object:
     """One of the current user's settings, ``default`` if it is absent."""
     return private_copy(user_settings().get(key, default))
 
 
-def get_endpoint_config(endpoint: str) -> dict[str, Any]:
+def get_endpoint_config(endpoint: str) -> dict[str, object]:
     """An endpoint of the current user."""
     return private_copy(load_endpoint(endpoint))
 
 
-def get_api_type_config(api_type: str) -> dict[str, Any]:
+def get_api_type_config(api_type: str) -> dict[str, object]:
     """An ApiTypes file."""
     return private_copy(load_api_type(api_type))
 
 
-def load_config(path: str) -> Any:
+def load_config(path: str) -> object:
     """Any JSON file by its path."""
     path = os.path.expanduser(path)
     return private_copy(config_store().read_document(os.path.abspath(path), display=display_path(path)))
@@ -135,17 +134,17 @@ def load_config(path: str) -> Any:
 
 # -- read-only files ---------------------------------------------------------------------------------------------------
 
-def load_endpoint(name: str) -> dict[str, Any]:
+def load_endpoint(name: str) -> dict[str, object]:
     """An endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
     return read_object(places.endpoint_file(name))
 
 
-def load_api_type(name: str) -> dict[str, Any]:
+def load_api_type(name: str) -> dict[str, object]:
     """An ApiTypes file."""
     return read_object(places.api_type_file(name))
 
 
-def load_prompt_template(name: str) -> dict[str, Any]:
+def load_prompt_template(name: str) -> dict[str, object]:
     """A prompt template. A missing ``_chatonly`` is an empty one."""
     try:
         return read_object(places.prompt_template_file(name))
@@ -167,12 +166,12 @@ def load_routing(name: str) -> dict[str, dict[str, str]]:
     return categories
 
 
-def find_preset(name: str, preset_type: str) -> dict[str, Any]:
+def find_preset(name: str, preset_type: str) -> dict[str, object]:
     """A preset file, unmerged: from the user's or override folder of the type, else from the type's own folder."""
     return read_object(places.preset_file(name, preset_type))
 
 
-def load_structured_output(name: str) -> dict[str, Any]:
+def load_structured_output(name: str) -> dict[str, object]:
     """A JSON schema for answers: from the user's or override folder, else from the collection's own.
 
     Its name is one plain path component, and it says something. Raises ConfigurationError otherwise.
@@ -185,12 +184,12 @@ def load_structured_output(name: str) -> dict[str, Any]:
     return schema
 
 
-def load_mcp_server(name: str) -> dict[str, Any]:
+def load_mcp_server(name: str) -> dict[str, object]:
     """The file of an MCP server, which lies in the collection's own folder: its name is one plain path component."""
     return read_object(places.mcp_server_file(name))
 
 
-def endpoint_exists_with_samplers(name: object) -> dict[str, Any] | None:
+def endpoint_exists_with_samplers(name: object) -> dict[str, object] | None:
     """The user's endpoint of that (flat) name, if there is one and its ``presetSamplers`` is not empty."""
     if not is_flat_name(name):
         return None

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from Middleware.cli.check.endpoint_checks import missing
 from Middleware.cli.check.findings import Finding, Severity, quoted
@@ -22,7 +21,7 @@ from Middleware.utilities.text_utils import as_flag
 class BackupCheck:
     """The backup of the endpoint in a file."""
 
-    def __init__(self, display: str, content: Mapping[str, Any]) -> None:
+    def __init__(self, display: str, content: Mapping[str, object]) -> None:
         self.display, self.content = display, content
 
     def findings(self) -> Iterator[Finding]:
@@ -60,7 +59,7 @@ class BackupCheck:
             names = " -> ".join(display.rpartition("/")[2].removesuffix(".json") for display in (*chain, self.display))
             yield self._at("warning", f"the backups form a circle: {names}", "a last endpoint without a backup")
 
-    def _fits(self, name: str, backup: Mapping[str, Any]) -> Iterator[Finding]:
+    def _fits(self, name: str, backup: Mapping[str, object]) -> Iterator[Finding]:
         own, other = _type_of(self.content), _type_of(backup)
         if own and other and (own in EMBEDDINGS_TYPES) != (other in EMBEDDINGS_TYPES):
             what = ("makes embeddings and cannot write text" if other in EMBEDDINGS_TYPES else
@@ -74,7 +73,7 @@ class BackupCheck:
 
 # -- presets -----------------------------------------------------------------------------------------------------------
 
-def check_endpoint_presets(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+def check_endpoint_presets(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """Findings about the presets that an endpoint file names, with the current user's folder of presets."""
     for key, name, preset_type in _presets(display, content):
         try:
@@ -83,7 +82,7 @@ def check_endpoint_presets(display: str, content: Mapping[str, Any]) -> Iterator
             yield missing(display, key, error)
 
 
-def check_presets_anywhere(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+def check_presets_anywhere(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """The same for an endpoint that nobody uses, whose presets may lie in any folder of their type."""
     for key, name, preset_type in _presets(display, content):
         folders = ["", *folders_in("Presets", preset_type)]
@@ -93,7 +92,7 @@ def check_presets_anywhere(display: str, content: Mapping[str, Any]) -> Iterator
                           "", nearest(name, known, 0.6))
 
 
-def _presets(display: str, content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _presets(display: str, content: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
     """The keys that name preset files, with the name and the type of preset."""
     own, backup = _name(content, "appendPresetName"), _name(content, "backupPresetName")
     if own and _preset_type(content):
@@ -131,7 +130,7 @@ def beside(display: str, name: str) -> FoundFile | None:
     return None
 
 
-def _name(content: Mapping[str, Any], key: str) -> str:
+def _name(content: Mapping[str, object], key: str) -> str:
     value = content.get(key)
     return value.strip() if isinstance(value, str) else ""
 
@@ -144,7 +143,7 @@ def _backup_of(found: FoundFile) -> FoundFile | None:
     return beside(found.display, name) if name else None
 
 
-def _api_type_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
+def _api_type_of(content: Mapping[str, object]) -> Mapping[str, object]:
     name = _name(content, "apiTypeConfigFileName")
     try:
         return config_utils.load_api_type(name) if name else {}
@@ -152,17 +151,17 @@ def _api_type_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
 
 
-def _type_of(content: Mapping[str, Any]) -> str:
+def _type_of(content: Mapping[str, object]) -> str:
     kind = str(_api_type_of(content).get("type") or "")
     kind = ALIASES.get(kind, kind)
     return kind if kind in KNOWN_TYPES else ""
 
 
-def _preset_type(content: Mapping[str, Any]) -> str:
+def _preset_type(content: Mapping[str, object]) -> str:
     value = _api_type_of(content).get("presetType")
     return value if isinstance(value, str) and value in folders_in("Presets") else ""
 
 
-def _place(backup: Mapping[str, Any]) -> str:
+def _place(backup: Mapping[str, object]) -> str:
     """Where a backup is, as far as that can be said without asking for the address of a name."""
     return classify_host(str(backup.get("endpoint") or ""), lambda _host, _port: ())

@@ -43,7 +43,7 @@ def check_curl_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
                 path=child(child(view.path, "args"), argument.value_index or 0))
 
 
-def _risky_placeholder(argument: Argument, node: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
+def _risky_placeholder(argument: Argument, node: Mapping[str, object], variables: Mapping[str, Any]) -> str:
     """The first placeholder of others that may make a file name of the argument's value; empty if there is none.
 
     Files with cookies are left out: curl sends none of them that are not for that server.

@@ -109,7 +109,7 @@ def _why_not_writable(path: str, existing: str) -> str:
         return f"nothing can be written there: {error.strerror or type(error).__name__}"
 
 
-def check_modes(paths: Mapping[str, str], endpoints: Mapping[str, Any]) -> Iterator[Finding]:
+def check_modes(paths: Mapping[str, str], endpoints: Mapping[str, object]) -> Iterator[Finding]:
     """Files that others on this computer can change, or from which they can read keys, each told once for all.
 
     ``paths``: of all files, by how messages name them. ``endpoints``: the content of endpoint files.
@@ -127,7 +127,7 @@ def check_modes(paths: Mapping[str, str], endpoints: Mapping[str, Any]) -> Itera
                       f"file{_more(keys)}", "chmod o-r, or 'env:NAME' or 'file:PATH' in place of the key")
 
 
-def _holds_key(content: Any) -> bool:
+def _holds_key(content: object) -> bool:
     key = content.get("apiKey") if isinstance(content, Mapping) else None
     return isinstance(key, str) and bool(key.strip()) and not key.strip().startswith(_REFERENCES)
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from Middleware.cli.check.data_checks import DataDirectory, check_directories, user_directories
 from Middleware.cli.check.findings import Finding
@@ -25,7 +24,7 @@ def check_data_folders(users: Sequence[str], logs: str | None = None) -> Iterato
     yield from (entry for entry in found if isinstance(entry, Finding))
 
 
-def _of_users(users: Sequence[str]) -> Iterator[Any]:
+def _of_users(users: Sequence[str]) -> Iterator[object]:
     """The data directories of the users, and findings about their names."""
     for user in users:
         with request_scope(RequestContext(request_id=f"check {user}", user=user)):

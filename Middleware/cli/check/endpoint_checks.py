@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from Middleware.cli.check.findings import Finding, Severity, child, quoted, shown_address
@@ -29,7 +28,7 @@ INJECTIONS = (("addTextToStartOfSystem", "textToAddToStartOfSystem"),
               ("addTextToStartOfCompletion", "textToAddToStartOfCompletion"))
 
 
-def check_endpoint(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+def check_endpoint(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """Findings about an endpoint file that hold whoever uses it."""
     check = _EndpointCheck(display, content)
     yield from check.address()
@@ -38,7 +37,7 @@ def check_endpoint(display: str, content: Mapping[str, Any]) -> Iterator[Finding
     yield from check.cleaning()
 
 
-def check_key(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+def check_key(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """What keeps the API key of an endpoint that somebody uses from being found. Its text is never shown."""
     value = content.get("apiKey")
     if not isinstance(value, str):  # reported as the wrong kind
@@ -51,7 +50,7 @@ def check_key(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 class _EndpointCheck:
-    def __init__(self, display: str, content: Mapping[str, Any]) -> None:
+    def __init__(self, display: str, content: Mapping[str, object]) -> None:
         self.display, self.content = display, content
 
     def _at(self, severity: Severity, path: str, message: str, expected: str = "", suggestion: str = "") -> Finding:
@@ -95,7 +94,7 @@ class _EndpointCheck:
         yield from self._samplers(api_type, name)
         yield from self._template(api_type)
 
-    def _samplers(self, api_type: Mapping[str, Any], name: str) -> Iterator[Finding]:
+    def _samplers(self, api_type: Mapping[str, object], name: str) -> Iterator[Finding]:
         samplers, fields = self.content.get("presetSamplers"), api_type.get("samplerFieldMap")
         if not isinstance(samplers, Mapping):
             return
@@ -115,7 +114,7 @@ class _EndpointCheck:
             yield self._at("warning", child("presetSamplers", rejected[0]), f"API type '{name}' does not take "
                            f"{', '.join(rejected)}; not sent")
 
-    def _template(self, api_type: Mapping[str, Any]) -> Iterator[Finding]:
+    def _template(self, api_type: Mapping[str, object]) -> Iterator[Finding]:
         name = self._name("promptTemplate")
         kind = str(api_type.get("type"))
         if name and ALIASES.get(kind, kind) in COMPLETION_TYPES:
@@ -151,7 +150,7 @@ class _EndpointCheck:
                 yield self._at("note", flag, f"'{flag}' has no effect, as '{text}' is empty")
 
 
-def check_api_type(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+def check_api_type(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """Findings about an API type beyond the kinds of its keys."""
     folder = content.get("presetType")
     if isinstance(folder, str) and folder.strip():
@@ -168,7 +167,7 @@ def check_api_type(display: str, content: Mapping[str, Any]) -> Iterator[Finding
                           "unknown, likely a typo", "", near)
 
 
-def _is_quoted_number(value: Any) -> bool:
+def _is_quoted_number(value: object) -> bool:
     return isinstance(value, str) and number_from(value, whole=False) is not None
 
 
@@ -183,7 +182,7 @@ def missing(display: str, key: str, error: ConfigurationError) -> Finding:
     return Finding("error", display, key, None, text, "", error.suggestion)
 
 
-def _takes(api_type: Mapping[str, Any], sampler: str) -> bool:
+def _takes(api_type: Mapping[str, object], sampler: str) -> bool:
     if sampler == "chat_template_kwargs":
         return as_flag(api_type.get("supportsChatTemplateKwargs"))
     thinking = api_type.get("thinking")

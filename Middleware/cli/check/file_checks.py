@@ -41,7 +41,7 @@ class SourceCheck:
     """
 
     findings: list[Finding] = field(default_factory=list)
-    content: Any = None
+    content: object = None
     lines: LineFinder | None = None
 
     @property
@@ -72,7 +72,7 @@ def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
     return check
 
 
-def check_content(display: str, kind: FileKind, content: Any) -> list[Finding]:
+def check_content(display: str, kind: FileKind, content: object) -> list[Finding]:
     """Everything about the keys of a file, without places; files with tests are checked by those who run them."""
     if kind.name == "workflow-test":
         return []
@@ -92,7 +92,7 @@ def syntax_finding(display: str, error: ConfigSyntaxError) -> Finding:
     return Finding("error", display, "", place[0], f"not valid JSON: {error.msg}", column=place[1])
 
 
-def _keys(display: str, kind: FileKind, content: Mapping[str, Any]) -> Iterator[Finding]:
+def _keys(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterator[Finding]:
     check = ObjectCheck(display, many_flags=kind.name == "user", homes=HOMES)
     if not kind.entries:
         yield from check.findings(content, kind.key, is_open=kind.is_open)
@@ -108,7 +108,7 @@ def _keys(display: str, kind: FileKind, content: Mapping[str, Any]) -> Iterator[
                           " and ".join(f"'{key.name}'" for key in kind.keys))
 
 
-def _more(display: str, kind: FileKind, content: Mapping[str, Any]) -> Iterator[Finding]:
+def _more(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterator[Finding]:
     if kind.name == "endpoint":
         yield from check_endpoint(display, content)
         yield from BackupCheck(display, content).findings()
@@ -139,7 +139,7 @@ def _encoding(foreign: ForeignByte | None, display: str) -> Iterator[Finding]:
                       f"{legacy_code_page()}", "a file saved as UTF-8", column=foreign.column)
 
 
-def _duplicates(text: str, content: Any, display: str) -> Iterator[Finding]:
+def _duplicates(text: str, content: object, display: str) -> Iterator[Finding]:
     for key in duplicate_keys(text, content):
         yield Finding("warning", display, key.json_path, key.line, "the key stands twice in one object, first in "
                       f"line {key.first_line}; this one counts", "each key once", column=key.column)

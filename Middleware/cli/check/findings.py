@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from Middleware.utilities.sensitive_logging_utils import MASK, SECRET_KEYS, mask_url
 
@@ -107,7 +107,7 @@ def shown_address(text: str) -> str:
     return "a text" if "://" not in text and ("@" in text or "?" in text) else quoted(text)
 
 
-def quoted(value: Any, *keys: str) -> str:
+def quoted(value: object, *keys: str) -> str:
     """A value as a finding may show it. ``keys`` lead to it; that of a secret-like key is masked."""
     if any(key.lower() in SECRET_KEYS for key in keys):
         return MASK

@@ -116,18 +116,18 @@ def limits(key: ConfigKey) -> str:
 
 # -- kinds -------------------------------------------------------------------------------------------------------------
 
-def _text(key: NodeKey, value: Any) -> str:
+def _text(key: NodeKey, value: object) -> str:
     return f"must be a text, not {quoted(value)}" if isinstance(value, (list, dict)) else ""
 
 
-def _flag(key: NodeKey, value: Any) -> str:
+def _flag(key: NodeKey, value: object) -> str:
     if isinstance(value, bool) or isinstance(value, str) and value.strip().lower() in ("", "true", "false"):
         return ""
     return f"must be true or false, not {_shown(key, value)}"
 
 
 def _number(convert: Callable[[Any], Any]) -> Callable[[NodeKey, Any], str]:
-    def check(key: NodeKey, value: Any) -> str:
+    def check(key: NodeKey, value: object) -> str:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return ""
         if isinstance(value, str) and _is_number(key, value, convert):
@@ -149,17 +149,17 @@ def _is_number(key: NodeKey, text: str, convert: Callable[[Any], Any]) -> bool:
     return True
 
 
-def _list(key: NodeKey, value: Any) -> str:
+def _list(key: NodeKey, value: object) -> str:
     if isinstance(value, (list, tuple)) or key.name == "scoped_variables":  # where a bare value is a list of one
         return ""
     return f"must be a list, not {_shown(key, value)}"
 
 
-def _object(key: NodeKey, value: Any) -> str:
+def _object(key: NodeKey, value: object) -> str:
     return "" if isinstance(value, dict) else f"must be an object, not {_shown(key, value)}"
 
 
-def _shown(key: NodeKey, value: Any) -> str:
+def _shown(key: NodeKey, value: object) -> str:
     """A value as a finding shows it. Long texts that take variables may hold passwords, say in URLs or arguments."""
     if isinstance(value, str) and key.variables == "full" and key.kind not in ("int", "number"):
         return "a text"

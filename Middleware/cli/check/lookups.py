@@ -65,7 +65,7 @@ class Lookups:
     def __init__(self, built_in: Collection[str]) -> None:
         self.built_in = frozenset(built_in)
         self.named: dict[str, str] = {}
-        self._known: dict[tuple[Any, ...], tuple[Callable[[], Any], Any]] = {}
+        self._known: dict[tuple[object, ...], tuple[Callable[[], Any], Any]] = {}
 
     def changed(self) -> bool:
         """Whether anything asked before has another answer now. Reads through the store of the configuration only."""
@@ -188,7 +188,7 @@ class Lookups:
         """The settings files that were asked for."""
         return [answer for _, answer in self._known.values() if isinstance(answer, ConfigFile)]
 
-    def user_variables(self) -> Mapping[str, Any]:
+    def user_variables(self) -> Mapping[str, object]:
         """The user's ``userWideWorkflowVariables``."""
         variables = self._answer(("user variables",),
                                  lambda: config_utils.user_setting("userWideWorkflowVariables"))
@@ -296,12 +296,12 @@ class Lookups:
         lacking = not any(folder_exists("Workflows", *split_name(one)) for one in user_workflow_folders())
         return problem_of(error, self.user_file().display if lacking else "")
 
-    def _found(self, kind: str, found: FoundFile, read: Callable[[], Any]) -> Any:
+    def _found(self, kind: str, found: FoundFile, read: Callable[[], Any]) -> object:
         """What ``read`` makes of a file that exists."""
         self.named[found.display] = kind
         return read()
 
-    def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Problem | None:
+    def _once(self, key: tuple[object, ...], find: Callable[[], Any]) -> Problem | None:
         def problem() -> Problem | None:
             found = find()
             return found if isinstance(found, Problem) else None
@@ -309,13 +309,13 @@ class Lookups:
         answer: Problem | None = self._answer(key, problem)
         return answer
 
-    def _answer(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
+    def _answer(self, key: tuple[object, ...], find: Callable[[], Any]) -> Any:
         if key not in self._known:
             self._known[key] = find, _ask(find)
         return self._known[key][1]
 
 
-def _ask(find: Callable[[], Any]) -> Any:
+def _ask(find: Callable[[], Any]) -> object:
     """What ``find`` returns, or the Problem that it comes across."""
     try:
         return find()

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 MAX_LENGTH = 100  # of names for which a nearest one is looked for
 EARLY_BUILT_IN = frozenset({"Discussion_Id"})
@@ -34,7 +33,7 @@ class Names:
     """
 
     built_in: frozenset[str]
-    custom: Mapping[str, Any]
+    custom: Mapping[str, object]
     user_wide: frozenset[str]
     number: int
     count: int
@@ -96,7 +95,7 @@ def plain(name: str) -> str:
     return _BETWEEN_WORDS.sub("", name.casefold())
 
 
-def _texts(value: Any) -> Sequence[str]:
+def _texts(value: object) -> Sequence[str]:
     """All texts inside JSON data, without recursion."""
     found, waiting = [], [value]
     while waiting:

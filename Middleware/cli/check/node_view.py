@@ -64,7 +64,7 @@ class NodeView:
                 yield key, value
 
 
-def texts_in(value: Any, path: str, secret_keys: frozenset[str]) -> Iterator[tuple[str, str, bool]]:
+def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[tuple[str, str, bool]]:
     """(path, text, whether a secret-like key leads to it) of every text inside JSON data, without recursion."""
     waiting = [(path, value, False)]
     while waiting:

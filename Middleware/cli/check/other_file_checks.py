@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from Middleware.cli.check.findings import Finding, child, quoted, shown_address
@@ -17,7 +16,7 @@ PRESET_CUTOFF = 0.9
 _NEEDED = {"stdio": "command", "sse": "url", "streamable_http": "url"}
 
 
-def check_preset(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+def check_preset(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """Keys that are nearly samplers of the API that the preset is for. What the server takes besides is its affair."""
     parts = display.split("/")
     known = native_samplers(parts[1]) if len(parts) > 2 else frozenset()
@@ -41,7 +40,7 @@ def native_samplers(preset_type: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def _api_types() -> Iterator[Mapping[str, Any]]:
+def _api_types() -> Iterator[Mapping[str, object]]:
     for name in files_in("ApiTypes"):
         try:
             yield config_utils.load_api_type(name)
@@ -49,7 +48,7 @@ def _api_types() -> Iterator[Mapping[str, Any]]:
             pass
 
 
-def check_mcp_server(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+def check_mcp_server(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """What the transport needs."""
     transport = content.get("transport")
     needed = _NEEDED.get(transport) if isinstance(transport, str) else None
@@ -77,7 +76,7 @@ def _is_url(text: str) -> bool:
         return False
 
 
-def check_workflow_top(display: str, content: Mapping[str, Any]) -> Iterator[Finding]:
+def check_workflow_top(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """Keys at the top of a workflow that were probably meant to be those that mean something."""
     nodes = content.get("nodes")
     if nodes is not None and not isinstance(nodes, (list, tuple)):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TextIO
+from typing import TextIO
 
 from Middleware.cli.check.findings import Finding, Severity
 
@@ -97,7 +97,7 @@ def _last_line(findings: Sequence[Finding], summary: Summary) -> str:
     return f"Checked {what} in {summary.seconds:.1f} s: {counts or 'nothing wrong found'}."
 
 
-def _as_json(finding: Finding, root: str) -> dict[str, Any]:
+def _as_json(finding: Finding, root: str) -> dict[str, object]:
     path = finding.file if os.path.isabs(finding.file) else os.path.join(root, *finding.file.split("/"))
     return {"severity": finding.severity, "file": finding.file, "path": os.path.abspath(path), "line": finding.line,
             "column": finding.column, "jsonPath": finding.json_path, "message": finding.message,

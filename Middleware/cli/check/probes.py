@@ -7,7 +7,6 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from Middleware.cli.check.findings import Finding
@@ -19,7 +18,7 @@ PROBE_SECONDS = 2.0
 PARALLEL = 16
 
 
-def origins(endpoints: Mapping[str, Any]) -> dict[str, list[str]]:
+def origins(endpoints: Mapping[str, object]) -> dict[str, list[str]]:
     """The origins of endpoint files, such as ``http://127.0.0.1:5001``, each with the files that name it."""
     found: dict[str, list[str]] = {}
     for display, content in endpoints.items():
@@ -48,7 +47,7 @@ def _finding(origin: str, files: Sequence[str], problem: str) -> Finding:
         return finding
 
 
-def _origin(url: Any) -> str:
+def _origin(url: object) -> str:
     """Scheme, host and port; empty for what is no address, which is reported elsewhere. Never with a password."""
     try:
         parts = urlsplit(url.strip()) if isinstance(url, str) else SplitResult("", "", "", "", "")

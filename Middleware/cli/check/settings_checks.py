@@ -79,7 +79,7 @@ class SettingsKeys:
         elif meant:
             yield self.finding("warning", name, f"the key {shown} is unknown and has no effect", suggestion=meant)
 
-    def _value(self, field: dataclasses.Field[Any], value: Any) -> Iterator[Finding]:
+    def _value(self, field: dataclasses.Field[Any], value: object) -> Iterator[Finding]:
         key = field.metadata["key"]
         if field.metadata["kind"] == LEVEL:
             yield from self._level(key, value)
@@ -89,7 +89,7 @@ class SettingsKeys:
             yield self.finding("warning", key, f"'{key}' must be {wrong}, not {quoted(value, key)}; "
                                f"{_instead(field, value)}")
 
-    def _level(self, key: str, value: Any) -> Iterator[Finding]:
+    def _level(self, key: str, value: object) -> Iterator[Finding]:
         if not isinstance(value, str) or value.strip().lower() not in CONTEXT_LEVELS:
             yield self.finding("warning", key, f"'{key}' is {quoted(value, key)}, which is unknown; 'conservative' is "
                                "used", expected=", ".join(CONTEXT_LEVELS),

@@ -88,7 +88,7 @@ def _endpoint(view: NodeView, name: str, lookups: Lookups, path: str) -> Iterato
         yield from _problem(view, "", lookups.preset(preset, name), child(view.path, key) if key else path)
 
 
-def _preset_key(node: Mapping[str, Any]) -> str:
+def _preset_key(node: Mapping[str, object]) -> str:
     """The key that names the preset, empty if none does."""
     key = "preset" if "preset" in node else "presetName"
     return key if node.get(key) else ""

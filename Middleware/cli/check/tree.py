@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
 from Middleware.cli.check.findings import Finding
@@ -157,7 +156,7 @@ def _named_settings(tree: Tree, users: Collection[str] | None) -> Iterator[tuple
                 yield f"Workflows/{place}/{settings.get(key)}.json".casefold(), kind
 
 
-def settings_like(content: Mapping[str, Any]) -> str:
+def settings_like(content: Mapping[str, object]) -> str:
     """The kind of settings whose keys a file without nodes has; empty if it has none of them."""
     if not content or "nodes" in content:
         return ""
@@ -167,7 +166,7 @@ def settings_like(content: Mapping[str, Any]) -> str:
     return best if own[best] > 1 else ""
 
 
-def _content(file: TreeFile) -> Mapping[str, Any]:
+def _content(file: TreeFile) -> Mapping[str, object]:
     try:
         data = config_store().read_json(file.path, display=file.display)
     except ConfigurationError:

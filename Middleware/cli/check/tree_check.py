@@ -46,8 +46,8 @@ class CheckResult:
     users: list[str] = field(default_factory=list)
     workflows: dict[str, dict[str, LoadedWorkflow]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
-    endpoints: dict[str, Any] = field(default_factory=dict)
-    used_endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
+    endpoints: dict[str, object] = field(default_factory=dict)
+    used_endpoints: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def add(self, findings: Iterable[Finding]) -> None:
         """Findings of other checks, each in its place."""
@@ -255,7 +255,7 @@ def _no_configuration(root: str, meant: str) -> Finding:
     return Finding("error", missing, "", None, message, _EXPECTED[flag], meant)
 
 
-def _variables(content: Any) -> Iterator[str]:
+def _variables(content: object) -> Iterator[str]:
     variables = content.get("userWideWorkflowVariables") if isinstance(content, dict) else None
     yield from variables if isinstance(variables, dict) else ()
 
@@ -265,7 +265,7 @@ def _variables(content: Any) -> Iterator[str]:
 def _merged(found: Sequence[tuple[str, Finding]], users: dict[str, set[str]]) -> list[Finding]:
     """The findings in order, each once with the users that it holds for, without those that only follow from others."""
     bad = {finding.file for _, finding in found if not finding.about and finding.severity != "note"}
-    together: dict[tuple[Any, ...], tuple[Finding, set[str]]] = {}
+    together: dict[tuple[object, ...], tuple[Finding, set[str]]] = {}
     for user, finding in found:
         key = (finding.file, finding.json_path, finding.severity, finding.message.partition(" Looked for:")[0])
         together.setdefault(key, (finding, set()))[1].add(user)

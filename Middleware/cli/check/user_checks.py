@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from Middleware.cli.check.findings import Finding, Severity, child, quoted
 from Middleware.cli.check.folders import folder_exists, folders_in
@@ -38,7 +37,7 @@ class UserCheck:
     def __init__(self, lookups: Lookups) -> None:
         self._lookups = lookups
         self.file: ConfigFile = lookups.user_file()
-        self._settings: Mapping[str, Any] = self.file.content
+        self._settings: Mapping[str, object] = self.file.content
 
     def findings(self) -> Iterator[Finding]:
         """What the file names, without what only memory nodes need."""
@@ -220,7 +219,7 @@ class UserCheck:
         return Finding(severity, self.file.display, path, None, message, expected, suggestion)
 
 
-def allowed_folders(settings: Mapping[str, Any], display: str) -> Iterator[Finding]:
+def allowed_folders(settings: Mapping[str, object], display: str) -> Iterator[Finding]:
     """Entries of ``allowedFileDirectories`` that are no folders at present."""
     value = settings.get("allowedFileDirectories")
     root = config_utils.get_root_public_directory()
@@ -233,7 +232,7 @@ def allowed_folders(settings: Mapping[str, Any], display: str) -> Iterator[Findi
             yield Finding("note", display, path, None, f"there is no directory {quoted(entry)} yet")
 
 
-def check_current_user(content: Mapping[str, Any], display: str, users: Collection[str]) -> Iterator[Finding]:
+def check_current_user(content: Mapping[str, object], display: str, users: Collection[str]) -> Iterator[Finding]:
     """Whether there is the user that the file of the current user names. ``users``: all that there are."""
     name = content.get("currentUser")
     if not isinstance(name, str) or not name.strip():  # reported with the keys

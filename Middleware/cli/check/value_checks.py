@@ -38,7 +38,7 @@ class ObjectCheck:
     many_flags: bool = False
     homes: Homes | None = None
 
-    def findings(self, content: Mapping[str, Any], keys: Mapping[str, ConfigKey], path: str = "",
+    def findings(self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str = "",
                  is_open: bool = False) -> Iterator[Finding]:
         """Everything about the object at ``path``. ``is_open``: it takes other keys than ``keys``, too."""
         for name, value in content.items():
@@ -49,7 +49,7 @@ class ObjectCheck:
                 yield from self._unknown(name, content, keys, path)
         yield from self._missing(content, keys, path)
 
-    def value(self, key: ConfigKey, value: Any, path: str) -> Iterator[Finding]:
+    def value(self, key: ConfigKey, value: object, path: str) -> Iterator[Finding]:
         """Everything about the value of a declared key, which is not null."""
         kinds = (key.kind, *key.also)
         if not any(_FITS[kind](value) or (kind == "bool" and self._is_flag(value)) for kind in kinds):
@@ -66,14 +66,14 @@ class ObjectCheck:
         elif key.kind in ("int", "number"):
             yield from self._limits(key, value, path)
 
-    def _inside(self, key: ConfigKey, value: Mapping[str, Any], path: str) -> Iterator[Finding]:
+    def _inside(self, key: ConfigKey, value: Mapping[str, object], path: str) -> Iterator[Finding]:
         if key.keys:
             yield from self.findings(value, by_name(key.keys), path, key.is_open)
         for name, entry in value.items() if key.entries else ():
             if not is_remark(name) and entry is not None:
                 yield from self._entry(key, entry, child(path, name), name)
 
-    def _entry(self, key: ConfigKey, entry: Any, path: str, name: str = "") -> Iterator[Finding]:
+    def _entry(self, key: ConfigKey, entry: object, path: str, name: str = "") -> Iterator[Finding]:
         if key.entries and not (_FITS[key.entries](entry) or key.entries == "str" and _is_plain(entry)):
             what = "each entry" if key.kind == "list" else "each value"
             yield self._at("warning", path, f"{what} of '{key.name}' must be {_WANTED[key.entries]}, not "
@@ -82,7 +82,7 @@ class ObjectCheck:
             yield from self.findings(entry, by_name(key.keys), path, key.is_open)
 
     # -- keys --------------------------------------------------------------------------------------------------------
-    def _unknown(self, name: str, content: Mapping[str, Any], keys: Mapping[str, ConfigKey],
+    def _unknown(self, name: str, content: Mapping[str, object], keys: Mapping[str, ConfigKey],
                  path: str) -> Iterator[Finding]:
         said, place = f"the key {quoted(name)} is unknown and has no effect", child(path, name)
         meant, home = meant_key(name, keys), (self.homes or {}).get(name, "") if not path else ""
@@ -95,7 +95,7 @@ class ObjectCheck:
         else:
             yield self._at("note", place, said)
 
-    def _missing(self, content: Mapping[str, Any], keys: Mapping[str, ConfigKey], path: str) -> Iterator[Finding]:
+    def _missing(self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str) -> Iterator[Finding]:
         for key in keys.values():
             value = content.get(key.name)
             if not key.required or not (value is None or isinstance(value, str) and not value.strip()):
@@ -107,7 +107,7 @@ class ObjectCheck:
                 yield self._at("error", path, f"the key '{key.name}' is missing", expected)
 
     # -- values ------------------------------------------------------------------------------------------------------
-    def _is_flag(self, value: Any) -> bool:
+    def _is_flag(self, value: object) -> bool:
         if isinstance(value, str):
             text = value.strip().lower()
             return text in _FLAG_TEXTS or (self.many_flags and text in _USER_FLAG_TEXTS)
@@ -133,12 +133,12 @@ class ObjectCheck:
         return Finding(severity, self.file, path, None, message, expected, suggestion)
 
 
-def _is_number(value: Any, whole: bool) -> bool:
+def _is_number(value: object, whole: bool) -> bool:
     """Numbers may stand in texts; a blank one counts as not given."""
     return value == "" or number_from(value, whole) is not None
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     """A number that somebody wrote without quotation marks where a text is expected."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 

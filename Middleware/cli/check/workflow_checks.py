@@ -149,7 +149,7 @@ class _Check:
         keys = self._keys(runs_as if known else self._nearest_type(written) or "Standard")
         return NodeView(self.loaded, index, node, runs_as, keys, len(keys) > len(COMMON), not known)
 
-    def _nearest_type(self, written: Any) -> str:
+    def _nearest_type(self, written: object) -> str:
         return nearest(written, [*self.registry, *VALID_NODE_TYPES], 0.6) if isinstance(written, str) else ""
 
     def _exists(self, node_type: str) -> bool:
@@ -220,7 +220,7 @@ def _check_by_declaration(key: NodeKey, text: str, jinja: bool, rules: TextRules
     return check_handed_down_text(text, rules) if key.name in HANDED_DOWN else check_text(text, rules)
 
 
-def _awaited(view: NodeView, nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _awaited(view: NodeView, nodes: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
     """Entries of ``dependsOn`` that cannot be waited for."""
     wanted = view.node.get("dependsOn")
     for position, entry in enumerate(wanted if isinstance(wanted, (list, tuple)) else ()):
@@ -232,7 +232,7 @@ def _awaited(view: NodeView, nodes: Sequence[Mapping[str, Any]]) -> Iterator[Fin
         yield view.finding("warning", "", message, suggestion=near, path=child(child(view.path, "dependsOn"), position))
 
 
-def _nodes_meant(entry: Any, nodes: Sequence[Mapping[str, Any]]) -> tuple[list[int], str]:
+def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[list[int], str]:
     """The indexes of the nodes that an entry of ``dependsOn`` names; if there is none, the nearest title."""
     if isinstance(entry, int) and not isinstance(entry, bool):
         return ([entry - 1] if 1 <= entry <= len(nodes) else []), ""
@@ -243,7 +243,7 @@ def _nodes_meant(entry: Any, nodes: Sequence[Mapping[str, Any]]) -> tuple[list[i
     return found, "" if found else nearest(entry, titles)
 
 
-def _is_marked(node: Mapping[str, Any]) -> bool:
+def _is_marked(node: Mapping[str, object]) -> bool:
     return as_flag(node["is_responder"] if "is_responder" in node else node.get("returnToUser", False))
 
 

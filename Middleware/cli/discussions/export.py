@@ -27,7 +27,7 @@ def export(reader: Reader) -> dict[str, Any]:
     which there is nothing. Raises DataKeyError for data whose key is not at hand, and OSError.
     """
     discussion = reader.discussion
-    files: dict[str, Any] = {}
+    files: dict[str, object] = {}
     unreadable: list[str] = []
     for file in discussion.files:
         name = _name_in_export(reader, file)
@@ -62,7 +62,7 @@ def _content(reader: Reader, file: StoredFile) -> tuple[Any, str]:
     return reader.text(file.path), ""
 
 
-def _database(reader: Reader, path: str | None) -> dict[str, Any] | None:
+def _database(reader: Reader, path: str | None) -> dict[str, object] | None:
     if path is None:
         return None
     with VectorMemories(path, cipher=reader.cipher) as memories:
@@ -72,7 +72,7 @@ def _database(reader: Reader, path: str | None) -> dict[str, Any] | None:
     return {"memories": rows, "vectors": vectors, "processedMessages": searchable.hash_log(path)}
 
 
-def _metadata(text: Any) -> dict[str, Any] | None:
+def _metadata(text: Any) -> dict[str, object] | None:
     try:
         return schema.parse_metadata(text)
     except (ValueError, json.JSONDecodeError):

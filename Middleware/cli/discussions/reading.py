@@ -59,7 +59,7 @@ class Reader:
         path = self.discussion.data(name)
         return [] if path is None else pairs_in(self.json(path, name), self.discussion.display(name))
 
-    def object(self, name: str) -> dict[str, Any]:
+    def object(self, name: str) -> dict[str, object]:
         """The object in the file ``name``; empty if there is no such file."""
         path = self.discussion.data(name)
         return {} if path is None else texts_in(self.json(path, name), self.discussion.display(name))

@@ -53,7 +53,7 @@ def survey(path: str) -> Searchable:
     return Searchable(count, vectors, newest is not None and is_token(newest[0]))
 
 
-def hash_log(path: str) -> list[dict[str, Any]]:
+def hash_log(path: str) -> list[dict[str, object]]:
     """The hashes of processed messages with their times, oldest first. Raises sqlite3.Error."""
     with opened(path) as (database, tables):
         if "vector_memory_hash_log" not in tables:

@@ -8,7 +8,6 @@ import ssl
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from urllib3.exceptions import HTTPError
 
@@ -34,15 +33,15 @@ class Reply:
     """An answer. ``data``: the JSON of a success, None for anything else; ``server``: the header of that name."""
 
     status: int
-    data: Any = None
+    data: object = None
     server: str = ""
 
-    def part(self, name: str) -> Any:
+    def part(self, name: str) -> object:
         """A value of the JSON object; None if there is none, or no object."""
         return self.data.get(name) if isinstance(self.data, dict) else None
 
 
-def ask(address: str, path: str, key: str | None = None, body: Any = None, seconds: float = SECONDS) -> Reply:
+def ask(address: str, path: str, key: str | None = None, body: object = None, seconds: float = SECONDS) -> Reply:
     """Ask ``address`` (scheme, host, port, perhaps a path) for ``path``, the way requests take later: by the proxy of
     the environment where one applies, trusting the same certificates. Redirects are not followed.
 
@@ -86,7 +85,7 @@ def _unreachable(address: str, cause: BaseException, seconds: float) -> Unreacha
     return Unreachable(f"cannot be reached: {text}{hint}")
 
 
-def _exchange(opened: Connection, target: Target, key: str | None, body: Any, seconds: float) -> Reply:
+def _exchange(opened: Connection, target: Target, key: str | None, body: object, seconds: float) -> Reply:
     headers = {"Host": target.host_header, "Accept": "application/json", "Connection": "close", **opened.proxy_headers,
                **({"Authorization": f"Bearer {key}"} if key else {})}
     data = None if body is None else json.dumps(body).encode("utf-8")
@@ -108,7 +107,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     return data if len(data) <= MAX_BYTES else b""
 
 
-def _parse(data: bytes) -> Any:
+def _parse(data: bytes) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 from Middleware.cli.errors import StartError
@@ -73,7 +72,7 @@ def template_paths() -> list[str]:
     return sorted(found)
 
 
-def to_bytes(content: Any) -> bytes:
+def to_bytes(content: object) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
@@ -85,7 +84,7 @@ def port_for(found: Iterable[Server | NoServer]) -> int:
     return OTHER_PORT if taken else usual
 
 
-def _values(choice: Choice) -> dict[str, Any]:
+def _values(choice: Choice) -> dict[str, object]:
     server, model = choice.server, choice.model
     window, remark = window_of(server, model)
     return {
@@ -105,13 +104,13 @@ def _holds_one_model(server: Server) -> bool:
         and len(server.models) + server.others == 1
 
 
-def _samplers(server: Server, model: Model, temperature: float, thinks: bool = True) -> dict[str, Any]:
-    samplers: dict[str, Any] = {"temperature": temperature}
+def _samplers(server: Server, model: Model, temperature: float, thinks: bool = True) -> dict[str, object]:
+    samplers: dict[str, object] = {"temperature": temperature}
     can_switch_off = server.kind == "llama.cpp" or server.kind == "Ollama" and model.thinks
     return samplers if thinks or not can_switch_off else {**samplers, "thinkingMode": "off"}
 
 
-def _filled(value: Any, values: Mapping[str, Any]) -> Any:
+def _filled(value: object, values: Mapping[str, object]) -> object:
     """A template's value with its places filled in; a text that is nothing but a place becomes the value itself."""
     if isinstance(value, dict):
         return {key: _filled(item, values) for key, item in value.items()}

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from Middleware.cli.init.asking import Reply
 from Middleware.cli.init.servers import OTHER_KIND, Model, is_not_for_chat
@@ -126,15 +125,15 @@ def look_closer(kind: str, model: Model, show: Callable[[str], Reply]) -> Model:
                  None if known is None else "thinking" in known, model.detail)
 
 
-def _entries(value: Any) -> list[dict[str, Any]]:
+def _entries(value: object) -> list[dict[str, object]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _number(value: Any) -> int | None:
+def _number(value: object) -> int | None:
     """A number of tokens; None for what is none, or makes no sense."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         return None

@@ -18,7 +18,7 @@ BOTH_FRAMINGS = "Content-Length and Transfer-Encoding are not allowed together"
 def error_body(status: int, message: str) -> bytes:
     """An error as JSON; the dialect is not known where the request could not be read, so it is OpenAI's."""
     text = " ".join(message.split())[:MAX_MESSAGE]
-    error: Any = text if status == 400 else {"message": text, "type": "server_error", "code": status}
+    error: object = text if status == 400 else {"message": text, "type": "server_error", "code": status}
     return json.dumps({"error": error}).encode("utf-8")
 
 
@@ -116,5 +116,5 @@ class JsonErrorsMixin:
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         """Nothing: the application logs its requests."""
 
-    def log_error(self, format: str, *args: Any) -> None:
+    def log_error(self, format: str, *args: object) -> None:
         """Nothing: the client is told."""

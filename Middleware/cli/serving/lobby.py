@@ -33,7 +33,7 @@ def head_is_complete(data: bytes | bytearray, start: int = 0) -> bool:
 @dataclass(eq=False)
 class _Guest:
     sock: socket.socket
-    address: Any
+    address: object
     came: float  # monotonic
     heard: float
     data: bytearray = field(default_factory=bytearray)

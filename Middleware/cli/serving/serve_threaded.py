@@ -162,7 +162,7 @@ class _Exchange:
             self._write(b"0\r\n\r\n")
 
     @staticmethod
-    def _close(body: Any) -> None:
+    def _close(body: object) -> None:
         try:
             if hasattr(body, "close"):
                 body.close()
@@ -175,7 +175,7 @@ class RequestHandler(JsonErrorsMixin, WSGIRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, request: socket.socket, client_address: Any, server: Any, head: bytes) -> None:
+    def __init__(self, request: socket.socket, client_address: object, server: Any, head: bytes) -> None:
         self._head = head
         super().__init__(request, client_address, server)
 
@@ -240,7 +240,7 @@ class _Server(ThreadedWSGIServer):
     def shutdown(self) -> None:
         self._lobby.stop()
 
-    def _admit(self, connection: socket.socket, address: Any, head: bytes) -> None:
+    def _admit(self, connection: socket.socket, address: object, head: bytes) -> None:
         self._served.add(connection)
         try:
             threading.Thread(target=self._serve, args=(connection, address, head), name="request", daemon=True).start()
@@ -248,7 +248,7 @@ class _Server(ThreadedWSGIServer):
             logger.exception("A connection cannot be served")
             self._part_with(connection)
 
-    def _serve(self, connection: socket.socket, address: Any, head: bytes) -> None:
+    def _serve(self, connection: socket.socket, address: object, head: bytes) -> None:
         try:
             RequestHandler(connection, address, self, head)
         except Exception:
@@ -260,7 +260,7 @@ class _Server(ThreadedWSGIServer):
         self._served.discard(connection)  # sets bear it from several threads
         self.shutdown_request(connection)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: Any, client_address: object) -> None:
         """A client that goes away in mid-request is no error."""
         if not isinstance(sys.exc_info()[1], OSError):
             logger.exception("A connection failed")

@@ -32,7 +32,7 @@ HAS_POLL = hasattr(select, "poll")
 FLUSH_SECONDS = 2.0
 
 
-def waitress_settings() -> dict[str, Any]:
+def waitress_settings() -> dict[str, object]:
     """Waitress's adjustments. Buffers never overflow into temporary files: those would hold conversations."""
     return {
         "threads": WORKER_THREADS,
@@ -78,7 +78,7 @@ class Channel(HTTPChannel):
     _deaf = False  # throws away what arrives
     _goodbye_until: float | None = None  # monotonic; set once the answer is out and our sending half is closed
 
-    def parser_class(self, adj: Any) -> Parser:
+    def parser_class(self, adj: object) -> Parser:
         """Called for every request, as the class would be."""
         return Parser(adj, self._grow_deaf, self.server.is_unwelcome)
 
@@ -126,9 +126,9 @@ class Server(TcpWSGIServer):
     """Accepts connections. Without a free descriptor it lets them wait, where Waitress would ask again at once."""
 
     channel_class = Channel
-    is_unwelcome: Callable[[dict[str, Any]], bool] | None = None  # judges requests by their heads
+    is_unwelcome: Callable[[dict[str, object]], bool] | None = None  # judges requests by their heads
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: object, **options: object) -> None:
         self._shortage = Shortage()
         self._closed_until = 0.0  # monotonic
         self._accepted = 0
@@ -151,7 +151,7 @@ class Server(TcpWSGIServer):
             except OSError as error:  # of one connection that has ended already; Waitress would stop to listen
                 logger.debug("A connection could not be taken: %s", error)
 
-    def accept(self) -> Any:
+    def accept(self) -> object:
         try:
             accepted = super().accept()
         except OSError as error:
@@ -176,7 +176,7 @@ class Patience:
         self._heads: dict[Parser, float] = {}
         self._next_look = 0.0
 
-    def look(self, channels: Iterable[Any]) -> None:
+    def look(self, channels: Iterable[object]) -> None:
         """To be called often, between two turns of the loop; a look is taken now and then."""
         now = time.monotonic()
         if now < self._next_look:

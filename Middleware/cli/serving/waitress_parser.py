@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.utilities import BadRequest
@@ -23,8 +22,8 @@ class Parser(HTTPRequestParser):
     follow it.
     """
 
-    def __init__(self, adj: Any, on_refusal: Callable[[], None],
-                 is_unwelcome: Callable[[dict[str, Any]], bool] | None = None) -> None:
+    def __init__(self, adj: object, on_refusal: Callable[[], None],
+                 is_unwelcome: Callable[[dict[str, object]], bool] | None = None) -> None:
         super().__init__(adj)
         self._is_unwelcome = is_unwelcome
         self._limit = instance.MAX_REQUEST_MB * MEGABYTE or NEVER

@@ -22,7 +22,7 @@ class Dialect:
     """
 
     read: Callable[[Payload], tuple[str, str]]
-    write: Callable[[Reply], dict[str, Any]]
+    write: Callable[[Reply], dict[str, object]]
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def message_text(message: Mapping[str, Any]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _text(content: Any) -> str:
+def _text(content: object) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
@@ -62,7 +62,7 @@ def _text(content: Any) -> str:
     return "\n".join(_block_text(block) for block in content)
 
 
-def _block_text(block: Any) -> str:
+def _block_text(block: object) -> str:
     if not isinstance(block, Mapping):
         return str(block)
     if isinstance(block.get("text"), str):
@@ -76,7 +76,7 @@ def _finish(reply: Reply) -> str:
     return "tool_calls" if reply.tool_calls else "stop"
 
 
-def _openai_chat(reply: Reply) -> dict[str, Any]:
+def _openai_chat(reply: Reply) -> dict[str, object]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.content}
     if reply.tool_calls:
         message["tool_calls"] = [
@@ -86,38 +86,38 @@ def _openai_chat(reply: Reply) -> dict[str, Any]:
     return {"choices": [{"index": 0, "message": message, "finish_reason": _finish(reply)}]}
 
 
-def _openai_completion(reply: Reply) -> dict[str, Any]:
+def _openai_completion(reply: Reply) -> dict[str, object]:
     return {"choices": [{"index": 0, "text": reply.content, "finish_reason": "stop"}]}
 
 
-def _ollama_chat(reply: Reply) -> dict[str, Any]:
+def _ollama_chat(reply: Reply) -> dict[str, object]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.content}
     if reply.tool_calls:
         message["tool_calls"] = [{"function": call["function"]} for call in reply.tool_calls]
     return {"message": message, "done": True, "done_reason": "stop"}
 
 
-def _ollama_generate(reply: Reply) -> dict[str, Any]:
+def _ollama_generate(reply: Reply) -> dict[str, object]:
     return {"response": reply.content, "done": True, "done_reason": "stop"}
 
 
-def _kobold(reply: Reply) -> dict[str, Any]:
+def _kobold(reply: Reply) -> dict[str, object]:
     return {"results": [{"text": reply.content, "finish_reason": "stop"}]}
 
 
-def _claude(reply: Reply) -> dict[str, Any]:
-    blocks: list[dict[str, Any]] = [{"type": "text", "text": reply.content}] if reply.content else []
+def _claude(reply: Reply) -> dict[str, object]:
+    blocks: list[dict[str, object]] = [{"type": "text", "text": reply.content}] if reply.content else []
     blocks += [{"type": "tool_use", "id": call["id"], "name": call["function"]["name"],
                 "input": call["function"]["arguments"]} for call in reply.tool_calls]
     return {"type": "message", "role": "assistant", "content": blocks,
             "stop_reason": "tool_use" if reply.tool_calls else "end_turn"}
 
 
-def _openai_embeddings(vectors: Sequence[Sequence[float]]) -> dict[str, Any]:
+def _openai_embeddings(vectors: Sequence[Sequence[float]]) -> dict[str, object]:
     return {"data": [{"index": index, "embedding": list(vector)} for index, vector in enumerate(vectors)]}
 
 
-def _ollama_embeddings(vectors: Sequence[Sequence[float]]) -> dict[str, Any]:
+def _ollama_embeddings(vectors: Sequence[Sequence[float]]) -> dict[str, object]:
     return {"embeddings": [list(vector) for vector in vectors]}
 
 
@@ -132,5 +132,5 @@ DIALECTS: Mapping[str, Dialect] = {
 }
 """By the end of the path that a request goes to."""
 
-EMBEDDINGS: Mapping[str, Callable[[Sequence[Sequence[float]]], dict[str, Any]]] = {
+EMBEDDINGS: Mapping[str, Callable[[Sequence[Sequence[float]]], dict[str, object]]] = {
     "/v1/embeddings": _openai_embeddings, "/api/embed": _ollama_embeddings}

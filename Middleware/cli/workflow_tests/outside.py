@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from Middleware.cli.workflow_tests.sandbox import OUTSIDE_TYPES, stub_for
 from Middleware.cli.workflow_tests.suites import WorkflowTest
@@ -33,7 +32,7 @@ def missing_stub(name: str, node_type: str = "") -> str:
 
 
 def _certain_nodes(name: str, folder: str | None, caller: LoadedWorkflow | None, seen: set[str],
-                   stubs: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+                   stubs: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, object]]]:
     try:
         loaded = config_utils.load_workflow(name, folder, caller.folder if caller else None,
                                             caller.name if caller else None)

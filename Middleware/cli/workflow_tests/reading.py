@@ -77,7 +77,7 @@ class _Reader:
         self._suite = suite_of(path)
         self._titles = titles
 
-    def tests(self, content: Any) -> list[WorkflowTest]:
+    def tests(self, content: object) -> list[WorkflowTest]:
         """The tests without mistakes; none if the file as a whole has one."""
         if not isinstance(content, Mapping):
             self.values.wrong("", f"a test file must be an object, not {quoted(content)}",
@@ -122,7 +122,7 @@ class _Reader:
                                   "of the workflow is", expected, nearest(user, users))
         return Suite(suite.path, suite.display, suite.workflow, suite.folder, user)
 
-    def _test(self, suite: Suite, index: int, value: Any) -> WorkflowTest:
+    def _test(self, suite: Suite, index: int, value: object) -> WorkflowTest:
         path = child("tests", index)
         entries = self.values.entries(value, path, TEST_KEYS)
         is_request = entries["entry"] == "request"
@@ -139,7 +139,7 @@ class _Reader:
             rules=self._rules(entries["replies"], child(path, "replies")), stubs=entries["stubs"],
             files=entries["files"], expect=self._expectations(entries["expect"], child(path, "expect")))
 
-    def _check_entry(self, value: Any, path: str, is_request: bool) -> None:
+    def _check_entry(self, value: object, path: str, is_request: bool) -> None:
         if not isinstance(value, Mapping):
             return
         if is_request and value.get("scoped_variables"):
@@ -157,7 +157,7 @@ class _Reader:
                          for title, entry in value.items())
         return tuple(self._rule(entry, child(path, index)) for index, entry in enumerate(value))
 
-    def _rule(self, value: Any, path: str) -> Rule:
+    def _rule(self, value: object, path: str) -> Rule:
         entries = self.values.entries(value, path, RULE_KEYS)
         reply, fail = entries["reply"], entries["fail"]
         if isinstance(value, Mapping) and (reply is None) == (fail is None):
@@ -177,14 +177,14 @@ class _Reader:
             self.values.wrong(path, f"there is no endpoint {quoted(name)}", expected="the name of a file in Endpoints",
                               suggestion=nearest(name, known))
 
-    def _replies(self, value: Any, path: str) -> tuple[Reply, ...]:
+    def _replies(self, value: object, path: str) -> tuple[Reply, ...]:
         if not isinstance(value, list):
             return (self._reply(value, path),)
         if not value:
             self.values.wrong(path, "the list of replies is empty", expected="at least one text")
         return tuple(self._reply(entry, child(path, index)) for index, entry in enumerate(value))
 
-    def _reply(self, value: Any, path: str) -> Reply:
+    def _reply(self, value: object, path: str) -> Reply:
         if isinstance(value, str):
             return Reply(value)
         if not isinstance(value, Mapping):
@@ -195,7 +195,7 @@ class _Reader:
                  for index, entry in enumerate(entries["tool_calls"])]
         return Reply(entries["content"], tuple(calls))
 
-    def _tool_call(self, value: Any, path: str, index: int) -> dict[str, Any]:
+    def _tool_call(self, value: object, path: str, index: int) -> dict[str, object]:
         """A call in OpenAI's shape; arguments may be an object or its JSON text."""
         call = value if isinstance(value, Mapping) else {}
         inner = call.get("function")
@@ -213,7 +213,7 @@ class _Reader:
                 "function": {"name": name, "arguments": arguments}}
 
     # -- what must hold ------------------------------------------------------------------------------------------
-    def _expectations(self, value: Any, path: str) -> Expectations:
+    def _expectations(self, value: object, path: str) -> Expectations:
         entries = self.values.entries(value, path, EXPECT_KEYS)
         for name in ("outputs", "prompts", "endpoints"):
             self._check_titles(entries[name], child(path, name))
@@ -230,18 +230,18 @@ class _Reader:
             endpoints=entries["endpoints"], files=several(entries["files"], child(path, "files")),
             error=one(entries["error"], child(path, "error")))
 
-    def _prompt(self, value: Any, path: str) -> PromptPattern:
+    def _prompt(self, value: object, path: str) -> PromptPattern:
         entries = self.values.entries(value, path, PROMPT_KEYS)
         if isinstance(value, Mapping) and all(map(is_remark, value)):
             self.values.wrong(path, NOTHING_DEMANDED, expected=" or ".join(key.name for key in PROMPT_KEYS))
         return PromptPattern(self.values.optional_pattern(entries["system"], child(path, "system")) or (),
                              self.values.optional_pattern(entries["prompt"], child(path, "prompt")) or ())
 
-    def _check_titles(self, by_title: Mapping[str, Any], path: str) -> None:
+    def _check_titles(self, by_title: Mapping[str, object], path: str) -> None:
         for title in by_title:
             self._check_title(title, child(path, title))
 
-    def _check_title(self, title: Any, path: str) -> None:
+    def _check_title(self, title: object, path: str) -> None:
         """Complain of a title that no node of any workflow has."""
         if isinstance(title, str) and not self._titles.knows(title):
             self.values.wrong(path, f"no workflow has a node {quoted(title)}",

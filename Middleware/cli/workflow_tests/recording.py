@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from Middleware.cli.workflow_tests.titles import is_title, title_of
 from Middleware.exceptions import EarlyTerminationException
@@ -74,7 +73,7 @@ class Recorder(EngineListener):
         with self._lock:
             self._runs[id(record)].nodes.append(NodeRun(record.run.workflow_name, title, index))
 
-    def delivered(self, record: RunRecord, index: int, output: Any) -> None:
+    def delivered(self, record: RunRecord, index: int, output: object) -> None:
         """A node has its output."""
         with self._lock:
             self._node(record, index).output = text_of(output)
@@ -112,7 +111,7 @@ class Recorder(EngineListener):
         return fitting[-1] if fitting else None
 
 
-def text_of(output: Any) -> str:
+def text_of(output: object) -> str:
     """An output as tests see it: with real braces; tool calls as JSON on a line of their own."""
     if isinstance(output, dict) and isinstance(output.get("tool_calls"), (list, tuple)):
         calls = json.dumps(output["tool_calls"], ensure_ascii=False, default=str)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.output import path_shown, wants_colour
@@ -84,7 +83,7 @@ def as_json(results: Sequence[Result], findings: Sequence[Finding], seconds: flo
                       "suggestion": finding.suggestion} for finding in findings]}, indent=2)
 
 
-def _test(result: Result) -> dict[str, Any]:
+def _test(result: Result) -> dict[str, object]:
     return {"file": result.test.suite.display, "number": result.test.number, "name": result.test.name,
             "passed": result.passed, "seconds": round(result.seconds, 3), "log": result.log,
             "failures": [{"expectation": failure.place, "lines": failure.lines} for failure in result.failures]}

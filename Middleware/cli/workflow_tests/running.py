@@ -119,7 +119,7 @@ def _told(error: BaseException) -> tuple[str, str]:
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error, limit=-4))
 
 
-def _start(test: WorkflowTest, request: RequestContext) -> Iterator[Any]:
+def _start(test: WorkflowTest, request: RequestContext) -> Iterator[object]:
     """Start what the test wants to run, as the server would for a client that sends these messages."""
     if test.is_request:
         user, request.workflow_override = parse_model_field(test.model)

@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from Middleware.cli.workflow_tests.recording import Recorder
 from Middleware.cli.workflow_tests.scripted_llm import Script, ScriptedTransport
@@ -74,7 +73,7 @@ class Sandbox(Trial):
             raise MissingStubError(f"node '{title}' ({node_type}) reaches outside and has no stub")
         return stub
 
-    def delivered(self, record: RunRecord, index: int, output: Any) -> None:
+    def delivered(self, record: RunRecord, index: int, output: object) -> None:
         self.recorder.delivered(record, index, output)
 
     # -- files ---------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class ScriptedTransport(Transport):
         self._script = script
         self._caller = caller
 
-    def post_json(self, request: BackendRequest, scope: CancelScope | None = None) -> Any:
+    def post_json(self, request: BackendRequest, scope: CancelScope | None = None) -> object:
         """The body of an answer in the dialect that the request is made in."""
         if scope is not None and scope.cancelled:
             raise EarlyTerminationException("The request was cancelled.")
@@ -124,7 +124,7 @@ class ScriptedTransport(Transport):
         """A stream that delivers the whole answer at once, as some servers do."""
         return ScriptedStream(lambda: self.post_json(request, scope))
 
-    def _answer(self, request: BackendRequest, dialect: Dialect) -> Any:
+    def _answer(self, request: BackendRequest, dialect: Dialect) -> object:
         system, prompt = dialect.read(request.payload)
         call = Call(*self._caller(), request.endpoint_name, system, prompt)
         self.calls.append(call)

@@ -89,7 +89,7 @@ class WorkflowTest:
     is_request: bool = False
     scoped_inputs: tuple[str, ...] = ()
     stream: bool = False
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, object], ...] = ()
     rules: tuple[Rule, ...] = ()
     stubs: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)

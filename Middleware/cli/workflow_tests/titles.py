@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigurationError
@@ -12,7 +11,7 @@ from Middleware.utilities.config.paths import display_path, get_root_config_dire
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 
 
-def title_of(node: Mapping[str, Any], node_type: str = "") -> str:
+def title_of(node: Mapping[str, object], node_type: str = "") -> str:
     """How tests name a node. ``node_type``: what an unknown or missing type runs as."""
     return str(node.get("title") or node.get("agentName") or node_type or node.get("type") or "Standard")
 

@@ -39,7 +39,7 @@ class Values:
                                      self._lines))
 
     # -- objects -------------------------------------------------------------------------------------------------
-    def entries(self, value: Any, path: str, keys: Sequence[ConfigKey], is_open: bool = False) -> dict[str, Any]:
+    def entries(self, value: object, path: str, keys: Sequence[ConfigKey], is_open: bool = False) -> dict[str, Any]:
         """The entries of an object, with defaults for what is absent or of the wrong kind."""
         if not isinstance(value, Mapping):
             self.wrong(path, f"must be an object, not {quoted(value)}",
@@ -53,7 +53,7 @@ class Values:
                                expected=f"one of {', '.join(known)}", suggestion=nearest(name, known))
         return {name: self._entry(value, path, key) for name, key in known.items()}
 
-    def _entry(self, value: Mapping[str, Any], path: str, key: ConfigKey) -> Any:
+    def _entry(self, value: Mapping[str, Any], path: str, key: ConfigKey) -> object:
         found, where = value.get(key.name), child(path, key.name)
         if found is None:
             if key.required:
@@ -85,10 +85,10 @@ class Values:
         """The patterns of an object."""
         return {name: self.pattern(entry, child(path, name)) for name, entry in value.items()}
 
-    def optional_pattern(self, value: Any, path: str) -> Pattern | None:
+    def optional_pattern(self, value: object, path: str) -> Pattern | None:
         return None if value is None else self.pattern(value, path)
 
-    def pattern(self, value: Any, path: str) -> Pattern:
+    def pattern(self, value: object, path: str) -> Pattern:
         """What a text, an object or a list of these demands."""
         if isinstance(value, str):
             return (self._condition("contains", value, path),)
@@ -107,7 +107,7 @@ class Values:
                 found += self.pattern(entry, child(path, index))
         return tuple(found)
 
-    def _conditions(self, value: Mapping[str, Any], path: str) -> Pattern:
+    def _conditions(self, value: Mapping[str, object], path: str) -> Pattern:
         entries = self.entries(value, path, PATTERN_KEYS)
         if all(name not in OPERATIONS and is_remark(name) for name in value):
             self.wrong(path, NOTHING_DEMANDED, expected=PATTERN)
@@ -125,7 +125,7 @@ class Values:
         return Condition(operation, text)
 
 
-def is_kind(value: Any, kind: str) -> bool:
+def is_kind(value: object, kind: str) -> bool:
     """Whether a JSON value is of a declared kind; a flag is no number."""
     if kind == "any":
         return True

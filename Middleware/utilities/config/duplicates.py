@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _KEYS = re.compile(rf"{_STRING}(\s*:)?", re.DOTALL)
@@ -29,13 +28,13 @@ class DuplicateKey:
     first_line: int
 
 
-def duplicate_keys(text: str, value: Any) -> tuple[DuplicateKey, ...]:
+def duplicate_keys(text: str, value: object) -> tuple[DuplicateKey, ...]:
     """The repeated keys of ``text``, valid JSON that was parsed into ``value``, in their order."""
     written = sum(1 for match in _KEYS.finditer(text) if match.group(1))
     return () if written == _count_keys(value) else tuple(_find(text))
 
 
-def _count_keys(value: Any) -> int:
+def _count_keys(value: object) -> int:
     count, waiting = 0, [value]
     while waiting:
         found = waiting.pop()

@@ -59,7 +59,7 @@ def read_object(found: FoundFile) -> dict[str, Any]:
     return data if isinstance(data, dict) else _as_object(data, found)
 
 
-def read_document(found: FoundFile) -> dict[str, Any]:
+def read_document(found: FoundFile) -> dict[str, object]:
     """``read_object`` of a file that may be a JSON Schema itself, whose ``$schema`` then belongs to it."""
     return _as_object(_STORE.read_document(found.path, display=found.display), found)
 
@@ -69,18 +69,18 @@ def duplicate_keys(found: FoundFile) -> tuple[DuplicateKey, ...]:
     return _STORE.duplicate_keys(found.path, found.display)
 
 
-def _as_object(data: Any, found: FoundFile) -> dict[str, Any]:
+def _as_object(data: object, found: FoundFile) -> dict[str, object]:
     if not isinstance(data, dict):
         raise ConfigValueError("the file must hold a JSON object", file=found.display)
     return data
 
 
-def load_named(kind: str, name: str, *candidates: Candidate) -> dict[str, Any]:
+def load_named(kind: str, name: str, *candidates: Candidate) -> dict[str, object]:
     """``read_object`` of ``require_file``."""
     return read_object(require_file(kind, name, *candidates))
 
 
-def text_setting(settings: Mapping[str, Any], key: ConfigKey, default: str | None = None) -> str:
+def text_setting(settings: Mapping[str, object], key: ConfigKey, default: str | None = None) -> str:
     """A name in a settings file; null and "" count as absent: ``default`` or what ``key`` declares.
 
     Raises ``ConfigValueError`` if it is not text.

@@ -51,8 +51,8 @@ class _File:
     loaded: Signature | None = None
     unsettled: bool = False
     has_value: bool = False
-    written: Any = None
-    value: Any = None
+    written: object = None
+    value: object = None
     duplicates: tuple[DuplicateKey, ...] = ()
     error: Callable[[], ConfigurationError] | None = None
     complaint: str = ""
@@ -84,7 +84,7 @@ class ConfigStore:
             self._files.clear()
             self._folders.clear()
 
-    def read_json(self, path: str, *, display: str) -> Any:
+    def read_json(self, path: str, *, display: str) -> object:
         """The parsed file, shared and read-only. ``display`` names it in errors.
 
         A file that stopped parsing keeps its last good version. Raises ``ConfigNotFoundError``, ``ConfigSyntaxError``
@@ -92,7 +92,7 @@ class ConfigStore:
         """
         return self._loaded(path, display).value
 
-    def read_document(self, path: str, *, display: str) -> Any:
+    def read_document(self, path: str, *, display: str) -> object:
         """Like ``read_json``, for a file that may be a JSON Schema itself: of ``$schema`` only one is left out that
         leads to a schema for files of this program."""
         entry = self._loaded(path, display)
@@ -197,7 +197,7 @@ def _load(entry: _File, path: str, display: str) -> None:
     entry.loaded, entry.unsettled = signature, unsettled
 
 
-def _without_schema_key(data: Any) -> Any:
+def _without_schema_key(data: object) -> object:
     if not isinstance(data, dict) or SCHEMA_KEY.name not in data:
         return data
     return FrozenDict((key, value) for key, value in data.items() if key != SCHEMA_KEY.name)

@@ -5,7 +5,7 @@ import codecs
 import json
 import locale
 import logging
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from Middleware.exceptions import ConfigSyntaxError
 from Middleware.utilities.config.json_mistakes import constant_position, explain
@@ -44,12 +44,12 @@ def decode_text(data: bytes, display: str) -> str:
     return text
 
 
-def parse_json(data: bytes, display: str) -> Any:
+def parse_json(data: bytes, display: str) -> object:
     """Strict JSON. Raises ``ConfigSyntaxError`` with ``display``, line and column."""
     return parse_text(decode_text(data, display), display)
 
 
-def parse_text(text: str, display: str) -> Any:
+def parse_text(text: str, display: str) -> object:
     """``parse_json`` of what was decoded."""
     if not text.strip():
         raise ConfigSyntaxError(display, "the file is empty", text or "\n")

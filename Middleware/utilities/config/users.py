@@ -37,9 +37,9 @@ _FALSE_TEXTS = frozenset({"false", "0", "no", "off", ""})
 class UserSnapshot:
     """A user's settings as one request sees them. ``basis`` is what the choice of the user rested on."""
 
-    basis: tuple[Any, ...]
+    basis: tuple[object, ...]
     name: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
 
 
 # The unusable values that were reported: user, key and value.
@@ -76,7 +76,7 @@ def _active_user() -> str:
     return name
 
 
-def user_settings() -> Mapping[str, Any]:
+def user_settings() -> Mapping[str, object]:
     """The current user's settings, read-only, and the same throughout a request."""
     return current_snapshot().settings
 
@@ -97,7 +97,7 @@ def current_snapshot() -> UserSnapshot:
     return snapshot
 
 
-def settings_for(user: str | None = None) -> Mapping[str, Any]:
+def settings_for(user: str | None = None) -> Mapping[str, object]:
     """The read-only settings of ``user``; None: of the current user."""
     return user_settings() if user is None else read_object(_require_user(user))
 
@@ -141,7 +141,7 @@ def _user_candidates(user: str) -> tuple[Candidate, ...]:
     return (lower,) if lower == given else (lower, given)
 
 
-def flag_in(settings: Mapping[str, Any], key: str, user: str) -> bool:
+def flag_in(settings: Mapping[str, object], key: str, user: str) -> bool:
     """A boolean setting. ``"true"``, ``"false"`` and their like are understood; other text is the default, warned.
 
     Raises KeyError for a key that user files do not declare.
@@ -192,7 +192,7 @@ def _warn(user: str, key: str, value: object, default: object) -> None:
                        user_display_path(user), key, shown, default)
 
 
-def user_setting(key: str) -> Any:
+def user_setting(key: str) -> object:
     """The current user's value of a key, of whatever type and read-only; absent and null are the declared default."""
     default = USER[key].default
     found = current_snapshot().settings.get(key)
@@ -263,7 +263,7 @@ def categorization_workflow_name() -> str:
     return name or DEFAULT_WORKFLOW
 
 
-def listed_settings(user: str) -> Mapping[str, Any] | None:
+def listed_settings(user: str) -> Mapping[str, object] | None:
     """Settings for listings, which survive a user without a readable file (None, with a warning)."""
     try:
         return settings_for(user)

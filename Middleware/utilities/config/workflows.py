@@ -94,7 +94,7 @@ def _read(name: str, folder: str, found: FoundFile) -> LoadedWorkflow:
     return LoadedWorkflow(name, folder, found.path, found.display, nodes, variables)
 
 
-def load_settings_file(name: str) -> tuple[dict[str, Any], str]:
+def load_settings_file(name: str) -> tuple[dict[str, object], str]:
     """A settings file that lies among the user's workflows, and how messages name it. Raises ``ConfigurationError``."""
     found = require_file("settings file", name, *workflow_candidates(name))
     return read_object(found), found.display
@@ -128,7 +128,7 @@ def _caller_folder(found: FoundFile, name: str) -> str:
     return "/".join(folder[:len(folder) - depth])
 
 
-def _split(data: Any, display: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _split(data: object, display: str) -> tuple[list[dict[str, object]], dict[str, object]]:
     if isinstance(data, list):
         nodes, variables = data, FrozenDict()
     elif isinstance(data, dict):
@@ -150,7 +150,7 @@ def shared_workflow_folder(user: str | None = None) -> str:
     return _shared_folder_in(settings_for(user))
 
 
-def _shared_folder_in(settings: Mapping[str, Any]) -> str:
+def _shared_folder_in(settings: Mapping[str, object]) -> str:
     return text_setting(settings, USER["sharedWorkflowsSubDirectoryOverride"])
 
 

@@ -16,7 +16,7 @@ class KeyTable(dict[str, ConfigKey]):
     def __init__(self, keys: Iterable[ConfigKey]) -> None:
         super().__init__((key.name, key) for key in keys)
 
-    def value(self, config: Mapping[str, Any], name: str) -> Any:
+    def value(self, config: Mapping[str, object], name: str) -> Any:
         """What ``config`` holds under ``name``, of whatever type; absent and null are the declared default."""
         default = self[name].default
         found = config.get(name)
@@ -26,7 +26,7 @@ class KeyTable(dict[str, ConfigKey]):
         """What ``dict.get`` needs to look a key up where every call counts: its name and default. Null stays None."""
         return name, self[name].default
 
-    def flag(self, config: Mapping[str, Any], name: str) -> bool:
+    def flag(self, config: Mapping[str, object], name: str) -> bool:
         """``value`` as true or false; the text ``"false"`` is false."""
         default = self[name].default
         found = config.get(name)
