@@ -1,6 +1,6 @@
 """Starts WilmerAI on Eventlet, for those who already use it; ``run_waitress.py`` is the recommended launcher.
 
-Eventlet is in maintenance mode. Without its package a server with a thread per connection takes over.
+Eventlet is in maintenance mode. Without its package Waitress serves instead.
 """
 from Middleware.cli import prerequisites
 
@@ -34,7 +34,6 @@ from Middleware.cli.serving import limits
 from Middleware.cli.console import say
 from Middleware.cli.serving.json_errors import JsonErrorsMixin
 from Middleware.cli.listening import start_listening
-from Middleware.cli.serving.serve_threaded import serve as serve_threaded
 from Middleware.cli.serving.shortage import Shortage
 from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests, run
 from Middleware.cli.stop_signals import StopSignals
@@ -126,9 +125,11 @@ def serve(launch: Launch) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     if eventlet is None:
-        say("NOTICE: the package eventlet is not installed; serving with threads instead. "
+        say("NOTICE: the package eventlet is not installed; Waitress is used instead. "
             "run_waitress.py is the recommended launcher.", error_stream=True)
-        return run(serve_threaded, argv)
+        prerequisites.require_packages("waitress")
+        from Middleware.cli.serving import serve_waitress
+        return run(serve_waitress.serve, argv, serve_waitress.WORKER_THREADS)
     return run(serve, argv, limits.EVENTLET_CONNECTIONS)
 
 

@@ -1,4 +1,4 @@
-"""Starts WilmerAI with a thread per connection, and is the module that other WSGI servers import.
+"""Starts WilmerAI on Waitress, like ``run_waitress.py``, and is the module that other WSGI servers import.
 
 Importing it builds the app: ``server:application`` works under any WSGI server. No command line is read then; the
 user is the one in ``Public/Configs/Users/_current-user.json``.
@@ -12,7 +12,7 @@ from Middleware.cli.first_signals import end_on_signals
 
 if __name__ == "__main__":
     end_on_signals()  # the other imports take a moment
-    prerequisites.require_packages()
+    prerequisites.require_packages("waitress")
 
 import sys
 from collections.abc import Callable, Sequence
@@ -23,8 +23,9 @@ from Middleware.cli.startup import build_load_check, configure, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    from Middleware.cli.serving.serve_threaded import serve  # a WSGI host brings its own server
-    return run(serve, argv)
+    # imported here because a WSGI host brings its own server and may not have Waitress
+    from Middleware.cli.serving.serve_waitress import WORKER_THREADS, serve
+    return run(serve, argv, WORKER_THREADS)
 
 
 def get_application() -> Callable[..., Any]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests that have real client packages talk to the launchers. They get an environment of their own
+# Runs the tests that have real client packages talk to the server. They get an environment of their own
 # (venv-clients) for the Python packages and Tests/clients/npm/node_modules for those of npm, each installed anew when
 # what it is made from has changed. All arguments go to pytest.
 set -u

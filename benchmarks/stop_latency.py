@@ -2,7 +2,7 @@
 
     python benchmarks/stop_latency.py [TRIES] [--launcher NAME] [--phase TEXT] [--write]
 
-TRIES stops (5 unless told) of each kind of client in each phase, with each launcher; the figures are milliseconds.
+TRIES stops (5 unless told) of each kind of client in each phase, with each server; the figures are milliseconds.
 ``--launcher`` and ``--phase`` choose some by part of their name. ``--write`` puts the table into
 ``Docs/Developer/stop-latency.md``; only a complete one can be written.
 """
@@ -19,14 +19,14 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, os.fspath(PROJECT))
 
-from Tests.integration.launcher import LAUNCHERS  # noqa: E402
 from Tests.integration.stop_cases import PHASES, Phase  # noqa: E402
 from Tests.integration.stop_clients import Client  # noqa: E402
 from Tests.integration.stop_table import CLIENTS, Cell, StopLab  # noqa: E402
 
 PAGE = PROJECT / "Docs" / "Developer" / "stop-latency.md"
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
-NAMES = {"run_waitress.py": "Waitress", "server.py": "server.py", "run_eventlet.py": "Eventlet"}
+NAMES = {"run_waitress.py": "Waitress", "run_eventlet.py": "Eventlet"}
+"""A launcher of each server; server.py serves with Waitress, too."""
 
 Table = dict[str, list[Cell]]
 
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.write and (options.launcher or options.phase):
         parser.error("--write needs all launchers and phases")
-    table = measure([script for script in LAUNCHERS if options.launcher in script],
+    table = measure([script for script in NAMES if options.launcher in script],
                     [phase for phase in PHASES if options.phase in phase.name], options.tries)
     text = markdown(table)
     print(text)

@@ -1,4 +1,4 @@
-"""What every client must be able to do with every launcher. Test files say which clients."""
+"""What every client must be able to do with the server. Test files say which clients."""
 from __future__ import annotations
 
 import time

@@ -20,9 +20,11 @@ STEERING = ("OPENAI", "OLLAMA", "LITELLM", "LANGCHAIN", "LANGSMITH")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each test every launcher, and every client that has the method which the test needs."""
+    """Give each test Waitress, or every launcher if it is marked as ``contract``, and every client that has the method
+    which the test needs."""
     if "server" in metafunc.fixturenames:
-        metafunc.parametrize("server", LAUNCHERS, indirect=True, scope="session")
+        every = metafunc.definition.get_closest_marker("contract") is not None
+        metafunc.parametrize("server", LAUNCHERS if every else LAUNCHERS[:1], indirect=True, scope="session")
     if "client" in metafunc.fixturenames:
         method = metafunc.function.needs
         able = [name for name, kind in metafunc.cls.clients.items() if method not in kind.lacks]

@@ -4,6 +4,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from Tests.clients.cases import MARKS, NODE, TEXT, TOKENS
 from Tests.clients.client import Client
 from Tests.clients.npm_clients import NPM_CLIENTS
@@ -20,6 +22,7 @@ SILENCE_SECONDS = 1.2
 class TestAllClients:
     clients = {**PYTHON_CLIENTS, **{f"npm {name}": kind for name, kind in NPM_CLIENTS.items()}}
 
+    @pytest.mark.contract
     def test_silence_of_the_backend(self, all_clients: Mapping[str, Client], backend: Backend) -> None:
         """Signs of life before the first token and between two of them disturb nobody."""
         pauses = [0.0, SILENCE_SECONDS, *[0.0] * (len(TOKENS) - 2), SILENCE_SECONDS]

@@ -1,4 +1,4 @@
-"""npm packages against each launcher."""
+"""npm packages against Waitress."""
 from __future__ import annotations
 
 from Tests.clients.cases import MARKS, ClientCases

@@ -1,4 +1,4 @@
-"""Python packages against each launcher."""
+"""Python packages against Waitress."""
 from __future__ import annotations
 
 from Tests.clients.cases import MARKS, ClientCases

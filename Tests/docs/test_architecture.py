@@ -50,4 +50,4 @@ def test_every_floor_is_named() -> None:
 
 
 def test_there_is_something_to_look_at() -> None:
-    assert len(FILES) > 40 and len(NAMES) > 20 and "Middleware/cli" in FILES and "lobby.py" in FILES
+    assert len(FILES) > 40 and len(NAMES) > 20 and "Middleware/cli" in FILES and "access_keys.py" in FILES

@@ -9,6 +9,13 @@ import pytest
 from Tests.integration.launcher import LAUNCHERS, USER, Backend, ConfigTree, Launcher, standard_tree
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what needs a launcher on Waitress, and what is marked as ``contract`` on every launcher."""
+    if "script" in metafunc.fixturenames:
+        every = metafunc.definition.get_closest_marker("contract") is not None
+        metafunc.parametrize("script", LAUNCHERS if every else LAUNCHERS[:1], scope="session")
+
+
 class Servers:
     """Running launchers by script and concurrency limit."""
 
@@ -53,13 +60,13 @@ def backend(shared_backend: Backend) -> Iterator[Backend]:
     shared_backend.reset()
 
 
-@pytest.fixture(params=LAUNCHERS)
-def server(request: pytest.FixtureRequest, servers: Servers, backend: Backend) -> Launcher:
-    """Each launcher in turn, without a concurrency limit."""
-    return servers.get(request.param)
+@pytest.fixture
+def server(script: str, servers: Servers, backend: Backend) -> Launcher:
+    """A launcher without a concurrency limit."""
+    return servers.get(script)
 
 
-@pytest.fixture(params=LAUNCHERS)
-def gated_server(request: pytest.FixtureRequest, servers: Servers, backend: Backend) -> Launcher:
-    """Each launcher in turn, serving one request at a time."""
-    return servers.get(request.param, concurrency=1)
+@pytest.fixture
+def gated_server(script: str, servers: Servers, backend: Backend) -> Launcher:
+    """A launcher that serves one request at a time."""
+    return servers.get(script, concurrency=1)

@@ -232,10 +232,10 @@ class Launcher:
         """One chat completion; ``model`` names a shared workflow, None means routing."""
         return self.request("POST", "/v1/chat/completions", self._chat(model, stream, **fields))
 
-    def open(self, model: str | None, stream: bool) -> socket.socket:
+    def open(self, model: str | None, stream: bool, path: str = "/v1/chat/completions") -> socket.socket:
         """Send a chat completion and leave the answer unread. The caller closes the socket when it wants."""
         body = json.dumps(self._chat(model, stream)).encode("utf-8")
-        head = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
+        head = (f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n")
         sock = socket.create_connection(("127.0.0.1", self.port), timeout=20)
         sock.sendall(head.encode("ascii") + body)

@@ -15,7 +15,6 @@ import pytest
 
 from Tests.integration.gate_cases import CHAT
 from Tests.integration.launcher import (
-    LAUNCHERS,
     USER,
     Backend,
     ConfigTree,
@@ -67,8 +66,8 @@ class Door:
             return read_until(sock, wait_for, timeout)
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def door(request: pytest.FixtureRequest, shared_backend: Backend,
+@pytest.fixture(scope="module")
+def door(script: str, shared_backend: Backend,
          tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     folder = tmp_path_factory.mktemp("door")
     tree = standard_tree(folder / "Public", shared_backend.url)
@@ -78,7 +77,7 @@ def door(request: pytest.FixtureRequest, shared_backend: Backend,
     keys = folder / "keys.txt"
     keys.write_text(f"# everyone\n{KEY}\n{BOB_KEY} user=bob\n", "utf-8")
     keys.chmod(0o600)
-    with Launcher(request.param, "--PublicDirectory", tree.public, "--User", USER, "--User", "bob",
+    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--User", "bob",
                   "--concurrency", "0", "--accepted-keys-file", str(keys), "--allow-origin", PAGE,
                   backend=shared_backend) as server:
         yield Door(server, keys)
@@ -120,11 +119,13 @@ def test_the_answer_does_not_wait_for_the_body(door: Door, fields: str, status: 
     assert b" " + status + b" " in answer and time.monotonic() - began < 3
 
 
+@pytest.mark.contract
 def test_a_client_that_sends_its_body_all_the_same_reads_why(door: Door) -> None:
     assert door.ask("POST", CHAT, {"padding": "x" * 10_000_000}, "wrong").status == 401
     assert door.ask("POST", "/api/chat", {"padding": "x" * 10_000_000}, "wrong").status == 401
 
 
+@pytest.mark.contract
 def test_what_follows_a_refused_body_is_no_request(door: Door, backend: Backend) -> None:
     body = json.dumps(chat(backend))
     head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: "
@@ -238,6 +239,7 @@ def test_headers_of_every_answer(door: Door, backend: Backend) -> None:
         None, None, None, "no-store", "no-store", "no-cache", "no-store"]
 
 
+@pytest.mark.contract
 def test_what_the_server_itself_cannot_read(door: Door) -> None:
     answer = door.raw(f"POST {CHAT} HTTP/1.1", "Content-Length: many")
     assert b" 400 " in answer and b"x-request-id: " in answer.lower() and b"nosniff" in answer

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.launcher import (
-    LAUNCHERS,
     USER,
     Backend,
     Launcher,
@@ -59,6 +58,7 @@ def test_later_nodes_see_the_answer(server: Launcher, backend: Backend, stream: 
 
 
 @STREAM
+@pytest.mark.contract
 def test_client_that_closes_after_its_answer_stops_nothing(server: Launcher, backend: Backend, stream: bool) -> None:
     backend.replies["slow"] = slow("slow", SLOW)
     wanted = b"[DONE]" if stream else b"hello."
@@ -91,6 +91,7 @@ def test_how_a_client_ends_does_not_matter_after_its_answer(server: Launcher, ba
     assert backend.nodes() == ["answer", "slow", "late"]
 
 
+@pytest.mark.contract
 def test_stream_is_closed_before_the_slow_node_ends(server: Launcher, backend: Backend) -> None:
     backend.replies["slow"] = slow("slow", SLOW)
     with server.open("Background", stream=True) as sock:
@@ -153,7 +154,6 @@ def test_no_word_of_them_without_any(server: Launcher, backend: Backend) -> None
     assert f"{request_id}: nodes after" not in server.output()
 
 
-@pytest.mark.parametrize("script", LAUNCHERS)
 def test_they_are_cancelled_when_their_time_is_up(script: str, backend: Backend, tmp_path: Path) -> None:
     tree = standard_tree(tmp_path / "Public", backend.url)
     user = json.loads((tree.configs / f"Users/{USER}.json").read_text(encoding="utf-8"))

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from Tests.integration.gate_cases import CHAT
-from Tests.integration.launcher import LAUNCHERS, USER, Backend, Launcher, read_to_end, read_until, standard_tree
+from Tests.integration.launcher import USER, Backend, Launcher, read_to_end, read_until, standard_tree
 
 MEGABYTE = 1024 * 1024
 TOO_LARGE = "The request body is larger than 1 MB (--max-request-mb)."
 OPENAI = {"message": TOO_LARGE, "type": "server_error", "code": 413}
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def small(request: pytest.FixtureRequest, shared_backend: Backend,
+@pytest.fixture(scope="module")
+def small(script: str, shared_backend: Backend,
           tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """A launcher that takes one megabyte."""
     tree = standard_tree(tmp_path_factory.mktemp("small") / "Public", shared_backend.url)
-    with Launcher(request.param, "--PublicDirectory", tree.public, "--User", USER, "--max-request-mb", "1",
+    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--max-request-mb", "1",
                   backend=shared_backend) as server:
         yield server
 
@@ -77,6 +77,7 @@ def test_many_small_chunks_do_not_count_by_their_framing(small: Launcher, backen
         assert b"single says hello." in read_until(sock, b"single says hello.")
 
 
+@pytest.mark.contract
 def test_the_answer_comes_before_the_body(small: Launcher) -> None:
     """And no byte of the body is waited for, also where the client waits for the permission to send it."""
     for more in ("", "Expect: 100-continue\r\n"):
@@ -85,6 +86,7 @@ def test_the_answer_comes_before_the_body(small: Launcher) -> None:
             assert b"413 " in read_until(sock, b"--max-request-mb")
 
 
+@pytest.mark.contract
 def test_what_follows_a_refused_body_is_no_request(small: Launcher, backend: Backend) -> None:
     body = body_of(300, backend.hello)
     hidden = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.launcher import (
-    LAUNCHERS,
     USER,
     Backend,
     ConfigTree,
@@ -190,7 +189,6 @@ def test_file_that_breaks_later_keeps_its_last_good_version(world: World) -> Non
 
 # -- the user ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("script", LAUNCHERS)
 def test_missing_user_ends_the_start(script: str, tmp_path: Path) -> None:
     tree = standard_tree(tmp_path / "Public", "http://127.0.0.1:9")
     ended = run_launcher(script, "--PublicDirectory", tree.public, "--User", "bob", "--port", "0")

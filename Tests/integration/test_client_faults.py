@@ -1,4 +1,4 @@
-"""Whatever clients do, each launcher goes on, says in JSON what was wrong, and keeps answering ``/health`` at once."""
+"""Whatever clients do, the server goes on, says in JSON what was wrong, and keeps answering ``/health`` at once."""
 from __future__ import annotations
 
 import json
@@ -26,7 +26,7 @@ from Tests.integration.client_faults import (
 )
 from Tests.integration.conftest import Servers
 from Tests.integration.health_poller import HealthPoller, Seen, patience_with
-from Tests.integration.launcher import LAUNCHERS, Backend, Launcher, read_until
+from Tests.integration.launcher import Backend, Launcher, read_until
 from Tests.stub_backend import Reply, chat_stream_reply
 
 HEALTH_SECONDS = 0.1
@@ -36,10 +36,10 @@ TOKEN = "word " * 2000
 TOKENS = 4000  # 40 MB, more than the buffers of any system take
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def watched(request: pytest.FixtureRequest, servers: Servers) -> Iterator[tuple[Launcher, HealthPoller]]:
-    """Each launcher in turn, and who asks after its health."""
-    server = servers.get(request.param)
+@pytest.fixture(scope="module")
+def watched(script: str, servers: Servers) -> Iterator[tuple[Launcher, HealthPoller]]:
+    """A launcher, and what asks after its health."""
+    server = servers.get(script)
     with HealthPoller(server.port) as poller:
         yield server, poller
 
@@ -79,6 +79,24 @@ def test_fault(watched: tuple[Launcher, HealthPoller], fault: Fault) -> None:
     assert server.output().count("Traceback") == traces
 
 
+@pytest.mark.contract
+def test_every_fault_is_answered_in_json(server: Launcher) -> None:
+    """The same faults once more, without a look at the server's health."""
+    wrong = {}
+    for fault in FAULTS:
+        if fault.statuses:
+            with connect(server.port) as sock:
+                send(sock, fault)
+                heard = listen(sock)
+            if heard.status not in fault.statuses or b"application/json" not in heard.head.lower():
+                wrong[fault.name] = heard
+            elif heard.status != 200 and not json.loads(heard.body)["error"]:
+                wrong[fault.name] = heard
+    assert wrong == {}
+    assert server.ask("Single").text == "single says hello."
+    assert "Traceback" not in server.output()
+
+
 def test_resets_at_every_moment(watched: tuple[Launcher, HealthPoller], backend: Backend) -> None:
     server, poller = watched
     backend.replies["single"] = chat_stream_reply(["a ", "b ", "c "], delay=0.01)
@@ -105,18 +123,20 @@ def chat_request(model: str, hello: str) -> bytes:
 FOLLOWING = {"a line end": b"\r\n", "half a request": START, "garbage": b"\x00\xff" * 50_000}
 
 
-@pytest.mark.parametrize("extra", FOLLOWING.values(), ids=FOLLOWING.keys())
+@pytest.mark.contract
 @pytest.mark.parametrize("late", [False, True], ids=["at-once", "late"])
-def test_bytes_behind_a_request_do_not_hide_that_its_client_leaves(server: Launcher, backend: Backend, extra: bytes,
+def test_bytes_behind_a_request_do_not_hide_that_its_client_leaves(server: Launcher, backend: Backend,
                                                                    late: bool) -> None:
-    backend.replies["single"] = Reply(never=True)
-    with connect(server.port) as sock:
-        sock.sendall(chat_request("Single", backend.hello) + (b"" if late else extra))
-        call = backend.wait_call("single")
-        if late:
-            sock.sendall(extra)
-        assert not call.wait_ended(0.2)
-    assert call.wait_ended(LEFT_SECONDS) and call.client_left
+    for name, extra in FOLLOWING.items():
+        backend.reset()
+        backend.replies["single"] = Reply(never=True)
+        with connect(server.port) as sock:
+            sock.sendall(chat_request("Single", backend.hello) + (b"" if late else extra))
+            call = backend.wait_call("single")
+            if late:
+                sock.sendall(extra)
+            assert not call.wait_ended(0.2), name
+        assert call.wait_ended(LEFT_SECONDS) and call.client_left, name
 
 
 @pytest.mark.parametrize("queued", range(1, 9))
@@ -150,8 +170,7 @@ def test_a_client_that_leaves_the_gate_with_requests_in_line(gated_server: Launc
     assert "single" not in backend.nodes()
 
 
-def test_requests_in_line_are_answered_in_order(servers: Servers, backend: Backend) -> None:
-    server = servers.get("run_waitress.py")
+def test_requests_in_line_are_answered_in_order(server: Launcher, backend: Backend) -> None:
     wanted = ["Single", "Chain", "Background"] * 3
     with connect(server.port) as sock:
         sock.sendall(b"".join(chat_request(model, backend.hello) for model in wanted))
@@ -165,9 +184,8 @@ def test_requests_in_line_are_answered_in_order(servers: Servers, backend: Backe
     assert said == ["single", "second", "answer"] * 3
 
 
-@pytest.mark.parametrize("script", LAUNCHERS[1:])
-def test_one_request_per_connection_elsewhere(servers: Servers, backend: Backend, script: str) -> None:
-    with connect(servers.get(script).port) as sock:
+def test_eventlet_takes_one_request_per_connection(servers: Servers, backend: Backend) -> None:
+    with connect(servers.get("run_eventlet.py").port) as sock:
         sock.sendall(chat_request("Single", backend.hello) * 3)
         sock.settimeout(ANSWER_SECONDS)
         answer = b"".join(iter(lambda: sock.recv(65536), b""))
@@ -189,6 +207,7 @@ def open_with_small_window(server: Launcher, backend: Backend) -> socket.socket:
     return sock
 
 
+@pytest.mark.contract
 def test_a_slow_reader_harms_nobody_and_its_leave_is_noticed(watched: tuple[Launcher, HealthPoller],
                                                              backend: Backend) -> None:
     server, poller = watched

@@ -11,7 +11,6 @@ import pytest
 
 from Tests.integration.gate_cases import CHAT, Ask, wait_in_queue
 from Tests.integration.launcher import (
-    LAUNCHERS,
     USER,
     Backend,
     Launcher,
@@ -48,6 +47,7 @@ def texts(backend: Backend) -> list[str]:
     return [call.json["messages"][-1]["content"].split()[0] for call in backend.calls()]
 
 
+@pytest.mark.contract
 def test_only_what_runs_a_workflow_waits(gated_server: Launcher, backend: Backend) -> None:
     shown = gated_server.request("GET", "/v1/models").json["data"][0]["id"]
     with held(gated_server, backend) as sock:
@@ -119,16 +119,17 @@ def test_a_stream_cancelled_in_the_queue_ends_properly(gated_server: Launcher, b
     assert backend.nodes() == ["single"]
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def impatient(request: pytest.FixtureRequest, shared_backend: Backend,
+@pytest.fixture(scope="module")
+def impatient(script: str, shared_backend: Backend,
               tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     tree = standard_tree(tmp_path_factory.mktemp("impatient") / "Public", shared_backend.url)
-    with Launcher(request.param, "--PublicDirectory", tree.public, "--User", USER, "--concurrency-timeout", "0.5",
+    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency-timeout", "0.5",
                   backend=shared_backend) as server:
         yield server
 
 
 @pytest.mark.parametrize("path", [CHAT, "/api/chat/"])
+@pytest.mark.contract
 def test_a_wait_too_long(impatient: Launcher, backend: Backend, path: str) -> None:
     with held(impatient, backend):
         ask, request_id = wait_in_queue(impatient, backend.hello, path=path)
@@ -145,8 +146,8 @@ def test_a_wait_too_long(impatient: Launcher, backend: Backend, path: str) -> No
 
 def test_calls_wait_in_line_at_the_level_of_endpoints(tmp_path: Path, backend: Backend) -> None:
     tree = standard_tree(tmp_path / "Public", backend.url)
-    with Launcher(LAUNCHERS[0], "--PublicDirectory", tree.public, "--User", USER, "--concurrency-level", "endpoint",
-                  backend=backend) as server, held(server, backend) as sock:
+    with Launcher("run_waitress.py", "--PublicDirectory", tree.public, "--User", USER,
+                  "--concurrency-level", "endpoint", backend=backend) as server, held(server, backend) as sock:
         asks = []
         for number in range(4):
             asks.append(Ask(server, f"{number} {backend.hello}"))

@@ -2,13 +2,12 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from Tests.integration.conftest import Servers
 from Tests.integration.launcher import (
-    LAUNCHERS,
     Backend,
     Launcher,
     Response,
@@ -40,27 +39,18 @@ SILENCES = {
 
 
 @pytest.fixture(scope="module")
-def silent_bodies(servers: Servers, shared_backend: Backend) -> dict[tuple[str, str], Response]:
-    """The answers to requests with long silences, of all launchers; made at the same time because they take long."""
+def silent(script: str, servers: Servers, shared_backend: Backend) -> dict[str, Response]:
+    """The answers to requests with long silences; made at the same time because they take long."""
     shared_backend.reset()
     shared_backend.replies["single"] = lambda request: SILENCES[request.json["messages"][-1]["content"]]
     shared_backend.replies["speaker"] = slow("speaker", 2.5)
     shared_backend.replies["first"] = slow("first", 1.3)
-    jobs: dict[tuple[str, str], Future[Response]] = {}
+    server = servers.get(script)
     with ThreadPoolExecutor(20) as pool:
-        for script in LAUNCHERS:
-            server = servers.get(script)
-            for text in SILENCES:
-                jobs[script, text] = pool.submit(server.ask, "Single", text != "whole answer", text=text)
-            jobs[script, "nested prefill"] = pool.submit(server.ask, "NestedSpeaker", True)
-            jobs[script, "earlier node"] = pool.submit(server.ask, "Chain", True)
-    return {key: job.result() for key, job in jobs.items()}
-
-
-@pytest.fixture(params=LAUNCHERS)
-def silent(request: pytest.FixtureRequest, silent_bodies: dict[tuple[str, str], Response]) -> dict[str, Response]:
-    """The answers of each launcher in turn."""
-    return {name: response for (script, name), response in silent_bodies.items() if script == request.param}
+        jobs = {text: pool.submit(server.ask, "Single", text != "whole answer", text=text) for text in SILENCES}
+        jobs["nested prefill"] = pool.submit(server.ask, "NestedSpeaker", True)
+        jobs["earlier node"] = pool.submit(server.ask, "Chain", True)
+    return {name: job.result() for name, job in jobs.items()}
 
 
 def comments(body: bytes) -> int:
@@ -95,6 +85,7 @@ def test_earlier_node_is_silent(silent: dict[str, Response]) -> None:
     assert streamed_text(body) == "second says hello."
 
 
+@pytest.mark.contract
 def test_silence_between_tokens(silent: dict[str, Response]) -> None:
     body = silent["between tokens"].body
     once, upon = body.index(b"Once"), body.index(b" upon")

@@ -18,7 +18,7 @@ import pytest
 
 from Middleware.cli.console import raise_descriptor_limit
 from Tests.api.front_dialects import FRONTS, Front
-from Tests.integration.launcher import LAUNCHERS, ConfigTree, Launcher, api_type, endpoint, llm_node
+from Tests.integration.launcher import ConfigTree, Launcher, api_type, endpoint, llm_node
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply
 
 USERS = ("alice", "bob")
@@ -120,13 +120,13 @@ def send(port: int, user: str, number: int, start: threading.Barrier) -> Exchang
         connection.close()
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+@pytest.fixture(scope="module")
+def scene(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("isolation")
     with RollCall(TOGETHER) as backend:
         tree = two_users(root / "Public", backend.url)
         users = [argument for user in USERS for argument in ("--User", user)]
-        with Launcher(request.param, "--PublicDirectory", tree.public, *users, "--concurrency", "0",
+        with Launcher(script, "--PublicDirectory", tree.public, *users, "--concurrency", "0",
                       "--file-logging", "--LoggingDirectory", root / "logs") as server:
             raise_descriptor_limit()  # here, with clients and back-end; the launcher has already seen to its own
             start = threading.Barrier(TOGETHER)
@@ -143,6 +143,7 @@ def test_half_of_the_answers_are_streams(scene: Scene) -> None:
     assert sum(exchange.stream for exchange in scene.exchanges) == TOGETHER // 2
 
 
+@pytest.mark.contract
 def test_each_client_hears_its_own_words(scene: Scene) -> None:
     assert {(exchange.status, exchange.user) for exchange in scene.exchanges} == {(200, user) for user in USERS}
     for exchange in scene.exchanges:

@@ -1,6 +1,7 @@
-"""Each launcher, started for real, with the official ``openai`` client in front of it."""
+"""Launchers, started for real, with the official ``openai`` client in front of them."""
 from __future__ import annotations
 
+import http.client
 import re
 import signal
 import socket
@@ -16,7 +17,6 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from Middleware.common.constants import VERSION
 from Tests.integration.launcher import (
-    LAUNCHERS,
     USAGE,
     USER,
     Backend,
@@ -29,6 +29,7 @@ from Tests.integration.launcher import (
     streamed_text,
     stuck,
 )
+from Tests.integration.prelude import launcher_after
 from Tests.stub_backend import chat_chunk, chat_reply, chat_stream_reply, sse_reply, status_reply
 
 STREAMS = 20
@@ -48,6 +49,7 @@ def client(server: Launcher) -> Iterator[openai.OpenAI]:
         yield client
 
 
+@pytest.mark.contract
 def test_lists_models(client: openai.OpenAI) -> None:
     ids = [model.id for model in client.models.list()]
     assert f"{USER}:Single" in ids and f"{USER}:Chain" in ids
@@ -65,6 +67,7 @@ def test_answers_through_routing_and_nested_workflow(client: openai.OpenAI, back
     assert "outline says hello." in backend.calls("draft")[0].json["messages"][0]["content"]
 
 
+@pytest.mark.contract
 def test_streams_through_routing_and_nested_workflow(client: openai.OpenAI, backend: Backend, hello: Hello) -> None:
     backend.replies["categorize"] = chat_reply("POEM")
     backend.replies["final"] = chat_stream_reply(["Grüße", " ", "aus 東京", "."], finish_reason="length")
@@ -85,10 +88,12 @@ def test_stream_with_usage(client: openai.OpenAI, hello: Hello) -> None:
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
-def test_stream_arrives_token_by_token(server: Launcher, backend: Backend) -> None:
+@pytest.mark.contract
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"], ids=["SSE", "NDJSON"])
+def test_stream_arrives_token_by_token(server: Launcher, backend: Backend, path: str) -> None:
     backend.replies["single"] = chat_stream_reply(["one ", "two ", "three"], delay=0.2)
     started = time.monotonic()
-    with server.open("Single", stream=True) as sock:
+    with server.open("Single", True, path) as sock:
         read_until(sock, b"one")
         first = time.monotonic() - started
         read_until(sock, b"three")
@@ -122,6 +127,7 @@ def test_wrong_request_is_a_bad_request_error(client: openai.OpenAI) -> None:
     assert caught.value.body == "Each message must have a 'role' field."
 
 
+@pytest.mark.contract
 def test_unknown_path_and_method_are_json(server: Launcher) -> None:
     for method, path, status in (("GET", "/nowhere", 404), ("GET", "/v1/chat/completions", 405)):
         response = server.request(method, path)
@@ -130,6 +136,7 @@ def test_unknown_path_and_method_are_json(server: Launcher) -> None:
         assert response.error
 
 
+@pytest.mark.contract
 def test_parallel_streams(client: openai.OpenAI, backend: Backend, hello: Hello) -> None:
     tokens = [f"word{number} " for number in range(10)]
     backend.replies["single"] = chat_stream_reply(tokens, delay=0.03)
@@ -155,7 +162,7 @@ def test_stream_ends_with_its_connection(server: Launcher) -> None:
 # -- start and end of the process --------------------------------------------------------------------------------------
 
 @posix_only
-@pytest.mark.parametrize("script", LAUNCHERS)
+@pytest.mark.contract
 def test_sigterm_ends_idle_and_busy_servers_cleanly(script: str, tmp_path: Path, backend: Backend) -> None:
     tree = standard_tree(tmp_path / "Public with ümlaut", backend.url)
     backend.replies["single"] = stuck("Once ", "upon ", "a ")
@@ -171,7 +178,7 @@ def test_sigterm_ends_idle_and_busy_servers_cleanly(script: str, tmp_path: Path,
         assert "Traceback" not in server.output()
 
 
-@pytest.mark.parametrize("script", LAUNCHERS)
+@pytest.mark.contract
 def test_port_taken_is_one_clear_sentence(script: str, tmp_path: Path) -> None:
     tree = standard_tree(tmp_path / "Public", "http://127.0.0.1:9")
     with socket.socket() as holder:
@@ -188,17 +195,30 @@ def test_port_taken_is_one_clear_sentence(script: str, tmp_path: Path) -> None:
     assert "Listening" not in ended.stdout
 
 
-@pytest.mark.parametrize("script", LAUNCHERS)
 def test_version(script: str) -> None:
     ended = run_launcher(script, "--version")
     assert (ended.returncode, ended.stdout.strip()) == (0, f"WilmerAI {VERSION}")
 
 
-@pytest.mark.parametrize("script", LAUNCHERS)
+@pytest.mark.contract
 def test_bad_arguments_print_usage(script: str) -> None:
     ended = run_launcher(script, "--concurrency", "-1")
     assert ended.returncode == 2
     assert "--concurrency must be >= 0" in ended.stderr and script in ended.stderr
+
+
+@pytest.mark.contract
+def test_waitress_stands_in_for_eventlet(tmp_path: Path, backend: Backend) -> None:
+    tree = standard_tree(tmp_path / "Public", backend.url)
+    without = launcher_after(tmp_path, "run_eventlet.py", "sys.modules['eventlet'] = None")
+    with Launcher(without, "--PublicDirectory", tree.public, "--User", USER, backend=backend) as server:
+        assert server.ask("Single").text == "single says hello."
+        assert server.output().count("NOTICE: the package eventlet is not installed; Waitress is used instead.") == 1
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        for _ in range(2):
+            connection.request("GET", "/v1/models")
+            assert connection.getresponse().read()
+        connection.close()
 
 
 def test_start_tells_where_the_server_is(server: Launcher) -> None:

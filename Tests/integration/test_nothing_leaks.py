@@ -29,7 +29,7 @@ from Middleware.utilities.files import file_access
 from Middleware.utilities.http.pool import Connection
 from Middleware.workflows.events import Listeners, RunRecord
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Tests.integration.launcher import LAUNCHERS, USER, Launcher
+from Tests.integration.launcher import USER, Launcher
 from Tests.integration.leaving_clients import (
     ALL_WAYS,
     KEPT_TALKS,
@@ -44,7 +44,7 @@ from Tests.integration.process_figures import held_at_rest
 from Tests.integration.waitress_thread import WaitressThread, use_tree
 
 WARM_UP = 64  # requests: every way of leaving, and every conversation that has memories
-GIVEN_UP = dict(zip(LAUNCHERS, (2000, 400, 400), strict=True))
+GIVEN_UP = {"run_waitress.py": 2000, "server.py": 200, "run_eventlet.py": 400}
 GIVEN_UP_IN_PROCESS = 400
 SETTLING_SECONDS = 8.0
 OF_A_TALK = re.compile(rf"DiscussionIds/kept-[0-{KEPT_TALKS - 1}]/(\.lock|\.memories\.lock|memories\.json)")
@@ -75,8 +75,8 @@ class Aftermath:
     output: str
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def aftermath(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
+@pytest.fixture(scope="module")
+def aftermath(script: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
     root = tmp_path_factory.mktemp("leaks")
     temporary = root / "temporary"
     temporary.mkdir()
@@ -84,13 +84,13 @@ def aftermath(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         for name in ("TMPDIR", "TEMP", "TMP"):
             patch.setenv(name, str(temporary))
         tree = leaving_tree(root / "Public", backend.url)
-        with Launcher(request.param, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", str(SLOTS)) \
+        with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", str(SLOTS)) \
                 as server:
             leave_all(Crowd(server.port), WARM_UP)
             until(lambda: backend.open_connections == 0)
             before, files = held(server), files_in(tree.public)
             crowd = Crowd(server.port, seed=1)
-            leave_all(crowd, GIVEN_UP[request.param])
+            leave_all(crowd, GIVEN_UP[script])
             slots = crowd.hold_all_slots()
             for sock in slots:
                 sock.close()
@@ -119,14 +119,15 @@ def lock_rows(public: Path) -> int:
         connection.close()
 
 
-def test_enough_were_given_up(aftermath: Aftermath, request: pytest.FixtureRequest) -> None:
+def test_enough_were_given_up(aftermath: Aftermath, script: str) -> None:
     """In every way, and most of them with a call to the back-end under way."""
     asked = sum(aftermath.left.values())
-    assert asked >= GIVEN_UP[request.node.callspec.params["aftermath"]]
+    assert asked >= GIVEN_UP[script]
     assert aftermath.left.keys() == ALL_WAYS
     assert aftermath.called["never"] + aftermath.called["stuck"] > asked / 2
 
 
+@pytest.mark.contract
 def test_threads_and_descriptors(aftermath: Aftermath) -> None:
     assert aftermath.after == aftermath.before
 

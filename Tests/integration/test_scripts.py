@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from Tests.integration.launcher import LAUNCHERS, USER, Backend, Launcher, standard_tree, streamed_text
+from Tests.integration.launcher import USER, Backend, Launcher, standard_tree, streamed_text
 
 SLEEP_SECONDS = 2
 SLEEPS = f"""
@@ -24,8 +24,8 @@ def Invoke():
 """
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def gated(request: pytest.FixtureRequest, shared_backend: Backend,
+@pytest.fixture(scope="module")
+def gated(script: str, shared_backend: Backend,
           tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """Each launcher in turn, serving two requests at a time."""
     tree = standard_tree(tmp_path_factory.mktemp("scripts") / "Public", shared_backend.url)
@@ -33,7 +33,7 @@ def gated(request: pytest.FixtureRequest, shared_backend: Backend,
         path = tree.public / f"{name}.py"
         path.write_text(code, encoding="utf-8")
         tree.shared(name, {"type": "PythonModule", "module_path": str(path), "returnToUser": True})
-    with Launcher(request.param, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "2",
+    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "2",
                   backend=shared_backend) as server:
         yield server
 
@@ -56,6 +56,7 @@ def test_a_script_that_hangs_frees_its_slot_when_its_client_leaves(gated: Launch
     assert output.count(" does not end at a stop") == 2 and "Sleep.py of request " in output
 
 
+@pytest.mark.contract
 def test_a_script_that_sleeps_keeps_nobody_else_waiting(gated: Launcher, backend: Backend) -> None:
     since = gated.output_size()
     with gated.open("Sleep", stream=False):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.client_faults import START, body, chat, connect, listen
-from Tests.integration.launcher import LAUNCHERS, USER, Backend, Launcher, slow, standard_tree
+from Tests.integration.launcher import USER, Backend, Launcher, slow, standard_tree
 from Tests.integration.prelude import launcher_after, patience
 from Tests.integration.test_client_faults import open_with_small_window
 from Tests.stub_backend import chat_reply
@@ -23,12 +23,12 @@ SLACK = 4.0  # buffers that grow take something now and then, and Waitress looks
 FILES = 64
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def impatient(request: pytest.FixtureRequest, shared_backend: Backend,
+@pytest.fixture(scope="module")
+def impatient(script: str, shared_backend: Backend,
               tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     folder = tmp_path_factory.mktemp("impatient")
     tree = standard_tree(folder / "Public", shared_backend.url)
-    script = launcher_after(folder, request.param, *patience(
+    script = launcher_after(folder, script, *patience(
         IDLE_SECONDS=SECONDS, STALLED_SECONDS=SECONDS, EVENTLET_SECONDS=SECONDS, SWEEP_SECONDS=0.2))
     with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, "--concurrency", "0",
                   backend=shared_backend) as server:
@@ -51,6 +51,7 @@ UNFINISHED = {"nothing": b"", "half a head": START, "half a body": START + b"Con
 
 
 @pytest.mark.parametrize("data", UNFINISHED.values(), ids=UNFINISHED.keys())
+@pytest.mark.contract
 def test_silent_clients_are_given_up(impatient: Launcher, data: bytes) -> None:
     with connect(impatient.port) as sock:
         sock.sendall(data)
@@ -71,6 +72,7 @@ def test_a_client_may_wait_long_for_its_answer(impatient: Launcher, backend: Bac
     assert impatient.ask("Single").text == "single says hello."
 
 
+@pytest.mark.contract
 def test_a_stalled_reader_is_given_up(impatient: Launcher, backend: Backend) -> None:
     with open_with_small_window(impatient, backend):
         call = backend.wait_call("single")
@@ -115,7 +117,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
-@pytest.mark.parametrize("script", LAUNCHERS)
+@pytest.mark.contract
 def test_running_out_of_descriptors(script: str, tmp_path: Path, backend: Backend) -> None:
     tree = standard_tree(tmp_path / "Public", backend.url)
     changed = launcher_after(tmp_path, script, "import resource",

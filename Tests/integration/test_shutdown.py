@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from Tests.integration.launcher import (
-    LAUNCHERS,
     PROJECT,
     USER,
     Backend,
@@ -122,7 +121,7 @@ def assert_early_end(answer: bytes) -> None:
     assert body_of(answer)["choices"][0]["message"]["content"] == ""
 
 
-@pytest.mark.parametrize("script", LAUNCHERS)
+@pytest.mark.contract
 def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend, tmp_path: Path) -> None:
     """A stream, a whole answer and a script are cut short; the nodes after an answer come to their end."""
     backend.replies.update(single=stuck("Once ", "upon ", "a "), first=Reply(never=True),
@@ -156,10 +155,8 @@ def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend
     assert "Traceback" not in output and "ERROR" not in output
 
 
-@pytest.mark.parametrize(("script", "number"), [*zip(LAUNCHERS, (signal.SIGINT, signal.SIGTERM, signal.SIGINT),
-                                                     strict=True)])
-def test_a_second_signal_ends_it_at_once(script: str, number: signal.Signals, tree: ConfigTree, backend: Backend,
-                                         tmp_path: Path) -> None:
+@pytest.mark.contract
+def test_a_second_signal_ends_it_at_once(script: str, tree: ConfigTree, backend: Backend, tmp_path: Path) -> None:
     """Nodes after an answer are waited for, but only until the operator asks again."""
     backend.replies["slow"] = Reply(never=True)
     with launch(script, tree, backend) as server:
@@ -168,7 +165,7 @@ def test_a_second_signal_ends_it_at_once(script: str, number: signal.Signals, tr
         backend.wait_call("slow")
         with server.open("Hang", stream=True):
             assert until((tmp_path / "child").exists, 10)
-            server.process.send_signal(number)
+            server.process.send_signal(signal.SIGTERM)
             server.wait_output("stopping: requests cancelled: 1, finishing their background nodes (up to 10 s): 1")
             time.sleep(0.2)
             assert server.process.poll() is None
@@ -193,8 +190,8 @@ def test_a_second_signal_leaves_no_mcp_server(tree: ConfigTree, backend: Backend
         assert until(lambda: not runs(tool))
 
 
-@pytest.mark.parametrize("script", LAUNCHERS)
 @pytest.mark.parametrize(("module", "number"), [("Middleware.cli.startup", signal.SIGINT), ("flask", signal.SIGTERM)])
+@pytest.mark.contract
 def test_a_signal_during_the_start(module: str, script: str, number: signal.Signals, tree: ConfigTree) -> None:
     """It comes while ``module`` is looked for."""
     program = PROJECT / script
@@ -206,7 +203,7 @@ def test_a_signal_during_the_start(module: str, script: str, number: signal.Sign
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGHUP")
-@pytest.mark.parametrize("script", LAUNCHERS)
+@pytest.mark.contract
 def test_closing_the_terminal_is_an_orderly_stop(script: str, tree: ConfigTree, backend: Backend) -> None:
     """A terminal may say so twice: that is no second wish."""
     hang_up: int = signal.SIGHUP  # type: ignore[attr-defined,unused-ignore]
@@ -222,7 +219,6 @@ def test_closing_the_terminal_is_an_orderly_stop(script: str, tree: ConfigTree, 
         assert server.output().rstrip().endswith("stopped")
 
 
-@pytest.mark.parametrize("script", LAUNCHERS)
 def test_an_idle_server_ends_on_ctrl_c(script: str, tree: ConfigTree, backend: Backend) -> None:
     with launch(script, tree, backend) as server:
         server.ask("Single")
@@ -233,7 +229,6 @@ def test_an_idle_server_ends_on_ctrl_c(script: str, tree: ConfigTree, backend: B
 
 
 def test_a_request_on_a_kept_connection_is_refused_while_the_server_stops(tree: ConfigTree, backend: Backend) -> None:
-    """Only Waitress keeps connections."""
     backend.replies["slow"] = lambda request: says(request, "slow", header_delay=BACKGROUND)
     with launch("run_waitress.py", tree, backend) as server:
         assert server.process is not None

@@ -1,19 +1,19 @@
-"""Stop means stop: in every phase, for every client and launcher, whatever runs for a client ends when it goes.
+"""Stop means stop: in every phase, for every client, whatever runs for a client ends when it goes.
 
-The table is measured once for each launcher, many stops at a time, and then looked at phase by phase.
+The table is measured once, many stops at a time, and then looked at phase by phase.
 """
 from __future__ import annotations
 
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 
-from Tests.integration.launcher import LAUNCHERS, Backend, Launcher, read_until, stuck
+from Tests.integration.launcher import Backend, Launcher, read_until, stuck
 from Tests.integration.stop_cases import PHASES, PREFILL, STANDARD, Phase
 from Tests.integration.stop_clients import PATHS, QUIET_SECONDS, Client, leave
 from Tests.integration.stop_table import Cell, StopLab
@@ -25,8 +25,6 @@ QUEUE_SECONDS = 0.2
 MEDIAN_SECONDS = 0.25
 LONGEST_SECONDS = 1.0
 
-Tables = Callable[[str], list[Cell]]
-
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopLab]:
@@ -35,39 +33,28 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StopLab]:
 
 
 @pytest.fixture(scope="module")
-def tables(lab: StopLab) -> Tables:
-    """The table of each launcher, measured when it is first wanted."""
-    known: dict[str, list[Cell]] = {}
-
-    def table(script: str) -> list[Cell]:
-        if script not in known:
-            known[script] = lab.measure(script, again=True)
-        return known[script]
-
-    return table
+def table(lab: StopLab, script: str) -> list[Cell]:
+    return lab.measure(script, again=True)
 
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.name)
-@pytest.mark.parametrize("script", LAUNCHERS)
-def test_stop_arrives_and_nothing_follows(tables: Tables, script: str, phase: Phase) -> None:
+def test_stop_arrives_and_nothing_follows(table: list[Cell], phase: Phase) -> None:
     """Of clients of both dialects, streaming or not, that go, and of some that stay and send DELETE."""
-    cells = [cell for cell in tables(script) if cell.phase is phase]
+    cells = [cell for cell in table if cell.phase is phase]
     if cells[0].missing:
         pytest.skip(cells[0].missing)
     assert not {str(cell.client): cell.problem for cell in cells if cell.problem}
     assert not {str(cell.client): cell.seconds for cell in cells if (cell.seconds or 0) > LONGEST_SECONDS}
 
 
-@pytest.mark.parametrize("script", LAUNCHERS)
-def test_most_stops_arrive_at_once(tables: Tables, script: str) -> None:
+def test_most_stops_arrive_at_once(table: list[Cell]) -> None:
     """Those of clients that go, which the server has to notice; nothing waits for the next write."""
-    times = [cell.seconds for cell in tables(script) if cell.seconds is not None and not cell.client.deletes]
+    times = [cell.seconds for cell in table if cell.seconds is not None and not cell.client.deletes]
     assert len(times) > 3 * len(PHASES) and statistics.median(times) < MEDIAN_SECONDS
 
 
-@pytest.mark.parametrize("script", LAUNCHERS)
-def test_no_stopped_request_lives_on(tables: Tables, lab: StopLab, script: str) -> None:
-    tables(script)
+@pytest.mark.usefixtures("table")
+def test_no_stopped_request_lives_on(lab: StopLab, script: str) -> None:
     assert not lab.unfinished(script)
 
 
@@ -89,6 +76,7 @@ def test_whole_answer_of_a_deleted_request(server: Launcher, backend: Backend, f
     assert (body["choices"][0]["message"]["content"] if front == "OpenAI chat" else body["message"]["content"]) == ""
 
 
+@pytest.mark.contract
 def test_server_works_on_after_a_stop(server: Launcher, backend: Backend) -> None:
     leave(server, backend, PREFILL)
     assert server.ask("Chain").text == "second says hello."
@@ -107,6 +95,7 @@ def test_official_client_closes_its_stream(server: Launcher, backend: Backend) -
     assert backend.nodes() == ["first", "second"]
 
 
+@pytest.mark.contract
 def test_client_leaves_while_tokens_flow(server: Launcher, backend: Backend) -> None:
     backend.replies["second"] = chat_stream_reply([f"word{number} " for number in range(500)], delay=0.01)
     with server.open("Chain", stream=True) as sock:
@@ -131,6 +120,7 @@ def test_one_client_leaves_and_the_others_stay(server: Launcher, backend: Backen
 # -- at the gate, one request at a time --------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.contract
 def test_client_leaves_the_queue(gated_server: Launcher, backend: Backend, stream: bool) -> None:
     backend.replies["single"] = stuck("Once ", "upon ", "a ")
     with gated_server.open("Single", stream=True) as running:
