@@ -44,7 +44,8 @@ class EmbeddingApiService:
         if scope is None:
             request = current_request()
             scope = request.cancel_scope if request is not None else None
-        self._handler = handler(file.settings({}), transport or get_transport(), scope)
+        transport = transport or get_transport()
+        self._handler = transport.caller(handler(file.settings({}), transport, scope))
 
     def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
         """One vector for each text, in order; ``[]`` without a request for no texts, None for a cancelled call.

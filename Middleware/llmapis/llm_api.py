@@ -78,7 +78,7 @@ class LlmApiService:
         self._scope = scope
         self._transport = transport or get_transport()
         self._backup_name = failover.backup_name(self.endpoint_config)
-        self._handler = handler(self._settings(), self._transport, scope)
+        self._handler = self._transport.caller(handler(self._settings(), self._transport, scope))
         _backup_checks.check(self._file)
         self._backup: LlmApiService | None = None
         self._stream: Generator[Chunk, None, None] | None = None

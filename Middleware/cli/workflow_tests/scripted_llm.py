@@ -1,6 +1,7 @@
-"""Stands where the requests to LLM servers would leave: notes each call and answers it from a script.
+"""Answers the LLM calls of one test from a script, and records each call.
 
-Endpoint, preset, API type, template and the reading of the answer are the real ones, as only the transport is another.
+Endpoint, preset, API type and template are the real ones: the request is built as it would be sent. The answer takes
+the place of what the back-end handler would have read from the server.
 """
 from __future__ import annotations
 
@@ -9,20 +10,21 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.cli.workflow_tests.dialects import DIALECTS, EMBEDDINGS, Dialect
 from Middleware.cli.workflow_tests.patterns import fits
 from Middleware.cli.workflow_tests.suites import Reply, Rule
 from Middleware.cli.workflow_tests.titles import is_title
-from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, EarlyTerminationException
+from Middleware.exceptions import BackendError, BackendStatusError
+from Middleware.llmapis.handlers.base.backend_call import Chunk, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler
 from Middleware.llmapis.transport import BackendRequest, Transport, encode_payload
-from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.http.wire import parse_target
+from Middleware.utilities.text_utils import restore_braces
 
 DIMENSIONS = 32
+IMAGE = "[image]"
 _WORD = re.compile(r"\w+")
 
 
@@ -90,7 +92,7 @@ class Script:
 
 
 class ScriptedTransport(Transport):
-    """The transport of one test.
+    """The transport of one test. Its callers answer from the script, so that nothing is sent.
 
     Attributes:
         calls: all calls but those for embeddings, in the order in which they were made.
@@ -105,49 +107,117 @@ class ScriptedTransport(Transport):
         self._script = script
         self._caller = caller
 
-    def post_json(self, request: BackendRequest, scope: CancelScope | None = None) -> object:
-        """The body of an answer in the dialect that the request is made in."""
-        if scope is not None and scope.cancelled:
-            raise EarlyTerminationException("The request was cancelled.")
-        encode_payload(request.payload)  # raises as sending it would
-        path = parse_target(request.url).path.partition("?")[0]
-        for ending, shape in EMBEDDINGS.items():
-            if path.endswith(ending):
-                return shape([vector(text) for text in request.payload["input"]])
-        dialect = next((dialect for ending, dialect in DIALECTS.items() if path.endswith(ending)), None)
-        if dialect is None:
-            raise BackendResponseError(f"Endpoint '{request.endpoint_name}': tests cannot answer a call of {path}",
-                                       endpoint=request.endpoint_name)
-        return self._answer(request, dialect)
+    def caller(self, handler: Any) -> Any:
+        """The scripted substitute of a handler."""
+        return ScriptedHandler(handler, self.answer) if isinstance(handler, LlmApiHandler) else ScriptedEmbeddings()
 
-    def open_stream(self, request: BackendRequest, scope: CancelScope | None = None) -> Any:
-        """A stream that delivers the whole answer at once, as some servers do."""
-        return ScriptedStream(lambda: self.post_json(request, scope))
-
-    def _answer(self, request: BackendRequest, dialect: Dialect) -> object:
-        system, prompt = dialect.read(request.payload)
+    def answer(self, request: BackendRequest) -> Reply:
+        """The reply to a request. Raises as ``Script.answer`` does, and as sending the payload would."""
+        encode_payload(request.payload)
+        system, prompt = read_payload(request.payload)
         call = Call(*self._caller(), request.endpoint_name, system, prompt)
         self.calls.append(call)
-        return dialect.write(self._script.answer(call))
+        reply = self._script.answer(call)
+        # A back-end that takes one text has no tools.
+        return reply if "messages" in request.payload else Reply(reply.content)
 
 
-class ScriptedStream:
-    """A streamed answer that is one block. Asks for it when the first block is wanted."""
+class ScriptedHandler:
+    """A back-end handler whose request is the real one and whose answer is a reply of the script."""
 
-    def __init__(self, ask: Callable[[], Any]) -> None:
-        self._ask = ask
+    def __init__(self, handler: LlmApiHandler, answer: Callable[[BackendRequest], Reply]) -> None:
+        self._handler = handler
+        self._answer = answer
+        self.settings, self.outcome = handler.settings, handler.outcome
 
-    def __iter__(self) -> Iterator[bytes]:
-        yield json.dumps(self._ask(), ensure_ascii=False).encode("utf-8", "replace")
+    def generate(self, prompt: Prompt) -> str | dict[str, Any]:
+        """The whole answer, as ``LlmApiHandler.generate`` gives it."""
+        if self._handler.is_cancelled:
+            return ""
+        reply = self._answer(self._handler.request(prompt, stream=False))
+        self.outcome.finish_reason = _finish_reason(reply)
+        if not reply.tool_calls:
+            return reply.content
+        return {"content": reply.content, "tool_calls": _tool_calls(reply), "finish_reason": _finish_reason(reply)}
 
-    def drain(self, max_seconds: float = 0.0, max_bytes: int = 0) -> list[bytes]:
-        """Nothing follows the answer."""
-        return []
+    def stream(self, prompt: Prompt) -> Iterator[Chunk]:
+        """The whole answer in one chunk, as some servers send it."""
+        if self._handler.is_cancelled:
+            return
+        reply = self._answer(self._handler.request(prompt, stream=True))
+        self.outcome.finish_reason = _finish_reason(reply)
+        chunk: Chunk = {"token": reply.content, "finish_reason": _finish_reason(reply)}
+        if reply.tool_calls:
+            chunk["tool_calls"] = [{"index": index, **call} for index, call in enumerate(_tool_calls(reply))]
+        yield chunk
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def abort(self) -> None:
+        """Nothing is under way."""
 
-    abort = close
+
+class ScriptedEmbeddings:
+    """Makes vectors without a server."""
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """One vector for each text, in order."""
+        return [vector(restore_braces(text)) for text in texts]
+
+
+def _finish_reason(reply: Reply) -> str:
+    return "tool_calls" if reply.tool_calls else "stop"
+
+
+def _tool_calls(reply: Reply) -> list[dict[str, Any]]:
+    """In OpenAI's shape, arguments as JSON."""
+    return [{**call, "function": {**call["function"],
+                                  "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}}
+            for call in reply.tool_calls]
+
+
+# -- requests as texts -------------------------------------------------------------------------------------------------
+
+def read_payload(payload: Mapping[str, Any]) -> tuple[str, str]:
+    """System prompt and prompt as texts. A back-end that takes one text has the system prompt in it: twice that text.
+
+    System messages at the beginning make the system prompt; of the rest, one message is its text, several are
+    ``role: text``.
+    """
+    if "messages" not in payload:
+        text = str(payload.get("prompt", ""))
+        return text, text
+    messages = list(payload["messages"] or ())
+    systems = [_text(payload["system"])] if payload.get("system") else []
+    while messages and messages[0].get("role") == "system":
+        systems.append(message_text(messages.pop(0)))
+    if len(messages) == 1:
+        return "\n\n".join(systems), message_text(messages[0])
+    lines = (f"{message.get('role')}: {message_text(message)}" for message in messages)
+    return "\n\n".join(systems), "\n".join(lines)
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    """The text of a message, its tool calls as JSON, its images as ``[image]``."""
+    parts = [_text(message.get("content"))]
+    parts += [IMAGE for _ in message.get("images") or ()]
+    if message.get("tool_calls"):
+        parts.append(json.dumps(message["tool_calls"], ensure_ascii=False, default=str))
+    return "\n".join(part for part in parts if part)
+
+
+def _text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        return "" if content is None else str(content)
+    return "\n".join(_block_text(block) for block in content)
+
+
+def _block_text(block: object) -> str:
+    if not isinstance(block, Mapping):
+        return str(block)
+    if isinstance(block.get("text"), str):
+        return str(block["text"])
+    return IMAGE if "image" in str(block.get("type")) else json.dumps(block, ensure_ascii=False, default=str)
 
 
 def described(call: Call) -> str:

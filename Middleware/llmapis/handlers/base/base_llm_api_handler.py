@@ -145,21 +145,21 @@ class LlmApiHandler(ABC):
     def generate(self, prompt: Prompt) -> str | dict[str, Any]:
         """The complete answer: a text, or a dict with tool calls; ``""`` for a cancelled call."""
         self._start_afresh()
-        if self._cancelled():
+        if self.is_cancelled:
             return ""
         try:
             body = self._transport.post_json(self.request(prompt, False), self._scope)
         except EarlyTerminationException:
             return ""
         try:
-            return "" if self._cancelled() else self.read_response(body)
+            return "" if self.is_cancelled else self.read_response(body)
         finally:
             self._count_skipped()
 
     def stream(self, prompt: Prompt) -> Generator[Chunk, None, None]:
         """The answer chunk by chunk; sends nothing before the first pull and simply ends when cancelled."""
         self._start_afresh()
-        if self._cancelled():
+        if self.is_cancelled:
             return
         connection = self._connection = self._transport.open_stream(self.request(prompt, True), self._scope)
         try:
@@ -201,9 +201,9 @@ class LlmApiHandler(ABC):
                 raise self.failure
             if self.ended or self.closed:
                 break
-            if self._cancelled():
+            if self.is_cancelled:
                 return
-        if self._cancelled():
+        if self.is_cancelled:
             return
         rest = []
         if self.ended or self.closed:
@@ -221,7 +221,7 @@ class LlmApiHandler(ABC):
             return
         last = chunks.pop()
         for chunk in chunks:
-            if self._cancelled():
+            if self.is_cancelled:
                 return
             chunk["more"] = True
             yield chunk
@@ -270,7 +270,8 @@ class LlmApiHandler(ABC):
                 logger.warning("Endpoint '%s': skipped %s %d times in all.", self.settings.endpoint_name, what, count)
         self._skipped.clear()
 
-    def _cancelled(self) -> bool:
+    @property
+    def is_cancelled(self) -> bool:
         return self._scope is not None and self._scope.cancelled
 
 

@@ -120,7 +120,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
     @contextmanager
     def _aborting(self) -> Iterator[None]:
         """Count the call; if it was cancelled before its end, have the server stop too."""
-        if self._cancelled():  # nothing will be sent
+        if self.is_cancelled:  # nothing will be sent
             yield
             return
         request = BackendRequest(
@@ -132,7 +132,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
                 yield
         finally:
             answered = self.ended or self.closed
-            if self._cancelled() and not answered and not _running.busy(request.url):
+            if self.is_cancelled and not answered and not _running.busy(request.url):
                 threading.Thread(target=self._abort, args=(request,), name="koboldcpp-abort", daemon=True).start()
 
     def _abort(self, request: BackendRequest) -> None:
