@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.config.text import decode_text, legacy_code_page
+from Middleware.utilities.config.json_source import decode_text, legacy_code_page
 from Middleware.utilities.conversations.discussion_files import (
     cipher_of_file,
     ensure_json_file_exists,

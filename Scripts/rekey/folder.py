@@ -11,7 +11,7 @@ from itertools import groupby
 
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError
 from Middleware.services.memory.memory_store import BACKUP, STATE_FILE
-from Middleware.utilities.config.text import parse_json
+from Middleware.utilities.config.json_source import parse_json
 from Middleware.utilities.conversations.discussion_folder import (
     COMPACTOR,
     MEMORIES,

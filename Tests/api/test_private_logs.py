@@ -15,7 +15,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendConnectionError, BackendStatusError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.lock_database import CannotOpenDatabaseError
-from Middleware.utilities.config.text import parse_json
+from Middleware.utilities.config.json_source import decode_text
 from Middleware.workflows.handlers.impl.specialized.conditions import ConditionSyntaxError
 from Tests.llmapis.lab import Lab
 
@@ -124,12 +124,12 @@ def test_a_library_that_speaks_while_configuration_is_read(log: io.StringIO, lab
     lab.user()
     words = iter(["once"])
 
-    def parse(data: bytes, display: str) -> object:
+    def decode(data: bytes, display: str) -> str:
         for word in words:
             logging.getLogger(FOREIGN).warning(word)
-        return parse_json(data, display)
+        return decode_text(data, display)
 
-    monkeypatch.setattr("Middleware.utilities.config.store.parse_json", parse)
+    monkeypatch.setattr("Middleware.utilities.config.store.decode_text", decode)
     reader = threading.Thread(target=logging.getLogger(FOREIGN).warning, args=("twice",), daemon=True)
     reader.start()
     reader.join(3)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import file_utils
-from Middleware.utilities.config import text as config_text
+from Middleware.utilities.config import json_source
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key
 from Middleware.utilities.file_utils import (
     EMPTY_TEXT,
@@ -170,7 +170,7 @@ def test_a_pipe_does_not_block(path: Path) -> None:
     (b"\xef\xbb\xbfx", "x"), ("é😀".encode(), "é😀"), (b"a\r\nb\rc\n", "a\nb\nc\n"), (b"caf\xe9", "café"),
     (b"\x81 x", "\ufffd x"), (b" \n", " \n"), (b"{a}", "{a}")])
 def test_decoding(path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, text: str) -> None:
-    monkeypatch.setattr(config_text, "legacy_code_page", lambda: "cp1252")
+    monkeypatch.setattr(json_source, "legacy_code_page", lambda: "cp1252")
     assert load(path, data) == text
 
 
@@ -228,7 +228,7 @@ def test_the_end_of_a_large_file_is_what_the_whole_file_says(
     (b"\xff\n" + "é\n".encode() * 20, "Ã©\n"), (b"x" * 30 + b"\r\nyy\r\n", "yy\n"), (b"x" * 30 + b"\ny\rz", "y\nz"),
     (b"x\n" * 20 + "é".encode() * 9, "x\n" + "é" * 9)])
 def test_the_end_of_a_large_file(path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, text: str) -> None:
-    monkeypatch.setattr(config_text, "legacy_code_page", lambda: "cp1252")
+    monkeypatch.setattr(json_source, "legacy_code_page", lambda: "cp1252")
     monkeypatch.setattr(file_utils, "LARGE_FILE", 1)
     monkeypatch.setattr(file_utils, "TAIL_BLOCK", 7)
     assert load(path, data, tail_count=2) == text

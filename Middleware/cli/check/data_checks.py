@@ -12,10 +12,10 @@ from typing import Any
 
 from Middleware.cli.check.findings import Finding, Severity, quoted
 from Middleware.cli.check.folders import path_of
-from Middleware.cli.check.lines import LineFinder
 from Middleware.cli.check.workflow_checks import located
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.json_source import JsonSource
 
 FULL_BYTES = 10 * 1024 * 1024
 NEARLY_FULL_BYTES = 200 * 1024 * 1024
@@ -59,11 +59,7 @@ def user_directories(display: str, settings: Mapping[str, Any]) -> Iterator[Data
 
 
 def _placed(finding: Finding) -> Finding:
-    try:
-        with open(path_of(finding.file), "rb") as file:
-            return located(finding, LineFinder(file.read().decode("utf-8-sig", "replace")))
-    except OSError:
-        return finding
+    return located(finding, JsonSource.read(path_of(finding.file)))
 
 
 def _directory(directory: DataDirectory) -> Iterator[Finding]:

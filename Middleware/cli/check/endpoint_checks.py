@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from Middleware.cli.check.findings import Finding, Severity, child, quoted, shown_address
+from Middleware.cli.check.findings import Finding, Severity, quoted, shown_address
 from Middleware.cli.check.folders import folders_in
 from Middleware.cli.check.key_checks import is_remark
 from Middleware.cli.check.names import nearest
@@ -14,6 +14,7 @@ from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES
 from Middleware.services.settings_file import number_from
 from Middleware.utilities.config import places
 from Middleware.utilities.config.files import read_object
+from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS
 from Middleware.utilities.text_utils import as_flag
 

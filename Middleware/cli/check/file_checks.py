@@ -1,7 +1,6 @@
 """The check of one configuration file by itself: its text, its JSON, and its keys as its kind declares them."""
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +8,8 @@ from typing import Any
 from Middleware.cli.check.backup_checks import BackupCheck
 from Middleware.cli.check.endpoint_checks import check_api_type, check_endpoint
 from Middleware.cli.check.file_kinds import KINDS, FileKind
-from Middleware.cli.check.findings import Finding, Severity, child, quoted
+from Middleware.cli.check.findings import Finding, Severity, quoted
 from Middleware.cli.check.key_checks import is_remark
-from Middleware.cli.check.lines import LineFinder
 from Middleware.cli.check.lookups import ConfigFile
 from Middleware.cli.check.other_file_checks import check_mcp_server, check_preset, check_workflow_top
 from Middleware.cli.check.settings_checks import SettingsKeys
@@ -21,8 +19,7 @@ from Middleware.exceptions import ConfigSyntaxError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.config.declarations import by_name
-from Middleware.utilities.config.duplicates import duplicate_keys
-from Middleware.utilities.config.text import ForeignByte, decode, legacy_code_page, parse_text
+from Middleware.utilities.config.json_source import JsonSource, Position, child, decode, legacy_code_page
 from Middleware.utilities.json_data import freeze
 
 SETTINGS = {"memory-settings": MemorySettings, "compactor-settings": CompactorSettings}
@@ -37,16 +34,16 @@ class SourceCheck:
 
     Attributes:
         content: the parsed JSON, read-only; None if there is none.
-        lines: of the text, for the places of further findings.
+        source: the text, for the positions of further findings; None if it is not JSON.
     """
 
     findings: list[Finding] = field(default_factory=list)
     content: object = None
-    lines: LineFinder | None = None
+    source: JsonSource | None = None
 
     @property
     def is_broken(self) -> bool:
-        return self.lines is None
+        return self.source is None
 
 
 def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
@@ -59,16 +56,17 @@ def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
         check.findings.append(_finding("error", display, f"the file cannot be read: {error.strerror or error}"))
         return check
     text, foreign = decode(data)
+    source = JsonSource(text, display)
     try:
-        check.content = freeze(parse_text(text, display))
+        check.content = freeze(source.parse())
     except ConfigSyntaxError as error:
         check.findings.append(syntax_finding(display, error))
         return check
-    check.lines = LineFinder(text)
-    check.findings += [*_encoding(foreign, display), *_duplicates(text, check.content, display)]
+    check.source = source
+    check.findings += [*_encoding(foreign, display), *_duplicates(source)]
     if kind is not None:
         found = check_content(display, kind, check.content)
-        check.findings += [located(finding, check.lines) for finding in found]
+        check.findings += [located(finding, source) for finding in found]
     return check
 
 
@@ -133,23 +131,17 @@ def _nodes(display: str, nodes: Any, path: str) -> Iterator[Finding]:
             yield Finding("error", display, child(path, index), None, f"a node must be an object, not {quoted(node)}")
 
 
-def _encoding(foreign: ForeignByte | None, display: str) -> Iterator[Finding]:
+def _encoding(foreign: Position | None, display: str) -> Iterator[Finding]:
     if foreign is not None:
         yield Finding("warning", display, "", foreign.line, f"the file is not UTF-8; it is read as "
                       f"{legacy_code_page()}", "a file saved as UTF-8", column=foreign.column)
 
 
-def _duplicates(text: str, content: object, display: str) -> Iterator[Finding]:
-    for key in duplicate_keys(text, content):
-        yield Finding("warning", display, key.json_path, key.line, "the key stands twice in one object, first in "
-                      f"line {key.first_line}; this one counts", "each key once", column=key.column)
+def _duplicates(source: JsonSource) -> Iterator[Finding]:
+    for key in source.duplicates():
+        yield Finding("warning", source.display, key.json_path, key.line, "the key stands twice in one object, "
+                      f"first in line {key.first_line}; this one counts", "each key once", column=key.column)
 
 
 def _finding(severity: Severity, display: str, message: str, expected: str = "") -> Finding:
     return Finding(severity, display, "", None, message, expected)
-
-
-def looks_like_json(path: str) -> bool:
-    """Whether a file name was probably meant to end in .json: Windows hides endings, and editors have dialects."""
-    name = os.path.basename(path).lower()
-    return name.endswith((".json.txt", ".jsonc", ".json5", ".jsn", ".json.json"))

@@ -86,16 +86,6 @@ def _says_more(other: Finding, finding: Finding) -> bool:
     return finding.message in other.message
 
 
-def child(path: str, key: str | int) -> str:
-    """The JSON path of an entry of the value at ``path``."""
-    if isinstance(key, int):
-        return f"{path}[{key}]"
-    key = key if len(key) <= MAX_QUOTED else key[:MAX_QUOTED - 3] + "..."
-    if not key.isidentifier():
-        return f"{path}[{json.dumps(key)}]"  # in ASCII, so that it is printable
-    return f"{path}.{key}" if path else key
-
-
 def shortened(text: str, limit: int = MAX_QUOTED) -> str:
     """``text`` as one printable line of at most ``limit`` characters."""
     line = "".join(character if character.isprintable() else " " for character in text[:limit + 1])

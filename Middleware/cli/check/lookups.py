@@ -17,6 +17,7 @@ from Middleware.llmapis.samplers import find_sources
 from Middleware.utilities import config_utils
 from Middleware.utilities.config import places
 from Middleware.utilities.config.files import read_object
+from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.lookup import FoundFile
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
@@ -198,13 +199,9 @@ class Lookups:
         """Whether an unknown placeholder leaves the others of its text alone."""
         return self._answer(("fills partially",), lambda: config_utils.user_flag("partialVariableSubstitution")) is True
 
-    def source(self, path: str) -> str:
-        """The text of a file, for line numbers; empty if it cannot be read."""
-        try:
-            with open(path, "rb") as file:
-                return file.read().decode("utf-8-sig", "replace")
-        except (OSError, ValueError):  # ValueError: a path that no file can have
-            return ""
+    def source(self, path: str) -> JsonSource:
+        """Return the text of a file, for the positions of findings; empty if it cannot be read."""
+        return JsonSource.read(path)
 
     # -- finding ---------------------------------------------------------------------------------------------------
     def _endpoint(self, name: str) -> EndpointFile | Problem:

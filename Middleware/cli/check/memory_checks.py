@@ -4,13 +4,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from Middleware.cli.check.findings import Finding, Severity, child, quoted
+from Middleware.cli.check.findings import Finding, Severity, quoted
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.node_view import NodeView
 from Middleware.cli.check.settings_checks import Call, SettingsCheck, holds
 from Middleware.services.memory import compactor_settings, memory_settings
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK

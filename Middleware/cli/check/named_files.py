@@ -1,7 +1,6 @@
 """The check of the files that a workflow names, while the server runs: from what it has read of them."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from Middleware.cli.check.backup_checks import check_endpoint_presets
@@ -10,10 +9,9 @@ from Middleware.cli.check.file_checks import check_content, syntax_finding
 from Middleware.cli.check.file_kinds import KINDS
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.folders import path_of
-from Middleware.cli.check.lines import LineFinder
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
-from Middleware.cli.check.workflow_checks import located
+from Middleware.cli.check.workflow_checks import all_located
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError, WilmerError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.files import config_store
@@ -46,7 +44,7 @@ def check_named(display: str, kind: str, lookups: Lookups, asked_by: str) -> lis
     elif kind == "endpoint" and isinstance(content, dict):
         found += [*check_endpoint_presets(display, content), *check_key(display, content)]
     found = [replace(finding, asked_by=asked_by) for finding in found if finding.severity != "note"]
-    return [*_placed(found, lookups)]
+    return all_located(found, lookups)
 
 
 def check_start(lookups: Lookups) -> list[Finding]:
@@ -55,12 +53,4 @@ def check_start(lookups: Lookups) -> list[Finding]:
         check = UserCheck(lookups)
     except WilmerError:  # there is no user, or no file of theirs that can be read
         return []
-    return [*_placed(check.startable(), lookups)]
-
-
-def _placed(findings: Iterable[Finding], lookups: Lookups) -> Iterator[Finding]:
-    lines: dict[str, LineFinder] = {}
-    for finding in findings:
-        if finding.file not in lines:
-            lines[finding.file] = LineFinder(lookups.source(path_of(finding.file)))
-        yield located(finding, lines[finding.file])
+    return all_located([*check.startable()], lookups)

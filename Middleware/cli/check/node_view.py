@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.cli.check.findings import Finding, Severity, child, shortened
+from Middleware.cli.check.findings import Finding, Severity, shortened
+from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, NodeKey
 

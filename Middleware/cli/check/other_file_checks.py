@@ -5,12 +5,13 @@ import os
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from Middleware.cli.check.findings import Finding, child, quoted, shown_address
+from Middleware.cli.check.findings import Finding, quoted, shown_address
 from Middleware.cli.check.folders import files_in
 from Middleware.cli.check.key_checks import is_remark
 from Middleware.cli.check.names import nearest, plain
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.json_source import child
 
 PRESET_CUTOFF = 0.9
 _NEEDED = {"stdio": "command", "sse": "url", "streamable_http": "url"}

@@ -11,8 +11,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.folders import path_of
-from Middleware.cli.check.lines import LineFinder
 from Middleware.cli.check.workflow_checks import located
+from Middleware.utilities.config.json_source import JsonSource
 
 PROBE_SECONDS = 2.0
 PARALLEL = 16
@@ -40,11 +40,7 @@ def _finding(origin: str, files: Sequence[str], problem: str) -> Finding:
     more = f" ({len(files) - 1} more endpoint files name it)" if len(files) > 1 else ""
     finding = Finding("warning", files[0], "endpoint", None, f"{origin} {problem}{more}",
                       "a server that runs and can be reached from this computer")
-    try:
-        with open(path_of(files[0]), "rb") as file:
-            return located(finding, LineFinder(file.read().decode("utf-8-sig", "replace")))
-    except OSError:
-        return finding
+    return located(finding, JsonSource.read(path_of(files[0])))
 
 
 def _origin(url: object) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from Middleware.cli.check.findings import Finding, Severity, child, quoted
+from Middleware.cli.check.findings import Finding, Severity, quoted
 from Middleware.cli.check.key_checks import is_remark, meant_key
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.names import nearest
 from Middleware.cli.check.node_view import COMMON
 from Middleware.services.settings_file import FLAG, INT, LEVEL, NAME, NUMBER, TEXT, number_from, read_settings
+from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.text_utils import as_flag

@@ -164,8 +164,8 @@ class TreeCheck:
             source = self._sources.get(finding.file) if file is None else self._source(file)
             if finding.line is not None or source is None:
                 yield finding
-            elif source.lines is not None:
-                yield located(finding, source.lines)
+            elif source.source is not None:
+                yield located(finding, source.source)
 
     def _current_user(self, file: TreeFile) -> Iterator[Finding]:
         content = self._source(file).content

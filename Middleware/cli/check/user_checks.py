@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from Middleware.cli.check.findings import Finding, Severity, child, quoted
+from Middleware.cli.check.findings import Finding, Severity, quoted
 from Middleware.cli.check.folders import folder_exists, folders_in
 from Middleware.cli.check.key_checks import is_meant, meant_key
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
@@ -13,6 +13,7 @@ from Middleware.cli.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KE
 from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigurationError, ConfigValueError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.users import (
     CHAT_ONLY_TEMPLATE,

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.cli.check.findings import Finding, Severity, child, quoted
+from Middleware.cli.check.findings import Finding, Severity, quoted
 from Middleware.cli.check.key_checks import is_remark, limits, meant_key
 from Middleware.cli.check.names import nearest
 from Middleware.services.settings_file import number_from
 from Middleware.utilities.config.declarations import ConfigKey, by_name
+from Middleware.utilities.config.json_source import child
 
 Homes = Mapping[str, str]
 """Key -> the kind of file that it belongs into, for keys that stand in the wrong one."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from Middleware.cli.check.curl_node_checks import check_curl_node
-from Middleware.cli.check.findings import Finding, Severity, child, quoted, shortened
+from Middleware.cli.check.findings import Finding, Severity, quoted, shortened
 from Middleware.cli.check.folders import path_of
 from Middleware.cli.check.key_checks import check_keys
-from Middleware.cli.check.lines import LineFinder
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.memory_checks import check_memory
 from Middleware.cli.check.memory_node_checks import check_memory_node
@@ -28,6 +27,7 @@ from Middleware.cli.check.text_checks import (
     check_text,
 )
 from Middleware.common.constants import VALID_NODE_TYPES
+from Middleware.utilities.config.json_source import JsonSource, child
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.utilities.templates.substitution import has_braces
@@ -56,7 +56,7 @@ def check_workflow(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups)
     """
     check = _Check(loaded, registry, lookups)
     needs = check.memory() if lookups.has_user else ()
-    return _located([*check.file(), *check.nodes(), *needs], loaded, lookups)
+    return all_located([*check.file(), *check.nodes(), *needs], lookups, loaded)
 
 
 def views_of(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups) -> list[NodeView]:
@@ -247,15 +247,15 @@ def _is_marked(node: Mapping[str, object]) -> bool:
     return as_flag(node["is_responder"] if "is_responder" in node else node.get("returnToUser", False))
 
 
-def _located(findings: Sequence[Finding], loaded: LoadedWorkflow, lookups: Lookups) -> list[Finding]:
-    """The findings with their places; each file with findings is read for them."""
-    paths = {file: loaded.path if file == loaded.display else path_of(file) for file in {one.file for one in findings}}
-    lines = {file: LineFinder(lookups.source(path)) for file, path in paths.items()}
-    return [located(finding, lines[finding.file]) for finding in findings]
+def all_located(findings: Sequence[Finding], lookups: Lookups, loaded: LoadedWorkflow | None = None) -> list[Finding]:
+    """Return the findings with their positions; each file with findings is read for them."""
+    own = {loaded.display: loaded.path} if loaded is not None else {}
+    sources = {file: lookups.source(own.get(file) or path_of(file)) for file in {finding.file for finding in findings}}
+    return [located(finding, sources[finding.file]) for finding in findings]
 
 
-def located(finding: Finding, lines: LineFinder) -> Finding:
-    """The finding with its place in the file that ``lines`` are of."""
-    path, spot = finding.json_path, lines.spot(finding.json_path)
-    return replace(finding, line=spot.line if spot else None, column=spot.column if spot else None,
-                   json_path=path.removeprefix("nodes") if lines.is_list else path)
+def located(finding: Finding, source: JsonSource) -> Finding:
+    """Return the finding with its position in its file, whose text is ``source``."""
+    path, position = finding.json_path, source.position(finding.json_path)
+    return replace(finding, line=position.line if position else None, column=position.column if position else None,
+                   json_path=path.removeprefix("nodes") if source.is_list else path)

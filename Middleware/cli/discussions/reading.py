@@ -9,7 +9,7 @@ from Middleware.cli.discussions.catalog import PAIR_FILES, StoredDiscussion, Sto
 from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import BACKUP, STATE_FILE
-from Middleware.utilities.config.text import decode_text, parse_json
+from Middleware.utilities.config.json_source import decode_text, parse_json
 from Middleware.utilities.conversations.discussion_files import Pair, pairs_in, texts_in
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, is_token

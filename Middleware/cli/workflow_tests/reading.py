@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from Middleware.cli.check.file_checks import syntax_finding
-from Middleware.cli.check.findings import Finding, child, quoted
+from Middleware.cli.check.findings import Finding, quoted
 from Middleware.cli.check.key_checks import is_remark
 from Middleware.cli.check.names import nearest
 from Middleware.cli.workflow_tests.suites import Expectations, PromptPattern, Reply, Rule, Suite, WorkflowTest
@@ -16,7 +16,7 @@ from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.cli.workflow_tests.values import NOTHING_DEMANDED, Values
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.duplicates import duplicate_keys
+from Middleware.utilities.config.json_source import JsonSource, child, decode_text
 from Middleware.utilities.config.keys.workflow_test import (
     EXPECT_KEYS,
     MESSAGE_KEYS,
@@ -27,7 +27,6 @@ from Middleware.utilities.config.keys.workflow_test import (
     WORKFLOW_TEST_KEYS,
 )
 from Middleware.utilities.config.paths import display_path, get_root_config_directory
-from Middleware.utilities.config.text import decode_text, parse_json
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 
 
@@ -54,12 +53,12 @@ def read_tests(path: str, titles: Titles) -> tuple[list[WorkflowTest], list[Find
 def _read(path: str, titles: Titles, duplicates: bool = False) -> tuple[list[WorkflowTest], list[Finding]]:
     display = display_path(path)
     with open(path, "rb") as file:
-        data = file.read()
-    content, text = parse_json(data, display), decode_text(data, display)
+        source = JsonSource(decode_text(file.read(), display), display)
+    content = source.parse()
     twice = [Finding("error", display, key.json_path, key.line, "the key stands twice in one object, first in line "
                      f"{key.first_line}", "each key once", column=key.column)
-             for key in duplicate_keys(text, content)] if duplicates else []
-    reader = _Reader(path, display, text, titles)
+             for key in source.duplicates()] if duplicates else []
+    reader = _Reader(path, source, titles)
     tests = reader.tests(content)
     return [] if twice else tests, [*twice, *reader.values.findings]
 
@@ -72,8 +71,8 @@ def suite_of(path: str) -> Suite:
 
 
 class _Reader:
-    def __init__(self, path: str, display: str, text: str, titles: Titles) -> None:
-        self.values = Values(display, text)
+    def __init__(self, path: str, source: JsonSource, titles: Titles) -> None:
+        self.values = Values(source)
         self._suite = suite_of(path)
         self._titles = titles
 

@@ -5,13 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from Middleware.cli.check.findings import Finding, child, quoted
+from Middleware.cli.check.findings import Finding, quoted
 from Middleware.cli.check.key_checks import is_remark
-from Middleware.cli.check.lines import LineFinder
 from Middleware.cli.check.names import nearest
 from Middleware.cli.check.workflow_checks import located
 from Middleware.cli.workflow_tests.patterns import Condition, Pattern
 from Middleware.utilities.config.declarations import ConfigKey, by_name
+from Middleware.utilities.config.json_source import JsonSource, child
 from Middleware.utilities.config.keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
 from Middleware.utilities.config.keys.workflow_test import OPERATIONS, PATTERN, PATTERN_KEYS
 
@@ -28,15 +28,14 @@ class Values:
         findings: what is wrong, in the order in which it was looked at.
     """
 
-    def __init__(self, display: str, text: str) -> None:
+    def __init__(self, source: JsonSource) -> None:
         self.findings: list[Finding] = []
-        self._display = display
-        self._lines = LineFinder(text)
+        self._source = source
 
     def wrong(self, path: str, message: str, expected: str = "", suggestion: str = "") -> None:
         """Note that the value at ``path`` cannot be used."""
-        self.findings.append(located(Finding("error", self._display, path, None, message, expected, suggestion),
-                                     self._lines))
+        self.findings.append(located(Finding("error", self._source.display, path, None, message, expected,
+                                             suggestion), self._source))
 
     # -- objects -------------------------------------------------------------------------------------------------
     def entries(self, value: object, path: str, keys: Sequence[ConfigKey], is_open: bool = False) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.duplicates import DuplicateKey
+from Middleware.utilities.config.json_source import DuplicateKey
 from Middleware.utilities.config.lookup import Candidate, ConfigLookup, FoundFile
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.store import ConfigStore
@@ -73,11 +73,6 @@ def _as_object(data: object, found: FoundFile) -> dict[str, object]:
     if not isinstance(data, dict):
         raise ConfigValueError("the file must hold a JSON object", file=found.display)
     return data
-
-
-def load_named(kind: str, name: str, *candidates: Candidate) -> dict[str, object]:
-    """``read_object`` of ``require_file``."""
-    return read_object(require_file(kind, name, *candidates))
 
 
 def text_setting(settings: Mapping[str, object], key: ConfigKey, default: str | None = None) -> str:

@@ -2,27 +2,30 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
-_TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|[{}\[\]]|\b(?:NaN|Infinity)\b|-Infinity\b')
 _WORD = re.compile(r"[^\W\d][\w$-]{0,39}")
 _NUMBER = re.compile(r"[+-]?[\d.][\w.+-]{0,39}")
 _QUOTES = "'`´‘’‚“”„«»"
 _CLOSING = {"{": "}", "[": "]"}
 _LITERALS = {"true": "true", "false": "false", "none": "null", "nil": "null", "null": "null", "undefined": "null"}
-_UTF_16 = ("ÿþ", "þÿ")  # how the byte order mark of UTF-16 reads in Western code pages
+# How the byte order mark of UTF-16 reads in Western code pages.
+_UTF_16 = ("ÿþ", "þÿ")
 
 
-@dataclass(frozen=True)
-class Mistake:
+class Mistake(NamedTuple):
     """``message`` is without a full stop; ``position`` is an index into the text, its length at the most."""
 
     message: str
     position: int
 
 
-def explain(problem: str, text: str, position: int) -> Mistake:
-    """The mistake behind ``problem``, which ``json`` reports at ``position`` of ``text``."""
+def explain(problem: str, text: str, position: int, open_bracket: Callable[[int], int | None]) -> Mistake:
+    """Return the mistake behind ``problem``, which ``json`` reports at ``position`` of ``text``.
+
+    ``open_bracket`` returns the offset of the innermost bracket that is open at an offset.
+    """
     if text[:2] in _UTF_16 or "\0" in text[:2]:
         return Mistake("the file is UTF-16; save it as UTF-8", 0)
     if problem.startswith(("Unterminated string", "Invalid control character")):
@@ -30,12 +33,7 @@ def explain(problem: str, text: str, position: int) -> Mistake:
     if "escape" in problem:
         return Mistake(r"in a text a backslash is written twice (C:\\Models), or as a forward slash (C:/Models)",
                        position)
-    return _Place(problem, text, position).mistake()
-
-
-def constant_position(text: str, name: str) -> int:
-    """Where the word ``name``, such as NaN, stands outside of texts; 0 if it does not."""
-    return next((match.start() for match in _TOKEN.finditer(text) if match.group() == name), 0)
+    return _Failure(problem, text, position, open_bracket).mistake()
 
 
 def _broken_text(text: str, position: int) -> Mistake:
@@ -48,14 +46,15 @@ def _broken_text(text: str, position: int) -> Mistake:
     return Mistake(f"a control character (U+{ord(char):04X}) stands in a text; write \\u{ord(char):04x}", position)
 
 
-class _Place:
-    """The place where the parser gave up: ``char`` is what it met, ``last`` what stands before that."""
+class _Failure:
+    """The position where the parser gave up: ``char`` is what it met, ``last`` what stands before that."""
 
-    def __init__(self, problem: str, text: str, position: int) -> None:
-        self.problem, self.text = problem, text
+    def __init__(self, problem: str, text: str, position: int, open_bracket: Callable[[int], int | None]) -> None:
+        self.problem, self.text, self._open_bracket = problem, text, open_bracket
         while position < len(text) and text[position].isspace():
             position += 1
-        if problem.startswith("Illegal trailing comma"):  # Python 3.13 points at the comma
+        # Python 3.13 points at the comma.
+        if problem.startswith("Illegal trailing comma"):
             position = len(text) - len(text[position + 1:].lstrip())
         self.position, self.char = position, text[position:position + 1]
         before = text[:position].rstrip()
@@ -72,7 +71,7 @@ class _Place:
         """Things that JSON never has, and the end of the file."""
         rest = self.text[self.position:self.position + 7]
         if not self.char:
-            opened = self._open_bracket()
+            opened = self._open_bracket(self.position)
             return self._at(f"the file ends too early: the '{self.text[opened]}' of line {self._line(opened)} is not "
                             "closed" if opened is not None else "the file ends too early")
         if rest.startswith(("//", "/*", "#", "<!--")):
@@ -103,7 +102,7 @@ class _Place:
                             else "after a key ':' and a value are expected; are its quotation marks right?")
         if not self.problem.startswith("Expecting ','"):
             return None
-        opened = self._open_bracket()
+        opened = self._open_bracket(self.position)
         bracket = self.text[opened] if opened is not None else ""
         if self.char in ("}", "]") or (self.char == ":" and bracket == "["):
             wanted = _CLOSING.get(bracket, "")
@@ -142,16 +141,6 @@ class _Place:
     def _number(self, start: int) -> str:
         match = _NUMBER.match(self.text, start)
         return match.group() if match else self.char
-
-    def _open_bracket(self) -> int | None:
-        """Where the innermost bracket opens that is not closed before this place."""
-        waiting: list[int] = []
-        for match in _TOKEN.finditer(self.text, 0, self.position):
-            if match.group() in _CLOSING:
-                waiting.append(match.start())
-            elif match.group() in ("}", "]") and waiting:
-                waiting.pop()
-        return waiting[-1] if waiting else None
 
     def _line(self, position: int) -> int:
         return self.text.count("\n", 0, position) + 1

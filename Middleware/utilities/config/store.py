@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
-from Middleware.utilities.config.duplicates import DuplicateKey, duplicate_keys
+from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, decode_text
 from Middleware.utilities.config.keys.everywhere import SCHEMA_KEY
-from Middleware.utilities.config.text import parse_json
 from Middleware.utilities.files.path_utils import is_folder
 from Middleware.utilities.json_data import FrozenDict, freeze
 
@@ -177,8 +176,8 @@ def _load(entry: _File, path: str, display: str) -> None:
     unsettled = _is_unsettled(signature)
     try:
         with open(path, "rb") as file:
-            content = file.read()
-        written = freeze(parse_json(content, display))
+            source = JsonSource(decode_text(file.read(), display), display)
+        written = freeze(source.parse())
     except ConfigSyntaxError as error:
         problem, document, position = error.msg, error.doc, error.pos
         _keep_error(entry, str(error), lambda: ConfigSyntaxError(display, problem, document, position))
@@ -187,7 +186,7 @@ def _load(entry: _File, path: str, display: str) -> None:
         _keep_error(entry, f"{display}: {reason}", lambda: ConfigValueError(reason, file=display))
         unsettled = True  # it may pass without a change of the file, as a lack of descriptors does
     else:
-        duplicates = duplicate_keys(content.decode("utf-8-sig", "replace"), written)
+        duplicates = source.duplicates()
         if not entry.has_value or written != entry.written:
             entry.derived, entry.written, entry.value = {}, written, _without_schema_key(written)
         if duplicates and duplicates != entry.duplicates:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError, UnreadableDataError
 from Middleware.models.request_context import first_time_told
-from Middleware.utilities.config.text import parse_json
+from Middleware.utilities.config.json_source import parse_json
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
     TOKEN_START,

@@ -7,6 +7,7 @@ from typing import Any
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.workflow_checks import check_workflow
+from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 
@@ -68,8 +69,8 @@ class FakeLookups(Lookups):
     def fills_partially(self) -> bool:
         return self._is_partial
 
-    def source(self, path: str) -> str:
-        return self._source
+    def source(self, path: str) -> JsonSource:
+        return JsonSource(self._source)
 
 
 def workflow(nodes: list[Any], variables: Mapping[str, Any] | None = None) -> LoadedWorkflow:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from Middleware.cli.check.findings import Finding, Severity, distinct
-from Middleware.cli.check.lines import LineFinder
 from Middleware.cli.check.lookups import Lookups
 
 
@@ -23,17 +22,6 @@ def finding(message: str, severity: Severity = "error", path: str = "a") -> Find
     ([finding("x"), finding("y")], [finding("x"), finding("y")])])
 def test_the_same_said_twice(findings: list[Finding], kept: list[Finding]) -> None:
     assert distinct(findings, ()) == kept
-
-
-@pytest.mark.parametrize(("text", "place"), [
-    ("[1]", (1, 1)), ("\n  [\n]", (2, 3)), ('"text"', (1, 1)), ("\ufeff5", (1, 1)), ("\ufeff\n 5", (2, 2)),
-    ("  {}", (1, 3))])
-def test_where_a_file_begins(text: str, place: tuple[int, int]) -> None:
-    assert LineFinder(text).spot("") == LineFinder(text).spot("nowhere") == place
-
-
-def test_an_empty_file_has_no_place() -> None:
-    assert LineFinder(" \n").spot("") is None
 
 
 @pytest.mark.parametrize(("name", "near"), [

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from Middleware.utilities.config.text import legacy_code_page
+from Middleware.utilities.config.json_source import legacy_code_page
 from Tests.integration.client_dialects import FRONTS, Heard, Turn
 from Tests.integration.launcher import PROJECT, Launcher
 from Tests.integration.memory_chat import until

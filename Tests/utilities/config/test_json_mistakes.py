@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from Middleware.exceptions import ConfigSyntaxError
 from Middleware.utilities.config.json_mistakes import explain
-from Middleware.utilities.config.text import parse_json
+from Middleware.utilities.config.json_source import JsonSource, parse_json
 
 COMMENT = 'JSON has no comments; keep the remark as a text under a key such as "_comment"'
 BACKSLASH = r"in a text a backslash is written twice (C:\\Models), or as a forward slash (C:/Models)"
@@ -43,7 +43,8 @@ QUOTES = 'texts and keys stand in straight double quotation marks ("), not in '
     ('{"a": "x\x01y"}', 1, 9, r"a control character (U+0001) stands in a text; write \u0001"),
     ('{"a": "C:\\Models"}', 1, 10, BACKSLASH), ('{"a": "C:\\users"}', 1, 11, BACKSLASH),
     ('{"a": True}', 1, 7, "'True' is written true in JSON"), ('{"a": None}', 1, 7, "'None' is written null in JSON"),
-    ('{"a": NaN}', 1, 7, "NaN is not a JSON value"), ('{"a": ["NaN",\n-Infinity]}', 2, 1,
+    ('{"a": NaN}', 1, 7, "NaN is not a JSON value"),
+    ('{"a": NaNs}', 1, 1, "NaN is not a JSON value"), ('{"a": ["NaN",\n-Infinity]}', 2, 1,
                                                        "-Infinity is not a JSON value"),
     ("{a: 1}", 1, 2, "the key 'a' needs double quotation marks"),
     ('{"a": hello}', 1, 7, "the text 'hello' needs double quotation marks"),
@@ -71,6 +72,6 @@ def test_anything_has_a_place(text: str) -> None:
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        mistake = explain(error.msg, text, error.pos)
+        mistake = explain(error.msg, text, error.pos, JsonSource(text).open_bracket)
         assert mistake.message
         assert 0 <= mistake.position <= len(text)

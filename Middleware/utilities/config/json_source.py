@@ -1,0 +1,235 @@
+"""JSON files as people write them: bytes to text, text to data, and what stands where in the text."""
+from __future__ import annotations
+
+import codecs
+import json
+import locale
+import logging
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, NoReturn
+
+from Middleware.exceptions import ConfigSyntaxError
+from Middleware.utilities.config import json_mistakes
+
+logger = logging.getLogger(__name__)
+
+# A JSON path is shown in messages, and a key may be a whole text that was put on the wrong side of the colon.
+MAX_KEY_LENGTH = 80
+# A string ends on its line: one that lacks its closing quotation mark must not swallow the rest of the file.
+_TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|[{}\[\],]|\b(?:NaN|Infinity)\b|-Infinity\b')
+
+
+class Position(NamedTuple):
+    """A position in a file; both numbers count from 1."""
+
+    line: int
+    column: int
+
+
+class DuplicateKey(NamedTuple):
+    """The second (third, ...) appearance of a key in an object, by line and column of its opening quotation mark.
+
+    Attributes:
+        json_path: such as ``nodes[2].prompt``.
+        first_line: where the key stands for the first time.
+    """
+
+    json_path: str
+    line: int
+    column: int
+    first_line: int
+
+
+# -- bytes to text -----------------------------------------------------------------------------------------------------
+
+def legacy_code_page() -> str:
+    """Return the most likely encoding of a file that is not UTF-8: the locale's own, else Western Windows."""
+    name = codecs.lookup(locale.getpreferredencoding(False)).name
+    return name if name not in ("utf-8", "ascii") else "cp1252"
+
+
+def decode(data: bytes) -> tuple[str, Position | None]:
+    """Decode UTF-8 with an optional BOM; anything else as the legacy code page, bad bytes replaced.
+
+    The position is that of the first byte that is not UTF-8, its column counted in bytes.
+    """
+    try:
+        return data.decode("utf-8-sig"), None
+    except UnicodeDecodeError as error:
+        position = Position(data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start))
+        return data.decode(legacy_code_page(), errors="replace"), position
+
+
+def decode_text(data: bytes, display: str) -> str:
+    """Return the text of ``decode``, with a warning that names ``display`` if it is not UTF-8."""
+    text, foreign = decode(data)
+    if foreign is not None:
+        logger.warning("%s is not UTF-8 (line %d, column %d); it is read as %s. Expected: a file saved as UTF-8.",
+                       display, *foreign, legacy_code_page())
+    return text
+
+
+# -- text to data ------------------------------------------------------------------------------------------------------
+
+def parse_json(data: bytes, display: str) -> object:
+    """Parse strict JSON. Raises ``ConfigSyntaxError`` with ``display``, line and column."""
+    return JsonSource(decode_text(data, display), display).parse()
+
+
+class JsonSource:
+    """The text of one JSON file. Of a text that is not JSON, some positions are missing or wrong.
+
+    Attributes:
+        display: the name of the file in errors.
+        is_list: the root is a list. Its entries are then those of ``nodes``.
+    """
+
+    def __init__(self, text: str, display: str = "") -> None:
+        self.text, self.display = text, display
+        self.is_list = self.text.lstrip().startswith("[")
+        self._has_duplicates = False
+
+    @classmethod
+    def read(cls, path: str) -> JsonSource:
+        """Return the text of a file for its positions; empty if the file cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                return cls(file.read().decode("utf-8-sig", "replace"))
+        # ValueError: a path that no file can have
+        except (OSError, ValueError):
+            return cls("")
+
+    def parse(self) -> object:
+        """Parse strict JSON. Raises ``ConfigSyntaxError`` with line, column and what to change."""
+        if not self.text.strip():
+            raise ConfigSyntaxError(self.display, "the file is empty", self.text or "\n")
+        try:
+            return json.loads(self.text, parse_constant=_refuse_constant, object_pairs_hook=self._object)
+        except json.JSONDecodeError as error:
+            message, offset = json_mistakes.explain(error.msg, self.text, error.pos, self.open_bracket)
+        except _UnknownConstant as error:
+            message = f"{error} is not a JSON value"
+            offset = next((match.start() for match in _TOKEN.finditer(self.text) if match.group() == str(error)), 0)
+        except RecursionError:
+            raise ConfigSyntaxError(self.display, "nested too deeply") from None
+        except ValueError as error:
+            raise ConfigSyntaxError(self.display, str(error)) from None
+        raise ConfigSyntaxError(self.display, message, self.text, offset)
+
+    def _object(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            self._has_duplicates = True
+        return value
+
+    # -- positions -----------------------------------------------------------------------------------------------------
+    def duplicates(self) -> tuple[DuplicateKey, ...]:
+        """Return the keys that were repeated in an object of what was parsed, in their order."""
+        if not self._has_duplicates:
+            return ()
+        return tuple(DuplicateKey(path.removeprefix("nodes") if self.is_list else path, *self._at(offset),
+                                  self._at(first).line) for path, offset, first in self._scan.repeated)
+
+    def position(self, path: str) -> Position | None:
+        """Return where the value at ``path`` stands (its key, if it has one), or the nearest thing around it."""
+        offsets = self._scan.offsets
+        while path and path not in offsets:
+            path = path[:max(path.rfind("."), path.rfind("["), 0)]
+        start = len(self.text) - len(self.text.lstrip())
+        return self._at(offsets.get(path, start)) if start < len(self.text) else None
+
+    def open_bracket(self, end: int) -> int | None:
+        """Return the offset of the innermost bracket that is open at the offset ``end``."""
+        containers = _Scan(self.text, "", end).open
+        return containers[-1].start if containers else None
+
+    @cached_property
+    def _scan(self) -> _Scan:
+        return _Scan(self.text, "nodes" if self.is_list else "", len(self.text))
+
+    def _at(self, offset: int) -> Position:
+        return Position(self.text.count("\n", 0, offset) + 1, offset - self.text.rfind("\n", 0, offset))
+
+
+def child(path: str, key: str | int) -> str:
+    """Return the JSON path of an entry of the value at ``path``."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    key = key if len(key) <= MAX_KEY_LENGTH else key[:MAX_KEY_LENGTH - 3] + "..."
+    if not key.isidentifier():
+        # In ASCII, so that it is printable.
+        return f"{path}[{json.dumps(key)}]"
+    return f"{path}.{key}" if path else key
+
+
+@dataclass
+class _Container:
+    """An object or list that the scan is inside of.
+
+    Attributes:
+        key: of the current entry: its index in a list; in an object None until its key was read.
+        known: the offsets of the keys of an object.
+    """
+
+    start: int
+    path: str
+    key: str | int | None
+    known: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> str:
+        return self.path if self.key is None else child(self.path, self.key)
+
+
+class _Scan:
+    """One pass over the text up to ``end``.
+
+    Attributes:
+        offsets: of keys and of list entries (of those only strings and containers), by JSON path.
+        repeated: JSON path, offset and first offset of each key that was in its object before.
+        open: the containers that are open at the end, the outermost first.
+    """
+
+    def __init__(self, text: str, root: str, end: int) -> None:
+        self.offsets: dict[str, int] = {}
+        self.repeated: list[tuple[str, int, int]] = []
+        self.open: list[_Container] = []
+        for match in _TOKEN.finditer(text, 0, end):
+            inside = self.open[-1] if self.open else None
+            token, start = match.group(), match.start()
+            if token in "{[":
+                path = inside.entry if inside else root
+                self.offsets.setdefault(path, start)
+                self.open.append(_Container(start, path, None if token == "{" else 0))
+            elif inside:
+                self._take(token, start, inside)
+
+    def _take(self, token: str, start: int, inside: _Container) -> None:
+        if token in "}]":
+            self.open.pop()
+        elif token == ",":
+            inside.key = inside.key + 1 if isinstance(inside.key, int) else None
+        elif token[0] == '"':
+            if inside.key is None:
+                inside.key = key = _string(token)
+                first = inside.known.setdefault(key, start)
+                if first != start:
+                    self.repeated.append((inside.entry, start, first))
+            self.offsets.setdefault(inside.entry, start)
+
+
+def _string(token: str) -> str:
+    try:
+        return str(json.loads(token, strict=False))
+    except ValueError:
+        return token
+
+
+class _UnknownConstant(ValueError):
+    """A word such as NaN, which JavaScript has and JSON has not."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _UnknownConstant(name)
