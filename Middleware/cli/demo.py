@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from Middleware.cli import users
@@ -35,7 +35,8 @@ def start_backend(port: int = DEMO_PORT) -> None:
 
     If another does, this process takes its place when it goes. Raises StartError if something else has the port.
     """
-    from Scripts import demo_backend  # not needed by anyone else
+    # imported here because only the demo needs an HTTP server of the standard library
+    from Middleware.cli import demo_backend
     try:
         demo_backend.start(port)
     except OSError as error:
@@ -44,16 +45,16 @@ def start_backend(port: int = DEMO_PORT) -> None:
                 f"The demo back-end needs port {port}, which another program uses. Stop that program, or choose a user "
                 "of your own with --User.") from error
         logger.info("A demo back-end already runs on port %d; using it", port)
-        threading.Thread(target=_take_over, args=(port,), name="demo-backend-waits", daemon=True).start()
+        threading.Thread(target=_take_over, args=(demo_backend.start, port), name="demo-backend-waits",
+                         daemon=True).start()
 
 
-def _take_over(port: int) -> None:
+def _take_over(start: Callable[[int], object], port: int) -> None:
     """Start a back-end as soon as the port is free: the server that has it may end at any time."""
-    from Scripts import demo_backend
     while True:
         time.sleep(PAUSE_SECONDS)
         try:
-            demo_backend.start(port)
+            start(port)
         except OSError:
             continue
         logger.info("The demo back-end on port %d has gone; this server has started its own", port)
