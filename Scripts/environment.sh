@@ -1,5 +1,8 @@
 # Makes Python environments for the scripts beside it, which source this file from the project's folder.
 
+# Container images often set this. The tests start hundreds of processes, and each would compile all modules anew.
+unset PYTHONDONTWRITEBYTECODE
+
 fail() { echo "ERROR: $*" >&2; exit 1; }
 
 find_python() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes its own Python environment (venv-tests), installs what requirements-test.lock names when that has changed, and
-# runs the tests, one file per process at a time. All arguments go to pytest.
+# runs the tests, one file per process at a time. With --quick it runs only the unit tests that are fast. All arguments
+# go to pytest.
 set -u
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." || exit 1
 

@@ -1,19 +1,41 @@
-"""What holds for every test."""
+"""Options, markers and settings that hold for every test."""
 from __future__ import annotations
 
 import gc
 import os
 import signal
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
+TESTS = Path(__file__).parent
+
+# The marker of each test by its file's path below Tests. --quick leaves out all files that are named here, and within
+# the others the tests that are marked "slow".
+MARKED = {
+    "integration": ("integration/*",),
+    "docs": ("docs/*",),
+    "shipped": ("utilities/test_shipped_*",),
+    "generated": ("scripts/test_config_schemas.py", "scripts/test_*_reference.py", "scripts/test_node_pages.py",
+                  "scripts/test_schema_values.py", "scripts/test_vscode_settings.py"),
+    # These mark themselves, for they also need what other tests do not.
+    "clients": ("clients/*",),
+    "real": ("real/*",),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true",
+                     help="only unit tests that are fast, with fewer examples in property tests")
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Signals that whoever starts the tests ignores, as ``nohup`` and background jobs do, count again.
+    """Prepare property tests, and handle signals that the caller ignores, as ``nohup`` and background jobs do.
 
     Programs that the tests start inherit that, and tests of signals need it.
     """
-    make_properties_repeatable()
+    load_property_profile("dev" if config.getoption("--quick") else "repeatable")
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     hangup = getattr(signal, "SIGHUP", None)  # not on Windows
@@ -21,22 +43,48 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(hangup, signal.SIG_DFL)
 
 
-def make_properties_repeatable() -> None:
-    """Property tests take the same examples in every run, however long a busy machine needs for one; with
-    ``WILMER_FUZZ_SEED`` set, to look for more, others."""
+def load_property_profile(name: str) -> None:
+    """Property tests try the same examples in every run, however long a busy machine needs for one; with
+    ``WILMER_FUZZ_SEED`` set, to look for more, others. The profile ``dev`` tries at most 25 of each property."""
     try:
         from hypothesis import HealthCheck, settings
     except ImportError:  # the environments for clients and real servers have none
         return
     settings.register_profile("repeatable", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow],
                               derandomize="WILMER_FUZZ_SEED" not in os.environ)
-    settings.load_profile("repeatable")
+    settings.register_profile("dev", settings.get_profile("repeatable"), max_examples=25)
+    settings.load_profile(name)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def marker_of(path: Path) -> str | None:
+    """Return the marker of the tests in this file or folder."""
+    if not path.is_relative_to(TESTS):
+        return None
+    below = path.relative_to(TESTS).as_posix()
+    names = below, f"{below}/"  # a folder matches "folder/*"
+    return next((marker for marker, patterns in MARKED.items()
+                 if any(fnmatchcase(name, pattern) for name in names for pattern in patterns)), None)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what ``--quick`` leaves out."""
+    return True if config.getoption("--quick") and marker_of(collection_path) else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    marker = marker_of(item.path)
+    if marker and not item.get_closest_marker(marker):
+        item.add_marker(marker)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with slow tests come first: at the end, one worker would have them while the others have nothing to do."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+    if config.getoption("--quick"):
+        left_out = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

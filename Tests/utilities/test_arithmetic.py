@@ -5,7 +5,7 @@ import math
 import operator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.utilities.arithmetic import calculate
@@ -39,7 +39,6 @@ _NUMBERS = st.from_regex(r"-?[0-9]{1,330}(\.[0-9]{1,20})?", fullmatch=True)
 _OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
-@settings(deadline=None)
 @given(_NUMBERS, st.sampled_from(sorted(_OPERATORS)), _NUMBERS, st.sampled_from(["", " ", "  "]))
 def test_results_are_those_of_pythons_floats(left: str, sign: str, right: str, space: str) -> None:
     result = calculate(f"{left}{space}{sign}{space}{right}")
@@ -52,7 +51,6 @@ def test_results_are_those_of_pythons_floats(left: str, sign: str, right: str, s
     assert ("." in result or "e-" in result) == (math.isfinite(expected) and not expected.is_integer())
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="0123456789.-+*/ e()", max_size=12))
 def test_any_text_gives_a_number(expression: str) -> None:
     assert math.isfinite(float(calculate(expression)))

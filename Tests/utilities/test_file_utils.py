@@ -212,7 +212,7 @@ def test_counts_come_before_the_replacement(path: Path) -> None:
 LINES = st.lists(st.sampled_from(["", "a", "bc", "long line " * 9, "é", "\r"]), max_size=60)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES, st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 12), st.sampled_from([b"", b"\xff\n"]))
 def test_the_end_of_a_large_file_is_what_the_whole_file_says(
         path: Path, lines: list[str], end: str, count: int, head: bytes) -> None:
@@ -234,7 +234,7 @@ def test_the_end_of_a_large_file(path: Path, monkeypatch: pytest.MonkeyPatch, da
     assert load(path, data, tail_count=2) == text
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES, st.sampled_from(["\n", "\r\n", "\r"]), st.integers(-1, 12),
        st.sampled_from([b"", b"\xff\n", b"\xef\xbb\xbf"]), st.sampled_from([b"", b"\xff\n"]))
 def test_the_start_of_a_large_file_is_what_the_whole_file_says(

@@ -4,7 +4,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.utilities.text_extraction import (
@@ -62,7 +62,6 @@ def test_pieces(count: int, first: str, last: str) -> None:
     assert (first_pieces("a,b,,", ",", count), last_pieces("a,b,,", ",", count)) == (first, last)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="a-", max_size=20), st.sampled_from(["-", "--", "a-a"]), st.integers(1, 8))
 def test_pieces_are_those_of_split(text: str, delimiter: str, count: int) -> None:
     pieces = text.split(delimiter)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.api.answers import stream_renderers
@@ -20,6 +20,7 @@ from Middleware.api.answers.stream_renderers import (
     sse,
 )
 from Middleware.services.response_builder_service import Counters, ResponseBuilderService
+from Tests.properties import examples
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 builder = ResponseBuilderService()
@@ -98,7 +99,7 @@ def test_odd_model_names(model: str) -> None:
     assert event(stream.text("x"))["choices"][0]["delta"] == {"content": "x"}
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.text(min_size=1))
 def test_any_token_survives(token: str) -> None:
     stream = OpenAIChatStream("m")
@@ -149,7 +150,7 @@ def text_of(name: str, item: Any) -> Any:
             "ollama text": lambda: item["response"]}[name]()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(tokens=st.lists(st.text(min_size=1), min_size=1, max_size=4))
 @pytest.mark.parametrize("kind", RENDERERS)
 def test_any_text_in_any_dialect(kind: str, tokens: list[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.cli.check.findings import report
@@ -22,6 +22,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.json_data import freeze
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 from Tests.cli.check.checking import REGISTRY, FakeLookups, check, llm, static, workflow
+from Tests.properties import examples
 
 DEMO = Path(__file__).parents[3] / "Public" / "Configs"
 
@@ -40,7 +41,7 @@ NODES = st.fixed_dictionaries({}, optional={"type": st.sampled_from([*REGISTRY, 
     lambda node: st.dictionaries(KEYS | TEXTS, JSON, max_size=6).map(lambda more: {**more, **node}))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(NODES, max_size=4), st.dictionaries(TEXTS, JSON, max_size=3), st.booleans())
 def test_any_json(nodes: list[dict[str, Any]], variables: dict[str, Any], partly: bool) -> None:
     before = copy.deepcopy((nodes, variables))
@@ -53,7 +54,7 @@ def test_any_json(nodes: list[dict[str, Any]], variables: dict[str, Any], partly
     assert all(one.line is not None for one in found)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(NODES, max_size=3), st.dictionaries(TEXTS, JSON, max_size=2))
 def test_any_json_with_real_files(nodes: list[dict[str, Any]], variables: dict[str, Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -69,7 +70,7 @@ SETTINGS_KEYS = st.sampled_from(sorted(field.metadata["key"] for cls in (MemoryS
 SETTINGS = st.dictionaries(SETTINGS_KEYS | TEXTS, JSON | st.sampled_from([True, "true", "missing", "Vectors"]))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(SETTINGS, st.text(max_size=5) | JSON)
 def test_any_settings(content: dict[str, Any], name: Any) -> None:
     class Given(FakeLookups):

@@ -4,11 +4,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.utilities.answers import stream_parsers
 from Middleware.utilities.answers.stream_parsers import NDJSONParser, SSEParser
+from Tests.properties import examples
 
 
 def blocks_of(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -70,7 +71,7 @@ LINES = st.lists(st.sampled_from([b"data: ", b"data:", b"event: e\n", b"x", b"\n
                                   "\u4f60".encode(), b"\xf0\x9f", b"\xff", b"\xef\xbb\xbf", b" ", b"{}"]), max_size=20)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(LINES.map(b"".join), st.lists(st.integers(0, 200), max_size=10))
 def test_splits_do_not_matter(data: bytes, cuts: list[int]) -> None:
     assert sse(blocks_of(data, cuts)) == sse([data])

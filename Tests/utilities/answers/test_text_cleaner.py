@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.utilities.answers.text_cleaner import (
@@ -19,6 +19,7 @@ from Middleware.utilities.answers.text_cleaner import (
     fold_case,
 )
 from Middleware.utilities.text_utils import escape_braces
+from Tests.properties import examples
 
 THINK = {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}
 STAMP = "[Sent less than a minute ago]"
@@ -98,7 +99,7 @@ RULES = st.builds(
     st.sampled_from([True, True, True, False]))
 
 
-@settings(max_examples=1500, deadline=None)
+@examples(1500)
 @given(TEXTS, RULES, st.lists(st.integers(0, 500), max_size=12))
 def test_any_chunking_gives_the_text_that_the_rules_ask_for(text: str, rules: CleaningRules, cuts: list[int]) -> None:
     wanted = expected(text, rules)
@@ -107,7 +108,7 @@ def test_any_chunking_gives_the_text_that_the_rules_ask_for(text: str, rules: Cl
     assert streamed(list(text), rules) == wanted
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(TEXTS, RULES, st.lists(st.integers(0, 500), max_size=12))
 def test_once_it_passes_ascii_it_passes_ascii(text: str, rules: CleaningRules, cuts: list[int]) -> None:
     cleaner = ResponseCleaner(rules)

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.models.request_context import RequestContext, request_scope
@@ -15,6 +15,7 @@ from Middleware.utilities.conversations.discussion_id import extract_discussion_
 from Middleware.utilities.files import path_utils
 from Middleware.utilities.hashing_utils import hash_single_message
 from Tests.corpora import cases
+from Tests.properties import examples
 
 
 def tag(name: str) -> str:
@@ -111,7 +112,7 @@ PATTERN = re.compile(r"\[DiscussionId\](.*?)\[/DiscussionId\]")
 PIECES = ["[DiscussionId]", "[/DiscussionId]", "[DiscussionId", "DiscussionId]", "[", "a", "b ", "\n", "\r", "\u2028"]
 
 
-@settings(max_examples=1000, deadline=None)
+@examples(1000)
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_finds_what_the_pattern_finds(text: str) -> None:
     found, messages = PATTERN.search(text), [m(text)]

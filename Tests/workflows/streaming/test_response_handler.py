@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE, OPENAI_CHAT, OPENAI_COMPLETION
@@ -14,6 +14,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities.answers.text_cleaner import CleaningRules, clean_text
 from Middleware.workflows.streaming import response_handler
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
+from Tests.properties import examples
 
 THINK = {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}
 LIVENESS = {"toolName": " ping ", "arguments": {"a": 1}}
@@ -257,7 +258,7 @@ PIECES = st.sampled_from(["<think>", "</think>", "<", "th", "Out:", "Ou", ":", "
                           "\u4f60", "Tom:", ""])
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.lists(st.tuples(PIECES, st.booleans()), max_size=15), st.booleans(), st.booleans(), st.booleans(),
        st.sampled_from([None, "Tom:"]), st.booleans(), st.booleans())
 def test_streamed_equals_whole(pieces: list[tuple[str, bool]], think: bool, trim: bool, strip: bool,

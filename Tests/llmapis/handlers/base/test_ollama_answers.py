@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import BackendResponseError, BackendStatusError
@@ -196,7 +196,6 @@ def test_a_stream_may_be_cut_at_every_byte(type_name: str) -> None:
         assert [chunk for chunks in events for chunk in chunks] == EXPECTED, cut
 
 
-@settings(deadline=None)
 @given(texts=st.lists(st.text(st.characters(codec="utf-8")), max_size=6), cuts=st.sets(st.integers(0, 900)))
 def test_texts_survive_any_cuts(type_name: str, texts: list[str], cuts: set[int]) -> None:
     data = b"".join(DIALECTS[type_name].pieces(Answer(texts)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import anthropic.types as claude_types
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -180,7 +180,6 @@ def test_stream_cut_at_every_byte() -> None:
         assert read_blocks([data[:cut], data[cut:]]) == whole
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, sum(map(len, CLAUDE.pieces(RICH)))), max_size=30))
 def test_stream_cut_anywhere(cuts: list[int]) -> None:
     data = b"".join(CLAUDE.pieces(RICH))

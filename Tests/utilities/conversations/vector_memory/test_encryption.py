@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import DataKeyError
@@ -17,6 +17,7 @@ from Middleware.utilities.conversations.vector_memory import connection, convers
 from Middleware.utilities.conversations.vector_memory.codec import is_token, sql_is_clear
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
+from Tests.properties import examples
 from Tests.utilities.conversations.vector_memory.lab import (
     CIPHER,
     OTHER,
@@ -153,7 +154,7 @@ LOOKALIKES = st.one_of(
     lambda text: st.sampled_from([text, f"{text}\n", f"\n{text}", f"{text}=", text[:-1]]))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(LOOKALIKES, min_size=1, max_size=4))
 def test_no_text_in_clear_makes_a_database_unusable(lookalikes: list[str]) -> None:
     """Whatever a model writes is stored, read, and encrypted later on."""

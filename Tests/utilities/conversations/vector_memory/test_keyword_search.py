@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import EarlyTerminationException
@@ -21,6 +21,7 @@ from Middleware.utilities.conversations.vector_memory import VectorMemories, key
 from Middleware.utilities.conversations.vector_memory.connection import recency_score
 from Middleware.utilities.conversations.vector_memory.keyword_query import phrases_of, split_query, usable_weights
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
+from Tests.properties import examples
 from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, metadata, opened, texts
 
 
@@ -64,14 +65,14 @@ def holds(text: str, query: str) -> bool:
     return any(f" {' '.join(term)} " in words for term in terms if term)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(query=st.lists(st.sampled_from(PIECES)).map("".join))
 def test_nothing_in_a_query_acts_as_an_operator(memories: VectorMemories, query: str) -> None:
     expected = [row["memory_text"] for row in memories.all_memories() if holds(row["memory_text"], query)]
     assert sorted(texts(memories.keyword_search(query, 100))) == sorted(expected)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(query=st.text(alphabet=st.characters(exclude_categories=())))
 def test_no_query_fails(memories: VectorMemories, query: str) -> None:
     assert "Ann-Lee met a cat" in texts(memories.keyword_search(f"cat;{query}", 100))

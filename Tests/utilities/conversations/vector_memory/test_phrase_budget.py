@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.utilities.conversations.vector_memory import connection, phrase_budget, schema
 from Middleware.utilities.conversations.vector_memory.phrase_budget import share_out
+from Tests.properties import examples
 
 ROWS = 600
 LEVELS = [0, 1, 2, 5, 20, 60, 200, 599, 600]  # matches of the words w0, w1, ...
@@ -93,7 +94,7 @@ def test_shares(database: sqlite3.Connection, counts: list[int], budget: int, ra
     assert shared(database, counts, budget) == (rare, common)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(levels=st.lists(st.sampled_from(LEVELS), max_size=60).filter(
     lambda levels: all(levels.count(level) <= 8 for level in LEVELS)), budget=st.integers(0, 6000))
 def test_no_more_than_the_budget_is_read_or_ranked(database: sqlite3.Connection, levels: list[int], budget: int

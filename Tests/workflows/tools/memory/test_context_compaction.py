@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
 from Middleware.common import instance_global_variables as instance
@@ -35,6 +35,7 @@ from Middleware.workflows.tools.memory.context_compaction import (
     message_lines,
     tagged_summaries,
 )
+from Tests.properties import examples
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, last_text, until
 
@@ -720,7 +721,7 @@ def check_sections(history: list[Message], cut: Sections, lookback: int, budgets
     assert (cut.old == cut.recent) == (cut.recent == 0)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=TURNS, lookback=st.integers(-1, 6), budgets=st.tuples(st.integers(0, 60), st.integers(0, 60)))
 def test_any_history(lab: CompactorLab, monkeypatch: pytest.MonkeyPatch, turns: list[tuple[Any, ...]], lookback: int,
                      budgets: tuple[int, int]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,6 +27,7 @@ from Middleware.utilities.conversations.discussion_folder import DiscussionFolde
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import file_memories
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass
+from Tests.properties import examples
 
 LOOKBACK, EVERY, SIZE = 3, 4, 30
 
@@ -179,8 +180,8 @@ class Histories(RuleBasedStateMachine):
 
 
 def test_histories() -> None:
-    run_state_machine_as_test(Histories, settings=settings(
-        max_examples=150, stateful_step_count=25, deadline=None, derandomize=True,
+    run_state_machine_as_test(Histories, settings=examples(
+        150, stateful_step_count=25, derandomize=True,
         suppress_health_check=list(HealthCheck)))
 
 

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.workflows.tools.memory.vector_answers import (
@@ -17,6 +17,7 @@ from Middleware.workflows.tools.memory.vector_answers import (
     parse_memories,
     without_thinking,
 )
+from Tests.properties import examples
 
 
 def item(summary: Any = "s", **more: Any) -> dict[str, Any]:
@@ -159,7 +160,7 @@ memories = st.builds(lambda summary, title, entities: item(summary, title=title,
 prose = st.text(st.characters(exclude_characters="[]{}<>`"), max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(found=st.lists(memories, min_size=1, max_size=4), before=prose, after=prose,
        fence=st.sampled_from(["", "json", "x"]), indent=st.sampled_from([None, 2]), thinking=prose,
        wrap=st.booleans(), ascii_only=st.booleans())
@@ -179,7 +180,7 @@ noise = st.lists(st.sampled_from(["[", "]", "{", "}", '"', ",", ":", "```", "jso
                                   "\\", "[]", "{}", JA, '"memories"', "1", "null", "\ud800", "\0"]), max_size=30)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(noise.map("".join) | st.text(max_size=60))
 def test_no_text_makes_it_fail(text: str) -> None:
     found = parse_memories(text)

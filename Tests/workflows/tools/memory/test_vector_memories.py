@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import (
@@ -40,6 +40,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import vector_chunk_writer, vector_memories
 from Middleware.workflows.tools.memory.vector_chunk_writer import FailureCounts
 from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store, new_messages
+from Tests.properties import examples
 from Tests.stub_backend import StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, Message, llm, static, user
 from Tests.workflows.tools.memory.memory_chat import MemoryChat, memory, numbered
@@ -95,7 +96,7 @@ def test_new_messages_behind_a_known_place(then: str, at: int, now: str, lookbac
     assert new_messages(list(now), [logged], lookback) == range(*new)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data())
 def test_growing_edited_conversations_never_skip_a_message(data: st.DataObject) -> None:
     """Messages are unique here: whatever is edited, what is new was never processed, and what follows it is new too."""
@@ -134,7 +135,7 @@ def test_growing_edited_conversations_never_skip_a_message(data: st.DataObject) 
 TEXTS = st.sampled_from(["blank", "blank", "ok", "ok", "yes", "unique"])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=12), st.integers(0, 4), st.data())
 def test_repeats_and_blanks_neither_hide_nor_repeat_anything(turns: list[list[str]], lookback: int,
                                                              data: st.DataObject) -> None:
@@ -155,7 +156,7 @@ def test_repeats_and_blanks_neither_hide_nor_repeat_anything(turns: list[list[st
             processed = cut
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=12),
        st.integers(0, 4))
 def test_a_client_that_forgets_or_changes_what_is_old_hides_nothing(steps: list[tuple[int, int, int]],

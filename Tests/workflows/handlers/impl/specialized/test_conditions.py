@@ -5,7 +5,7 @@ import logging
 import operator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.workflows.handlers.impl.specialized.conditions import (
@@ -13,6 +13,7 @@ from Middleware.workflows.handlers.impl.specialized.conditions import (
     evaluate_condition,
     parse_condition,
 )
+from Tests.properties import examples
 
 
 @pytest.mark.parametrize("text", [
@@ -141,14 +142,14 @@ _EXPRESSIONS = st.recursive(_UNITS, lambda inner: st.one_of(
         lambda parts: [*parts[0], parts[1], *parts[2]])), max_leaves=8)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_EXPRESSIONS)
 def test_well_formed_expressions_against_the_reference(tokens: list[str]) -> None:
     assert expected(tokens) is not None
     assert found(" ".join(tokens)) == expected(tokens)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_EXPRESSIONS, st.integers(0, 30), st.lists(_TOKENS, max_size=2), st.integers(0, 2))
 def test_damaged_expressions_against_the_reference(
         tokens: list[str], position: int, added: list[str], removed: int) -> None:
@@ -157,13 +158,13 @@ def test_damaged_expressions_against_the_reference(
     assert found(" ".join(tokens)) == expected(tokens)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(_EXPRESSIONS, st.text(alphabet="$#%&*+,;:?@[]^`{|}~é€\\ \n", max_size=5))
 def test_other_characters_are_skipped(tokens: list[str], noise: str) -> None:
     assert found(f"{noise} ".join(tokens) + noise) == expected(tokens)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.text(alphabet="()<>=!'\"TRUEANDOR 51.-\n{}é", max_size=30))
 def test_any_text_gives_an_answer(text: str) -> None:
     assert evaluate_condition(text) in (True, False)
