@@ -9,19 +9,10 @@ from __future__ import annotations
 import os
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
-from Middleware.utilities.config import places
 from Middleware.utilities.config.data_directories import get_discussions_root_directory, get_lock_database_directory
-from Middleware.utilities.config.files import (
-    candidate,
-    config_store,
-    find_file,
-    read_document,
-    read_object,
-    reset_config_store,
-)
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.routing import ROUTING
-from Middleware.utilities.config.lookup import Candidate
+from Middleware.utilities.config.lookup import Candidate, candidate, find_file, require_file, reset_config_store
 from Middleware.utilities.config.paths import (
     clean_directory,
     display_path,
@@ -30,6 +21,7 @@ from Middleware.utilities.config.paths import (
     get_root_config_directory,
     get_root_public_directory,
 )
+from Middleware.utilities.config.store import FoundFile, config_store, read_document, read_object
 from Middleware.utilities.config.users import (
     CHAT_ONLY_TEMPLATE,
     DEFAULT_WORKFLOW,
@@ -132,22 +124,79 @@ def load_config(path: str) -> object:
     return private_copy(config_store().read_document(os.path.abspath(path), display=display_path(path)))
 
 
+# -- from a name to the file it means ----------------------------------------------------------------------------------
+#
+# Each function finds the file of one kind for the current user, readable or not. It raises ``ConfigNotFoundError`` with
+# every path that was tried, or ``ConfigValueError`` for a name that no file can have.
+
+def endpoint_candidate(name: object) -> Candidate:
+    """The one path that an endpoint may have."""
+    return candidate(name, "Endpoints", user_name_setting("endpointConfigsSubDirectory"), kind="endpoint")
+
+
+def endpoint_file(name: str) -> FoundFile:
+    """An endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
+    return require_file("endpoint", name, endpoint_candidate(name))
+
+
+def api_type_file(name: str) -> FoundFile:
+    """An ApiTypes file."""
+    return require_file("ApiType", name, candidate(name, "ApiTypes", kind="ApiType"))
+
+
+def prompt_template_file(name: str) -> FoundFile:
+    """A prompt template."""
+    return require_file("prompt template", name, candidate(name, "PromptTemplates", kind="prompt template"))
+
+
+def routing_file(name: str) -> FoundFile:
+    """A routing file."""
+    return require_file("routing configuration", name, candidate(name, "Routing", kind="routing configuration"))
+
+
+def preset_file(name: str, preset_type: str) -> FoundFile:
+    """A preset: from the user's or override folder of the type, else from the type's own folder."""
+    if not preset_type:
+        raise ConfigValueError("the ApiType of the endpoint names no presetType", json_path="presetType")
+    folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
+    return require_file("preset", name, candidate(name, "Presets", preset_type, folder, kind="preset"),
+                        candidate(name, "Presets", preset_type, kind="preset"))
+
+
+def structured_output_file(name: str) -> FoundFile:
+    """A JSON schema for answers: from the user's or override folder, else from the collection's own."""
+    if not is_flat_name(name):
+        raise ConfigValueError(f"{name!r} cannot be the name of a schema", json_path="structuredOutputFile",
+                               expected="the name of a file in StructuredOutputs, without folder")
+    folder = user_name_setting("structuredOutputConfigsSubDirectory", current_snapshot().name)
+    return require_file("schema", name, candidate(name, "StructuredOutputs", folder, kind="schema"),
+                        candidate(name, "StructuredOutputs", kind="schema"))
+
+
+def mcp_server_file(name: str) -> FoundFile:
+    """The file of an MCP server, which lies in the collection's own folder: its name is one plain path component."""
+    if not is_flat_name(name):
+        raise ConfigValueError(f"{name!r} cannot be the name of an MCP server",
+                               expected="the name of a file in MCPServers, without folder")
+    return require_file("MCP server", name, candidate(name, "MCPServers", kind="MCP server"))
+
+
 # -- read-only files ---------------------------------------------------------------------------------------------------
 
 def load_endpoint(name: str) -> dict[str, object]:
     """An endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
-    return read_object(places.endpoint_file(name))
+    return read_object(endpoint_file(name))
 
 
 def load_api_type(name: str) -> dict[str, object]:
     """An ApiTypes file."""
-    return read_object(places.api_type_file(name))
+    return read_object(api_type_file(name))
 
 
 def load_prompt_template(name: str) -> dict[str, object]:
     """A prompt template. A missing ``_chatonly`` is an empty one."""
     try:
-        return read_object(places.prompt_template_file(name))
+        return read_object(prompt_template_file(name))
     except ConfigNotFoundError:
         if name == CHAT_ONLY_TEMPLATE:
             return FrozenDict()
@@ -156,7 +205,7 @@ def load_prompt_template(name: str) -> dict[str, object]:
 
 def load_routing(name: str) -> dict[str, dict[str, str]]:
     """A routing file: category to ``description`` and ``workflow``, both of which must be text."""
-    found = places.routing_file(name)
+    found = routing_file(name)
     categories = read_object(found)
     for category, entry in categories.items():
         for key in ROUTING:
@@ -168,7 +217,7 @@ def load_routing(name: str) -> dict[str, dict[str, str]]:
 
 def find_preset(name: str, preset_type: str) -> dict[str, object]:
     """A preset file, unmerged: from the user's or override folder of the type, else from the type's own folder."""
-    return read_object(places.preset_file(name, preset_type))
+    return read_object(preset_file(name, preset_type))
 
 
 def load_structured_output(name: str) -> dict[str, object]:
@@ -176,7 +225,7 @@ def load_structured_output(name: str) -> dict[str, object]:
 
     Its name is one plain path component, and it says something. Raises ConfigurationError otherwise.
     """
-    found = places.structured_output_file(name)
+    found = structured_output_file(name)
     schema = read_document(found)
     if not schema:
         raise ConfigValueError("the schema is empty", file=found.display, expected="a JSON schema such as an object "
@@ -186,14 +235,14 @@ def load_structured_output(name: str) -> dict[str, object]:
 
 def load_mcp_server(name: str) -> dict[str, object]:
     """The file of an MCP server, which lies in the collection's own folder: its name is one plain path component."""
-    return read_object(places.mcp_server_file(name))
+    return read_object(mcp_server_file(name))
 
 
 def endpoint_exists_with_samplers(name: object) -> dict[str, object] | None:
     """The user's endpoint of that (flat) name, if there is one and its ``presetSamplers`` is not empty."""
     if not is_flat_name(name):
         return None
-    found = find_file(places.endpoint_candidate(name))
+    found = find_file(endpoint_candidate(name))
     endpoint = read_object(found) if found else FrozenDict()
     samplers = ENDPOINT.value(endpoint, "presetSamplers")
     return endpoint if isinstance(samplers, dict) and samplers else None

@@ -12,8 +12,7 @@ from Middleware.api.app import create_app
 from Middleware.services.memory.compactor_settings import load_compactor_settings
 from Middleware.services.memory.memory_settings import load_memory_settings
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.files import duplicate_keys
-from Middleware.utilities.config.lookup import FoundFile
+from Middleware.utilities.config.store import FoundFile, duplicate_keys
 from Middleware.workflows.tools.mcp.server_file import load_server
 from Tests.llmapis.lab import LLAMA_CPP, Lab
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply

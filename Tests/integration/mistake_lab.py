@@ -12,7 +12,8 @@ import pytest
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.running.running_requests import running_requests
 from Middleware.cli.check.load_check import LoadCheck
-from Middleware.utilities.config.files import config_store, reset_config_store
+from Middleware.utilities.config.lookup import reset_config_store
+from Middleware.utilities.config.store import config_store
 from Tests.integration.configuration_mistakes import Mistake
 from Tests.integration.mistake_tree import MistakeTree
 from Tests.integration.scripted_backend import MCP_PATH, Backend

@@ -19,7 +19,7 @@ import pytest
 from Middleware.cli.check import start_check
 from Middleware.cli.commands import COMMANDS
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities.config.files import reset_config_store
+from Middleware.utilities.config.lookup import reset_config_store
 from Tests.integration.configuration_mistakes import MISTAKES, NO_JSON, Mistake
 from Tests.integration.launcher import Launcher, run_launcher
 from Tests.integration.mistake_lab import (

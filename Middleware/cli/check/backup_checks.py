@@ -11,9 +11,8 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.api_types import ALIASES, EMBEDDINGS_TYPES, KNOWN_TYPES
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
-from Middleware.utilities.config import places
-from Middleware.utilities.config.files import candidate, find_file, read_object
-from Middleware.utilities.config.lookup import FoundFile
+from Middleware.utilities.config.lookup import candidate, find_file
+from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.text_utils import as_flag
 
@@ -77,7 +76,7 @@ def check_endpoint_presets(display: str, content: Mapping[str, object]) -> Itera
     """Findings about the presets that an endpoint file names, with the current user's folder of presets."""
     for key, name, preset_type in _presets(display, content):
         try:
-            places.preset_file(name, preset_type)
+            config_utils.preset_file(name, preset_type)
         except ConfigurationError as error:
             yield missing(display, key, error)
 

@@ -21,7 +21,7 @@ from Middleware.cli.console import program_name, say
 from Middleware.cli.errors import StartError
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.files import config_lookup
+from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 

@@ -12,10 +12,10 @@ from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES
 from Middleware.services.settings_file import number_from
-from Middleware.utilities.config import places
-from Middleware.utilities.config.files import read_object
+from Middleware.utilities import config_utils
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS
+from Middleware.utilities.config.store import read_object
 from Middleware.utilities.text_utils import as_flag
 
 CANONICAL = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
@@ -84,7 +84,7 @@ class _EndpointCheck:
         if not name:
             return
         try:
-            found = places.api_type_file(name)
+            found = config_utils.api_type_file(name)
         except ConfigurationError as error:
             yield missing(self.display, "apiTypeConfigFileName", error)
             return
@@ -120,7 +120,7 @@ class _EndpointCheck:
         kind = str(api_type.get("type"))
         if name and ALIASES.get(kind, kind) in COMPLETION_TYPES:
             try:
-                places.prompt_template_file(name)
+                config_utils.prompt_template_file(name)
             except ConfigurationError as error:
                 yield missing(self.display, "promptTemplate", error)
 

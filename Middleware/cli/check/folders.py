@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.files import config_lookup
+from Middleware.utilities.config.lookup import config_lookup
 
 
 def path_of(display: str) -> str:

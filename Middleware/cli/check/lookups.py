@@ -15,10 +15,8 @@ from Middleware.llmapis.api_types import EMBEDDINGS_TYPES
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.samplers import find_sources
 from Middleware.utilities import config_utils
-from Middleware.utilities.config import places
-from Middleware.utilities.config.files import read_object
 from Middleware.utilities.config.json_source import JsonSource
-from Middleware.utilities.config.lookup import FoundFile
+from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.files.path_utils import is_flat_name, split_name
@@ -115,22 +113,23 @@ class Lookups:
 
     def structured_output(self, name: str) -> Problem | None:
         """A JSON schema in StructuredOutputs."""
-        return self._once(("schema", name), lambda: self._found("structured-output", places.structured_output_file(
-            name), lambda: config_utils.load_structured_output(name)))
+        return self._once(("schema", name), lambda: self._found(
+            "structured-output", config_utils.structured_output_file(name),
+            lambda: config_utils.load_structured_output(name)))
 
     def mcp_server(self, name: str) -> Problem | None:
         """The file of an MCP server."""
-        return self._once(("mcp", name), lambda: self._found("mcp-server", places.mcp_server_file(name),
+        return self._once(("mcp", name), lambda: self._found("mcp-server", config_utils.mcp_server_file(name),
                                                              lambda: config_utils.load_mcp_server(name)))
 
     def prompt_template(self, name: str) -> Problem | None:
         """A prompt template."""
-        return self._once(("template", name), lambda: self._found("prompt-template", places.prompt_template_file(
+        return self._once(("template", name), lambda: self._found("prompt-template", config_utils.prompt_template_file(
             name), lambda: config_utils.load_prompt_template(name)))
 
     def routing(self, name: str) -> Mapping[str, Mapping[str, str]] | Problem:
         """The categories of a routing file."""
-        return self._answer(("routing", name), lambda: self._found("routing", places.routing_file(name),
+        return self._answer(("routing", name), lambda: self._found("routing", config_utils.routing_file(name),
                                                                    lambda: config_utils.load_routing(name)))
 
     def script(self, path: str) -> Problem | None:
@@ -206,7 +205,7 @@ class Lookups:
     # -- finding ---------------------------------------------------------------------------------------------------
     def _endpoint(self, name: str) -> EndpointFile | Problem:
         try:
-            found = places.endpoint_file(name)
+            found = config_utils.endpoint_file(name)
         except ConfigNotFoundError as error:
             folder = config_utils.user_name_setting("endpointConfigsSubDirectory")
             if folder and not folder_exists("Endpoints", *split_name(folder)):
@@ -228,9 +227,9 @@ class Lookups:
             content = read_object(found)
         except ConfigurationError:
             return
-        for key, kind, find in (("apiTypeConfigFileName", "api-type", places.api_type_file),
-                                ("promptTemplate", "prompt-template", places.prompt_template_file),
-                                ("backupEndpointName", "endpoint", places.endpoint_file)):
+        for key, kind, find in (("apiTypeConfigFileName", "api-type", config_utils.api_type_file),
+                                ("promptTemplate", "prompt-template", config_utils.prompt_template_file),
+                                ("backupEndpointName", "endpoint", config_utils.endpoint_file)):
             name = content.get(key)
             try:
                 if isinstance(name, str) and name.strip():
@@ -244,7 +243,7 @@ class Lookups:
         preset_type = str(file.api_type.get("presetType") or "")
         if preset and not self._is_donor(preset):
             try:
-                self.named[places.preset_file(preset, preset_type).display] = "preset"
+                self.named[config_utils.preset_file(preset, preset_type).display] = "preset"
             except ConfigNotFoundError as error:
                 cause = self._wrong_folder(file, preset_type)
                 if cause:
@@ -253,13 +252,13 @@ class Lookups:
         try:
             return find_sources(file.config, file.api_type, name)
         except ConfigNotFoundError as error:  # of the preset that the endpoint adds
-            return Problem(str(error), file=places.endpoint_file(endpoint).display)
+            return Problem(str(error), file=config_utils.endpoint_file(endpoint).display)
 
     def _is_donor(self, name: str) -> bool:
         if not is_flat_name(name):
             return False
         try:
-            donor = places.endpoint_file(name)
+            donor = config_utils.endpoint_file(name)
         except ConfigNotFoundError:
             return False
         if config_utils.endpoint_exists_with_samplers(name) is None:
@@ -271,7 +270,7 @@ class Lookups:
         """The file that names a folder of presets which does not exist, while one with nearly that name does."""
         types = folders_in("Presets")
         if preset_type and preset_type not in types and nearest(preset_type, types):
-            return places.api_type_file(str(file.config.get("apiTypeConfigFileName"))).display
+            return config_utils.api_type_file(str(file.config.get("apiTypeConfigFileName"))).display
         folder = config_utils.user_name_setting("presetConfigsSubDirectoryOverride")
         known = [name for preset_type in types for name in folders_in("Presets", preset_type)]
         return self.user_file().display if folder and folder not in known and nearest(folder, known, 0.6) else ""

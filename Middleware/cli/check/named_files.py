@@ -14,7 +14,7 @@ from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_c
 from Middleware.cli.check.workflow_checks import all_located
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError, WilmerError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.files import config_store
+from Middleware.utilities.config.store import config_store
 
 
 def file_version(display: str) -> object:

@@ -11,7 +11,7 @@ from Middleware.cli.check.key_checks import is_remark
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
 from Middleware.cli.check.names import nearest, plain
 from Middleware.exceptions import ConfigurationError
-from Middleware.utilities.config.files import config_store
+from Middleware.utilities.config.store import config_store
 from Middleware.utilities.files.path_utils import is_folder
 
 COLLECTIONS = tuple(dict.fromkeys(kind.pattern.partition("/")[0] for kind in KINDS.values()))

@@ -19,9 +19,9 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import meant_folder, missing_folder
-from Middleware.utilities.config.places import endpoint_candidate
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, load_workflow
+from Middleware.utilities.config_utils import endpoint_candidate
 
 _EXPECTED = {"--ConfigDirectory": "--ConfigDirectory with the path of the folder Configs",
              "--PublicDirectory": "--PublicDirectory with the path of the folder that holds Configs"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigurationError
-from Middleware.utilities.config.files import config_store
 from Middleware.utilities.config.paths import display_path, get_root_config_directory
+from Middleware.utilities.config.store import config_store
 from Middleware.utilities.config.workflows import TEST_SUFFIX
 
 

@@ -11,10 +11,11 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
-from Middleware.utilities.config.store import REVALIDATE_SECONDS, ConfigStore
+from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.config.store import REVALIDATE_SECONDS, ConfigStore, FoundFile, config_store
+from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.once import BoundedCache, Once
 
 logger = logging.getLogger(__name__)
@@ -23,21 +24,8 @@ Candidate = tuple[str, ...]
 MAX_REMEMBERED = 4096
 
 
-@dataclass(frozen=True)
-class FoundFile:
-    """A config file: where it is, and its path relative to the config root with forward slashes."""
-
-    path: str
-    display: str
-
-    @property
-    def folder(self) -> str:
-        """The folder part of ``display``."""
-        return self.display.rpartition("/")[0]
-
-
 class ConfigLookup:
-    """Finds files through the store's memory. Results live as long as the oldest fact they rest on is fresh."""
+    """Finds files through what the store remembers. A result is valid as long as the oldest fact it rests on."""
 
     def __init__(self, store: ConfigStore) -> None:
         self.store = store
@@ -68,14 +56,6 @@ class ConfigLookup:
         if found is not None:
             self._warn_about_case(found, candidates)
         self._known.put(key, (search.oldest, found))
-        return found
-
-    def require(self, root: str, candidates: tuple[Candidate, ...], kind: str, name: str) -> FoundFile:
-        """Like ``find``, but a missing file raises ``ConfigNotFoundError`` with all paths and the nearest name."""
-        found = self.find(root, candidates)
-        if found is None:
-            raise ConfigNotFoundError(f"{kind} '{name}' does not exist", tried=tried_paths(candidates),
-                                      suggestion=self.nearest(root, candidates, name))
         return found
 
     def nearest(self, root: str, candidates: Sequence[Candidate], name: str) -> str:
@@ -198,3 +178,42 @@ def _refuse_choice(wanted: Candidate, matches: Sequence[Candidate]) -> None:
     named = ", ".join(sorted("/".join(match) for match in matches))
     raise ConfigValueError(f"'{'/'.join(wanted)}' does not exist as spelled, and several names differ from it only in "
                            f"upper and lower case: {named}")
+
+
+_LOOKUP = ConfigLookup(config_store())
+
+
+def config_lookup() -> ConfigLookup:
+    """Return the lookup of this process, over ``config_store()``."""
+    return _LOOKUP
+
+
+def reset_config_store() -> None:
+    """Forget all that was read (for tests)."""
+    config_store().clear()
+    _LOOKUP.clear()
+
+
+def candidate(name: object, *folders: str, kind: str) -> Candidate:
+    """Return the path of ``name`` in ``folders``. Raises ``ConfigValueError`` naming ``kind`` for an unusable name."""
+    if isinstance(name, str) and not name.strip():
+        raise ConfigValueError(f"no name is given for the {kind}")
+    try:
+        return tuple(part for folder in folders if folder for part in split_name(folder)) + split_name(name)
+    except ConfigValueError as error:
+        raise ConfigValueError(f"{kind}: {error}") from None
+
+
+def find_file(*candidates: Candidate) -> FoundFile | None:
+    """Return the file meant by the first candidate that has one."""
+    return _LOOKUP.find(get_root_config_directory(), candidates)
+
+
+def require_file(kind: str, name: str, *candidates: Candidate) -> FoundFile:
+    """Like ``find_file``; raises ``ConfigNotFoundError`` naming every path tried and the nearest name."""
+    root = get_root_config_directory()
+    found = _LOOKUP.find(root, candidates)
+    if found is None:
+        raise ConfigNotFoundError(f"{kind} '{name}' does not exist", tried=tried_paths(candidates),
+                                  suggestion=_LOOKUP.nearest(root, candidates, name))
+    return found

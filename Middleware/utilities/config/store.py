@@ -66,6 +66,19 @@ class _Folder:
     names: Mapping[str, bool] | None = None
 
 
+@dataclass(frozen=True)
+class FoundFile:
+    """A config file: its path, and how messages name it: relative to the config root with forward slashes."""
+
+    path: str
+    display: str
+
+    @property
+    def folder(self) -> str:
+        """The folder part of ``display``."""
+        return self.display.rpartition("/")[0]
+
+
 class ConfigStore:
     """Read-only JSON data by path. Thread-safe. ``clock`` counts seconds (tests replace it)."""
 
@@ -254,3 +267,33 @@ def _make_room(cache: dict[str, Any], now: float) -> None:
     if len(cache) >= MAX_REMEMBERED:
         for path in [known for known, entry in cache.items() if entry.signature is None or now - entry.checked > 60]:
             del cache[path]
+
+
+_STORE = ConfigStore()
+
+
+def config_store() -> ConfigStore:
+    """Return the store of this process."""
+    return _STORE
+
+
+def read_object(found: FoundFile) -> dict[str, Any]:
+    """The file's content, which must be a JSON object."""
+    data = _STORE.read_json(found.path, display=found.display)
+    return data if isinstance(data, dict) else _as_object(data, found)
+
+
+def read_document(found: FoundFile) -> dict[str, object]:
+    """``read_object`` of a file that may be a JSON Schema itself, whose ``$schema`` then belongs to it."""
+    return _as_object(_STORE.read_document(found.path, display=found.display), found)
+
+
+def duplicate_keys(found: FoundFile) -> tuple[DuplicateKey, ...]:
+    """The keys of the file that stand twice in one object. Raises ``ConfigurationError`` if it cannot be read."""
+    return _STORE.duplicate_keys(found.path, found.display)
+
+
+def _as_object(data: object, found: FoundFile) -> dict[str, object]:
+    if not isinstance(data, dict):
+        raise ConfigValueError("the file must hold a JSON object", file=found.display)
+    return data

@@ -1,6 +1,7 @@
 """Who the current user is, and that user's settings."""
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -10,18 +11,12 @@ from typing import Any
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerError
 from Middleware.models.request_context import current_request
-from Middleware.utilities.config.files import (
-    candidate,
-    config_store,
-    find_file,
-    read_object,
-    require_file,
-    text_setting,
-)
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.current_user import CURRENT_USER
 from Middleware.utilities.config.keys.user import USER
-from Middleware.utilities.config.lookup import Candidate, FoundFile
+from Middleware.utilities.config.lookup import Candidate, candidate, find_file, require_file
 from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.config.store import FoundFile, config_store, read_object
 from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
@@ -190,6 +185,20 @@ def _warn(user: str, key: str, value: object, default: object) -> None:
     if _reported.first((user, key, shown)):
         logger.warning("%s: %s is %s, which cannot be used; %r is used instead.",
                        user_display_path(user), key, shown, default)
+
+
+def text_setting(settings: Mapping[str, object], key: ConfigKey, default: str | None = None) -> str:
+    """A name in a settings file; null and "" count as absent: ``default`` or what ``key`` declares.
+
+    Raises ``ConfigValueError`` if it is not text.
+    """
+    value = settings.get(key.name)
+    if value is None or value == "":
+        return (key.default or "") if default is None else default
+    if not isinstance(value, str):
+        shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
+        raise ConfigValueError(f"{key.name} must be text, not {shown}", json_path=key.name)
+    return value
 
 
 def user_setting(key: str) -> object:

@@ -9,19 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, ConfigValueError
-from Middleware.utilities.config.files import (
-    candidate,
-    config_lookup,
-    config_store,
-    find_file,
-    read_object,
-    require_file,
-    text_setting,
-)
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
-from Middleware.utilities.config.lookup import Candidate, FoundFile
+from Middleware.utilities.config.lookup import Candidate, candidate, config_lookup, find_file, require_file
 from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.config.store import FoundFile, config_store, read_object
 from Middleware.utilities.config.users import (
     DEFAULT_WORKFLOW,
     configured_users,
@@ -30,6 +22,7 @@ from Middleware.utilities.config.users import (
     get_current_username,
     listed_settings,
     settings_for,
+    text_setting,
     user_display_path,
     user_name_setting,
 )

@@ -13,7 +13,8 @@ from Middleware.cli.check.named_files import check_named
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.utilities.config.files import config_store, reset_config_store
+from Middleware.utilities.config.lookup import reset_config_store
+from Middleware.utilities.config.store import config_store
 from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 
 USER, ROUTES, MAIN = "Users/ann.json", "Routing/routes.json", "Workflows/ann/Main.json"
