@@ -36,7 +36,7 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.http.addresses import is_local_address, is_loopback
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
-from Middleware.utilities.http.pool import SLICE_SECONDS
+from Middleware.utilities.http.connection import SLICE_SECONDS
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,11 @@ from Middleware.llmapis import backend_errors as errors
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request, current_trial
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
+from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.exchange import Exchange
-from Middleware.utilities.http.pool import SLICE_SECONDS, ConnectionPool
+from Middleware.utilities.http.pool import ConnectionPool
 from Middleware.utilities.http.problems import HttpError, too_large_problem
-from Middleware.utilities.http.wire import HttpRequest, ResponseHead, Target, parse_target
+from Middleware.utilities.http.wire import HttpRequest, ResponseHead, Route, Target, parse_target
 
 __all__ = ["BackendRequest", "BackendStream", "Transport", "get_transport"]
 
@@ -73,7 +74,7 @@ class BackendRequest:
         if not any(name.lower() == "content-type" for name in headers):
             headers["Content-Type"] = "application/json"
         return HttpRequest(parse_target(self.url), "POST", headers, self.connect_timeout, self.read_timeout,
-                           self.single_attempt, self.local_only, self.uses_memory)
+                           self.single_attempt, self.uses_memory, route=Route(local_only=self.local_only))
 
 
 def encode_payload(payload: Mapping[str, Any]) -> bytes:

@@ -26,7 +26,7 @@ from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
 from Middleware.services.locking_service import locking_service
 from Middleware.utilities.files import file_access
-from Middleware.utilities.http.pool import Connection
+from Middleware.utilities.http.connection import Connection
 from Middleware.workflows.events import Listeners, RunRecord
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.integration.launcher import USER, Launcher

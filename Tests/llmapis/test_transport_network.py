@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import select
 import socket
 import ssl
@@ -11,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,9 @@ from Middleware.utilities.http import pool, proxies
 from Middleware.utilities.http.addresses import is_local_address
 from Tests.llmapis.transport_lab import KEY, ask, cancel_during, closed_port, open_sockets_to
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply
+from Tests.utilities.http.lab import certificate, tls_backend
+
+__all__ = ["certificate", "tls_backend"]  # fixtures
 
 pytestmark = pytest.mark.usefixtures("short_retry_waits")
 
@@ -134,35 +135,6 @@ def test_local_only_goes_past_proxies(backend: StubBackend, transport: Transport
 
 
 # ---- TLS
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "stub")])
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(1)
-    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    public = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    built = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-             .serial_number(1).not_valid_before(now - day).not_valid_after(now + day)
-             .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), False)
-             .add_extension(x509.BasicConstraints(True, None), True).add_extension(usage, True)
-             .add_extension(public, False).sign(key, hashes.SHA256()))
-    path = tmp_path_factory.mktemp("tls") / "stub.pem"
-    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                                       serialization.NoEncryption()) + built.public_bytes(serialization.Encoding.PEM))
-    return path
-
-
-@pytest.fixture
-def tls_backend(certificate: Path) -> Iterator[StubBackend]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    with StubBackend(tls=context) as stub:
-        yield stub
-
 
 def test_tls_calls_streams_reuse_and_stop(tls_backend: StubBackend, transport: Transport, certificate: Path,
                                           monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services import service_http as module
 from Middleware.services.service_http import ServiceHttp, ServiceReply, ServiceRequest
+from Middleware.utilities.http import pool
 from Tests.stub_backend import AFTER_HEADERS, AFTER_PIECES, BEFORE_STATUS, Reply, StubBackend, json_reply, status_reply
 
 
@@ -116,8 +116,8 @@ def test_connections_are_kept(backend: StubBackend, http: ServiceHttp) -> None:
     assert backend.connections == 1
 
 
-def test_connections_expire(backend: StubBackend) -> None:
-    http = ServiceHttp(idle_seconds=0.0)
+def test_connections_expire(backend: StubBackend, http: ServiceHttp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.0)
     http.call(get(backend))
     http.call(get(backend))
     assert backend.connections == 2
@@ -125,10 +125,10 @@ def test_connections_expire(backend: StubBackend) -> None:
 
 
 @pytest.mark.parametrize("keep_alive", [True, False])
-def test_expired_connections_to_other_services_are_closed(backend: StubBackend, keep_alive: bool,
+def test_expired_connections_to_other_services_are_closed(backend: StubBackend, http: ServiceHttp, keep_alive: bool,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.0)
-    http = ServiceHttp(idle_seconds=0.05)
+    monkeypatch.setattr(pool, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.05)
     http.call(get(backend))
     time.sleep(0.1)
     with StubBackend(json_reply({"ok": True}, keep_alive=keep_alive)) as other:
@@ -207,18 +207,19 @@ def test_cancel(backend: StubBackend, http: ServiceHttp, reply: Reply) -> None:
 
 def test_cancel_while_connecting(backend: StubBackend, http: ServiceHttp, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, connecting, closed = threading.Event(), threading.Event(), threading.Event()
+    real_open, real_close = pool.ConnectionPool.open, pool.Connection.close
 
-    class Slow(module.HTTPConnection):
-        def connect(self) -> None:
-            connecting.set()
-            go_on.wait(5)
-            super().connect()
+    def slow_open(self: pool.ConnectionPool, *args: Any) -> pool.Connection:
+        connecting.set()
+        go_on.wait(5)
+        return real_open(self, *args)
 
-        def close(self) -> None:
-            super().close()
-            closed.set()
+    def close(self: pool.Connection) -> None:
+        real_close(self)
+        closed.set()
 
-    monkeypatch.setattr(module, "HTTPConnection", Slow)
+    monkeypatch.setattr(pool.ConnectionPool, "open", slow_open)
+    monkeypatch.setattr(pool.Connection, "close", close)
     scope = CancelScope()
     threading.Thread(target=lambda: (connecting.wait(5), scope.cancel())).start()
     started = time.monotonic()
@@ -241,3 +242,24 @@ def test_a_late_cancel_leaves_kept_connections_alone(backend: StubBackend, http:
     scope.cancel()
     assert not http.call(get(backend)).problem
     assert backend.connections == 1
+
+
+# -- proxies -----------------------------------------------------------------------------------------------------------
+
+def test_a_service_elsewhere_is_asked_through_the_proxy(backend: StubBackend, http: ServiceHttp,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", backend.url)
+    assert http.call(ServiceRequest.get("wiki.invalid", 5728, "/find", {"n": 1})) == ServiceReply({"ok": True}, 200)
+    assert backend.requests[0].path == "http://wiki.invalid:5728/find?n=1"
+
+
+def test_a_service_on_this_computer_is_not(backend: StubBackend, http: ServiceHttp,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:1")
+    assert http.call(get(backend)).problem == ""
+
+
+def test_an_ipv6_address_needs_no_brackets(http: ServiceHttp) -> None:
+    assert ServiceRequest.get("::1", 5728, "/", {}).to_http().target.host_header == "[::1]:5728"

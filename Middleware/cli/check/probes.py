@@ -1,10 +1,6 @@
 """Whether the servers of endpoints answer. They are asked for their first page, and get no key and no text."""
 from __future__ import annotations
 
-import http.client
-import os
-import socket
-import ssl
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import SplitResult, urlsplit
@@ -12,9 +8,15 @@ from urllib.parse import SplitResult, urlsplit
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.folders import path_of
 from Middleware.cli.check.workflow_checks import located
+from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.config.json_source import JsonSource
+from Middleware.utilities.http.client import HttpClient
+from Middleware.utilities.http.problems import HttpError
+from Middleware.utilities.http.wire import HttpRequest, parse_target
 
+# A server at home answers within milliseconds, one far away within a second; nobody waits for a check for long.
 PROBE_SECONDS = 2.0
+# Servers that do not answer cost the whole time each; few people have more of them than this.
 PARALLEL = 16
 
 
@@ -31,7 +33,7 @@ def origins(endpoints: Mapping[str, object]) -> dict[str, list[str]]:
 def probe(servers: Mapping[str, Sequence[str]]) -> list[Finding]:
     """A warning for each server that does not answer in time, at the first file that names it."""
     with ThreadPoolExecutor(min(PARALLEL, max(len(servers), 1))) as pool:
-        problems = list(pool.map(_why_silent, servers))
+        problems = list(pool.map(why_silent, servers))
     return [_finding(origin, files, problem) for (origin, files), problem in zip(servers.items(), problems, strict=True)
             if problem]
 
@@ -55,38 +57,14 @@ def _origin(url: object) -> str:
         return ""
 
 
-def _why_silent(origin: str) -> str:
+def why_silent(origin: str) -> str:
     """What keeps a server from answering; empty if it answers, whatever it says."""
-    parts = urlsplit(origin)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=PROBE_SECONDS)
     try:
-        connection.connect()
-    except (OSError, ValueError) as error:
-        connection.close()
-        return _connect_problem(error)
-    try:
-        connection.request("GET", "/", headers={"Accept": "*/*"})
-        connection.getresponse()
-    except TimeoutError:
-        return f"accepts connections, but did not answer within {PROBE_SECONDS:g} s"
-    except (OSError, http.client.HTTPException):
-        return "accepts connections, but does not speak HTTP" + ("S" if parts.scheme == "https" else "")
-    finally:
-        connection.close()
+        request = HttpRequest(parse_target(f"{origin}/"), "GET", connect_timeout=PROBE_SECONDS,
+                              read_timeout=PROBE_SECONDS, single_attempt=True, uses_memory=False, keep_alive=False)
+        HttpClient().call(request, max_bytes=0, seconds=PROBE_SECONDS)
+    except HttpError as error:
+        return f"does not answer: {error.problem.text}"
+    except ConfigurationError as error:
+        return f"cannot be asked: {error}"
     return ""
-
-
-def _connect_problem(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"could not be reached within {PROBE_SECONDS:g} s"
-    if isinstance(error, ConnectionRefusedError):
-        return "refuses connections: no server runs there"
-    if isinstance(error, socket.gaierror):
-        return "has a host name that nobody knows"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"has a certificate that is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return "does not speak HTTPS"
-    number = getattr(error, "errno", None)
-    return f"could not be reached: {os.strerror(number) if number else type(error).__name__}"

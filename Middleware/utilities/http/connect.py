@@ -10,7 +10,8 @@ from http.client import HTTPException
 from urllib3.exceptions import HTTPError
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.http.pool import SLICE_SECONDS, Connection, ConnectionPool, way_to
+from Middleware.utilities.http.connection import SLICE_SECONDS, Connection
+from Middleware.utilities.http.pool import ConnectionPool, way_to
 from Middleware.utilities.http.problems import (
     PERMANENT,
     HttpError,
@@ -19,7 +20,7 @@ from Middleware.utilities.http.problems import (
     remembered_problem,
     root_cause,
 )
-from Middleware.utilities.http.wire import HttpRequest, Target
+from Middleware.utilities.http.wire import HttpRequest, Route, Target
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Connector:
 
     def __init__(self, pool: ConnectionPool, request: HttpRequest, stop: StopSwitch, silence: Silence) -> None:
         self._pool, self._request, self._stop, self._silence = pool, request, stop, silence
-        self._way = way_to(request.target, request.local_only)
+        self._way = way_to(request.target, request.route)
 
     def connect(self) -> Generator[bytes, None, Connection | None]:
         """An open connection, None when stopped; yields heartbeats.
@@ -149,7 +150,7 @@ class Connector:
 
     def _attempt(self, timeout: float) -> Generator[bytes, None, Connection | Exception]:
         """Connect on a helper thread: neither name resolution nor connecting can be interrupted, only left alone."""
-        opening = _Opening(self._pool, self._request.target, timeout, self._request.local_only)
+        opening = _Opening(self._pool, self._request.target, timeout, self._request.route)
         self._stop.watch(opening.ready)
         deadline = time.monotonic() + timeout
         opening.start()
@@ -181,9 +182,9 @@ class Connector:
 class _Opening:
     """A connection being made on a daemon thread; one that nobody waits for any more is closed when it is there."""
 
-    def __init__(self, pool: ConnectionPool, target: Target, timeout: float, local_only: bool) -> None:
+    def __init__(self, pool: ConnectionPool, target: Target, timeout: float, route: Route) -> None:
         self.ready = threading.Event()
-        self._pool, self._target, self._timeout, self._local_only = pool, target, timeout, local_only
+        self._pool, self._target, self._timeout, self._route = pool, target, timeout, route
         self._lock = threading.Lock()
         self._abandoned = False
         self._outcome: Connection | Exception | None = None
@@ -194,12 +195,12 @@ class _Opening:
     def _run(self) -> None:
         outcome: Connection | Exception
         try:
-            outcome = self._pool.open(self._target, self._timeout, self._local_only)
-            self._pool.unreachable.forget(way_to(self._target, self._local_only))
+            outcome = self._pool.open(self._target, self._timeout, self._route)
+            self._pool.unreachable.forget(way_to(self._target, self._route))
         except (OSError, HTTPError, HTTPException, ValueError) as error:
             outcome = error
         except Exception as error:  # boundary of a thread: the waiting one must learn of it
-            logger.exception("Connecting to %s failed", self._target.display)
+            logger.exception("Connecting to %s failed", self._target.host_header)
             outcome = error
         with self._lock:
             self._outcome = outcome

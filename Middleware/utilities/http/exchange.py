@@ -13,7 +13,8 @@ from collections.abc import Generator, Iterator
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http.body import WireError
 from Middleware.utilities.http.connect import HEARTBEAT, Connector, Silence, StopSwitch
-from Middleware.utilities.http.pool import SLICE_SECONDS, Connection, ConnectionPool
+from Middleware.utilities.http.connection import SLICE_SECONDS, Connection
+from Middleware.utilities.http.pool import ConnectionPool
 from Middleware.utilities.http.problems import (
     HttpError,
     lost_problem,
@@ -35,13 +36,17 @@ class Exchange:
     """Sends one request and reads its answer.
 
     Attributes:
+        connected: a connection was there to send on.
         sent: all of the request went out.
+        reused: it went over a kept connection.
         lost_before_status: the connection ended before a status line came.
-        silence: what decides when ``blocks`` yields ``b""``.
+        silence: what decides when ``b""`` is yielded.
     """
 
     def __init__(self, pool: ConnectionPool, request: HttpRequest, body: bytes | None, scope: CancelScope) -> None:
         self.sent = False
+        self.connected = False
+        self.reused = False
         self.lost_before_status = False
         self.silence = Silence()
         self._pool = pool
@@ -72,10 +77,10 @@ class Exchange:
         if self._scope.cancelled:
             return None
         self._token = self._scope.add_callback(self._stop.fire)
-        self._connection = yield from self._send_request()
-        if self._connection is None:
+        connection = yield from self._send_request()
+        if connection is None:
             return None
-        rest = yield from self._read_head(self._connection)
+        rest = yield from self._read_head(connection)
         if rest is None:
             return None
         self._rest = rest
@@ -92,7 +97,8 @@ class Exchange:
         connection = self._stop.detach()  # first, so that no later stop can reach it
         if connection is None:
             return
-        if self.head is not None and self._http.reusable and self.sent and not self._stop.fired:
+        whole = self.head is not None and self._http.reusable and self.sent and not self._stop.fired
+        if self.head is not None and whole and self._request.keep_alive:
             self._pool.give_back(self._request.target, connection, self.head.idle_seconds)
         else:
             connection.close()
@@ -100,8 +106,10 @@ class Exchange:
     # ---- sending
 
     def _send_request(self) -> Generator[bytes, None, Connection | None]:
-        connection = self._pool.take(self._request.target, self._request.local_only)
+        request = self._request
+        connection = self._pool.take(request.target, request.route) if request.keep_alive else None
         if connection is not None:
+            self.reused = True
             self._stop.attach(connection)
             yield from self._send(connection)
             if self.sent or self._stop.stopped:
@@ -109,6 +117,7 @@ class Exchange:
             # The server had closed the idle connection and cannot have got the whole request: safe to send again.
             if (stale := self._stop.detach()) is not None:
                 stale.close()
+        self.reused = False
         connection = yield from Connector(self._pool, self._request, self._stop, self.silence).connect()
         if connection is not None:
             yield from self._send(connection)
@@ -116,6 +125,7 @@ class Exchange:
 
     def _send(self, connection: Connection) -> Generator[bytes, None, None]:
         """Write the request; leaves ``sent`` False if the peer stopped reading (its answer may say why)."""
+        self.connected, self._connection = True, connection
         self._http = HttpCall()
         body = self._body or b""
         head = self._http.request_head(self._request, None if self._body is None else len(body),
@@ -154,7 +164,7 @@ class Exchange:
                     yield HEARTBEAT
                 continue
             except OSError as error:  # a reset connection ends here like a closed one
-                logger.debug("%s: %s", self._request.target.display, error)
+                logger.debug("%s: %s", self._request.target.host_header, error)
                 data = b""
             if self._stop.stopped:
                 return None
@@ -223,5 +233,5 @@ class Exchange:
 
 def _wire_error(error: WireError) -> HttpError:
     if isinstance(error, TooLargeError):
-        return HttpError(too_large_problem(str(error)))
+        return HttpError(too_large_problem(str(error)), error.beginning)
     return HttpError(unreadable_problem(str(error)))

@@ -1,132 +1,23 @@
-"""Open connections to servers, kept between requests: one stack per origin.
-
-``urllib3`` makes the connection (addresses, TLS, proxy tunnel); from then on the client reads and writes the socket
-itself, in slices (see ``exchange.py``).
-"""
+"""Open connections to servers, kept between requests: one stack per origin."""
 from __future__ import annotations
 
-import socket
-import ssl
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
-from urllib3.util import parse_url
-from urllib3.util.ssltransport import SSLTransport
-from urllib3.util.wait import wait_for_read
-
-from Middleware.utilities.http.addresses import is_local_address
-from Middleware.utilities.http.problems import HttpProblem, NotLocalError
-from Middleware.utilities.http.proxies import authorization_headers, is_proxied, proxy_host, proxy_of, proxy_port
-from Middleware.utilities.http.tls import default_context
+from Middleware.utilities.http.connection import Connection, open_connection
+from Middleware.utilities.http.problems import HttpProblem
+from Middleware.utilities.http.proxies import proxy_address
 from Middleware.utilities.http.unreachable import UnreachableOrigins
-from Middleware.utilities.http.wire import Target
+from Middleware.utilities.http.wire import DEFAULT_ROUTE, Route, Target
 
-SLICE_SECONDS = 0.2
-"""Longest single wait on a socket: where shutting it down wakes nobody, a stop is seen after this time."""
-
+# More than any number of calls at the same time that one server takes.
 MAX_IDLE_PER_ORIGIN = 256
+# Common local servers close an idle connection after 5 s without saying so; a new one there costs next to nothing.
 PLAIN_IDLE_SECONDS = 4.0
-"""Common local servers close an idle connection after 5 s without saying so; a new one there costs next to nothing."""
+# Servers on the internet keep connections for a minute or longer, and a new one costs several round trips.
 TLS_IDLE_SECONDS = 50.0
+# Looking at all origins takes time, and expired connections do no harm for a moment.
 SWEEP_SECONDS = 1.0
-RECORD_BYTES = 16384  # most that a TLS record holds
-
-_SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-
-
-@dataclass
-class Connection:
-    """An open connection.
-
-    Attributes:
-        sock: the connected socket, or what stands for one, with a timeout of one slice.
-        absolute: requests name the whole URL, because a plain HTTP proxy is at the other end.
-        proxy_headers: headers that this proxy wants on each request.
-        proxied: a proxy of any kind is at the other end.
-        expires: moment (monotonic) from which it must not be taken from the pool.
-    """
-
-    sock: socket.socket
-    owner: HTTPConnection
-    absolute: bool = False
-    proxy_headers: Mapping[str, str] = field(default_factory=dict)
-    proxied: bool = False
-    expires: float = 0.0
-
-    def close(self) -> None:
-        """Close the socket. Only for the thread that reads it."""
-        self.owner.close()
-
-    def shutdown(self) -> None:
-        """End both directions, from any thread: a blocked read returns and the back-end sees the end."""
-        try:
-            sock = self._system_socket
-            if isinstance(sock, ssl.SSLSocket):
-                # not SSLSocket.shutdown: it takes the TLS object away under the reading thread
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
-            else:
-                sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # not connected any more
-
-    @property
-    def tls_in_tls(self) -> bool:
-        """The server's TLS runs within that of a proxy."""
-        return isinstance(self.sock, SSLTransport)
-
-    @property
-    def _system_socket(self) -> socket.socket:
-        sock: Any = self.sock
-        return sock.socket if self.tls_in_tls else sock
-
-    def send(self, data: memoryview, patience: float) -> int:
-        """Write a part of ``data``; returns how many bytes. Raises TimeoutError after a slice, and can be called again.
-
-        TLS within TLS cannot: it writes a record wholly or breaks the connection, so it waits for ``patience`` seconds.
-        """
-        if not self.tls_in_tls:
-            return self.sock.send(data)
-        self.sock.settimeout(patience)
-        try:
-            return self.sock.send(data[:RECORD_BYTES])
-        finally:
-            self.sock.settimeout(SLICE_SECONDS)
-
-    def require_local(self) -> None:
-        """Raise NotLocalError unless the peer itself is at the other end and in the local network."""
-        address = str(self._system_socket.getpeername()[0]).partition("%")[0]
-        if self.proxied or not is_local_address(address):
-            raise NotLocalError(address)
-
-    def is_fresh(self, local_only: bool = False) -> bool:
-        """Whether an idle connection can be used: not expired, not closed, nothing unread in it."""
-        if time.monotonic() >= self.expires:
-            return False
-        try:
-            if local_only:
-                self.require_local()
-            if not wait_for_read(self.sock, timeout=0.0):
-                return True
-            if not isinstance(self.sock, ssl.SSLSocket):
-                return False
-            return self._only_tls_housekeeping()
-        except (OSError, ValueError):
-            return False
-
-    def _only_tls_housekeeping(self) -> bool:
-        self.sock.settimeout(0.0)  # session tickets make a healthy TLS connection readable
-        try:
-            self.sock.recv(1)
-            return False
-        except ssl.SSLWantReadError:
-            return True
-        finally:
-            self.sock.settimeout(SLICE_SECONDS)
 
 
 class ConnectionPool:
@@ -142,8 +33,8 @@ class ConnectionPool:
         self._idle: dict[tuple[str, str, int], list[Connection]] = {}
         self._next_sweep = 0.0
 
-    def take(self, target: Target, local_only: bool = False) -> Connection | None:
-        """An idle connection that is still good, or None. ``local_only``: and whose peer is in the local network."""
+    def take(self, target: Target, route: Route = DEFAULT_ROUTE) -> Connection | None:
+        """An idle connection that is still good, or None. A ``local_only`` route: and whose peer is in that network."""
         while True:
             with self._lock:
                 stack = self._idle.get(target.origin)
@@ -153,7 +44,7 @@ class ConnectionPool:
                 old.close()
             if connection is None:
                 return None
-            if connection.is_fresh(local_only):
+            if connection.is_fresh(route.local_only):
                 return connection
             connection.close()
 
@@ -197,46 +88,13 @@ class ConnectionPool:
         for connection in idle:
             connection.close()
 
-    def open(self, target: Target, timeout: float, local_only: bool = False) -> Connection:
-        """Connect, through the proxy of the environment if one applies. Blocks; raises OSError or urllib3 errors.
-
-        ``local_only`` goes without a proxy, as only the peer's own address tells, and raises NotLocalError.
-        """
-        proxy = None if local_only else proxy_of(target)
-        absolute, proxy_headers = False, {}
-        if proxy is None:
-            owner = _make(target.scheme, target.host, target.port, timeout)
-        elif target.scheme == "https":
-            owner = _make("https", proxy_host(proxy), proxy_port(proxy), timeout, str(proxy.scheme))
-            owner.set_tunnel(target.host, target.port, headers=authorization_headers(proxy), scheme=str(proxy.scheme))
-        else:
-            owner = _make(str(proxy.scheme), proxy_host(proxy), proxy_port(proxy), timeout)
-            absolute, proxy_headers = True, authorization_headers(proxy)
-        try:
-            owner.connect()
-            owner.sock.settimeout(SLICE_SECONDS)
-            connection = Connection(sock=owner.sock, owner=owner, absolute=absolute, proxy_headers=proxy_headers,
-                                    proxied=proxy is not None)
-            if local_only:
-                connection.require_local()
-        except BaseException:
-            owner.close()
-            raise
-        return connection
+    def open(self, target: Target, timeout: float, route: Route = DEFAULT_ROUTE) -> Connection:
+        """A new connection. See ``open_connection``."""
+        return open_connection(target, timeout, route)
 
 
-def _make(scheme: str, host: str, port: int, timeout: float, proxy_scheme: str = "") -> HTTPConnection:
-    if scheme == "https":
-        proxy = parse_url(f"{proxy_scheme}://{host}:{port}") if proxy_scheme else None
-        context = default_context()
-        through = ProxyConfig(context, False, None, None) if proxy_scheme == "https" else None
-        return HTTPSConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS, proxy=proxy,
-                               proxy_config=through, ssl_context=context)
-    return HTTPConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS)
-
-
-def way_to(target: Target, local_only: bool = False) -> tuple[str, str, int]:
+def way_to(target: Target, route: Route = DEFAULT_ROUTE) -> tuple[str, str, int]:
     """Under what name it is remembered that a target cannot be reached: directly and by proxy are two ways."""
     scheme, host, port = target.origin
-    return f"{scheme} by proxy" if not local_only and is_proxied(target) else scheme, host, port
-
+    proxied = not route.local_only and bool(proxy_address(target, route))
+    return f"{scheme} by proxy" if proxied else scheme, host, port

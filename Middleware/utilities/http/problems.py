@@ -46,11 +46,15 @@ class HttpProblem:
 
 
 class HttpError(Exception):
-    """A call failed. ``problem`` says why; callers turn it into an error of their own."""
+    """A call failed. ``problem`` says why; callers turn it into an error of their own.
 
-    def __init__(self, problem: HttpProblem) -> None:
+    ``beginning``: what came last of a body that is too large.
+    """
+
+    def __init__(self, problem: HttpProblem, beginning: bytes = b"") -> None:
         super().__init__(problem.text)
         self.problem = problem
+        self.beginning = beginning
 
 
 class NotLocalError(OSError):
@@ -60,7 +64,7 @@ class NotLocalError(OSError):
 def connect_problem(host: str, cause: BaseException) -> HttpProblem:
     """What the root cause of a failed connection to ``host`` means."""
     if isinstance(cause, TimeoutError):
-        return HttpProblem(Kind.CONNECT_TIMEOUT, "could not connect in time")
+        return connect_timeout_problem()
     if isinstance(cause, ConfigValueError):
         return HttpProblem(Kind.SETTINGS, str(cause))
     if isinstance(cause, NotLocalError):
@@ -77,6 +81,10 @@ def connect_problem(host: str, cause: BaseException) -> HttpProblem:
         return HttpProblem(Kind.NO_TLS, "no TLS connection came about. Does the server speak https, or should the URL "
                                         "start with http://?")
     return HttpProblem(Kind.NO_CONNECTION, f"no connection ({_reason(cause)})")
+
+
+def connect_timeout_problem() -> HttpProblem:
+    return HttpProblem(Kind.CONNECT_TIMEOUT, "could not connect in time")
 
 
 def remembered_problem(problem: HttpProblem, seconds: float) -> HttpProblem:

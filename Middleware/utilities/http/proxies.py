@@ -1,6 +1,8 @@
 """The proxy that a request goes through, if any."""
 from __future__ import annotations
 
+import importlib
+import socket
 from urllib.parse import unquote
 from urllib.request import (  # type: ignore[attr-defined]
     getproxies_environment,
@@ -12,17 +14,14 @@ from urllib3.util import Url, make_headers, parse_url
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.http.addresses import is_loopback
-from Middleware.utilities.http.wire import Target
+from Middleware.utilities.http.wire import Route, Target
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "socks5h": 1080}
 
 
-def proxy_of(target: Target) -> Url | None:
-    """The proxy that the environment names for a target, None for a direct connection.
-
-    Raises ConfigValueError for one that cannot be used.
-    """
-    url = _environment_proxy(target)
+def find_proxy(target: Target, route: Route) -> Url | None:
+    """The proxy on the way to a target, None for a direct connection. Raises ConfigValueError for an unusable one."""
+    url = proxy_address(target, route)
     if not url:
         return None
     try:
@@ -34,9 +33,17 @@ def proxy_of(target: Target) -> Url | None:
     return proxy
 
 
-def is_proxied(target: Target) -> bool:
-    """Whether the environment names a proxy for a target, usable or not."""
-    return bool(_environment_proxy(target))
+def proxy_address(target: Target, route: Route) -> str | None:
+    """What the route or the environment names as the proxy, usable or not."""
+    if route.proxy or not route.environment:
+        return route.proxy
+    # A proxy elsewhere would look for loopback addresses on its own computer.
+    if is_loopback(target.host):
+        return None
+    proxies = getproxies_environment()
+    if proxy_bypass_environment(f"{target.host}:{target.port}", proxies):
+        return None
+    return proxies.get(target.scheme) or proxies.get("all")
 
 
 def authorization_headers(proxy: Url) -> dict[str, str]:
@@ -52,12 +59,25 @@ def proxy_port(proxy: Url) -> int:
     return proxy.port or _DEFAULT_PORTS[str(proxy.scheme)]
 
 
-def _environment_proxy(target: Target) -> str | None:
-    # A proxy elsewhere would look for loopback addresses on its own computer.
-    if is_loopback(target.host):
-        return None
-    proxies = getproxies_environment()
-    proxy = proxies.get(target.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass_environment(f"{target.host}:{target.port}", proxies):
-        return None
-    return proxy
+def is_socks(proxy: Url) -> bool:
+    return str(proxy.scheme).startswith("socks")
+
+
+def connect_by_socks(proxy: Url, host: str, port: int, timeout: float | None) -> socket.socket:
+    """A socket that a SOCKS proxy has connected to ``host``. Raises OSError, ConfigValueError without PySocks."""
+    # Imported on first use: hardly anybody has such a proxy, and the package is no requirement.
+    try:
+        socks = importlib.import_module("socks")
+    except ImportError:
+        raise ConfigValueError("A SOCKS proxy needs the Python package PySocks; install it with: pip install PySocks") \
+            from None
+    user, _, password = map(unquote, (proxy.auth or "").partition(":"))
+    try:
+        connection: socket.socket = socks.create_connection(
+            (host, port), timeout=timeout, proxy_type=socks.SOCKS4 if proxy.scheme == "socks4" else socks.SOCKS5,
+            proxy_addr=proxy_host(proxy), proxy_port=proxy_port(proxy), proxy_username=user or None,
+            proxy_password=password or None, proxy_rdns=proxy.scheme == "socks5h",
+            socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)])
+    except socks.ProxyError as error:
+        raise OSError(f"the SOCKS proxy refused: {error.msg}") from None
+    return connection

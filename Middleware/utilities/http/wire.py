@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+import ssl
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,12 +28,17 @@ MAX_HEAD_BYTES = 256 * 1024
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
 
 _VERSION = b"HTTP/1."
+_GZIP_START = b"\x1f\x8b"
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab
 _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b|auth", re.IGNORECASE)
 
 
 class TooLargeError(WireError):
-    """The answer is larger than any proper one."""
+    """The answer is larger than any proper one. ``beginning``: what would have been handed over next."""
+
+    def __init__(self, text: str, beginning: bytes = b"") -> None:
+        super().__init__(text)
+        self.beginning = beginning
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,28 @@ def parse_target(url: str) -> Target:
 
 
 @dataclass(frozen=True)
+class Route:
+    """How to reach a server, where that is not as the environment says.
+
+    Attributes:
+        local_only: refuse a connected peer that is neither this machine nor in its local network.
+        proxy: URL of the proxy to use; None: that of the environment.
+        environment: the environment's proxies count.
+        addresses: IP addresses to connect to, one after the other, in place of those that the host has now.
+        tls: settings for https; None: the default ones.
+    """
+
+    local_only: bool = False
+    proxy: str | None = field(default=None, repr=False)
+    environment: bool = True
+    addresses: tuple[str, ...] = ()
+    tls: ssl.SSLContext | None = None
+
+
+DEFAULT_ROUTE = Route()
+
+
+@dataclass(frozen=True)
 class HttpRequest:
     """What to send to a server but for the body, and how long to try.
 
@@ -92,8 +120,10 @@ class HttpRequest:
         headers: what HTTP itself needs is added, unless it stands here.
         connect_timeout, read_timeout: seconds; the latter is the longest silence of the server.
         single_attempt: do not try to connect again.
-        local_only: refuse a connected peer that is neither this machine nor in its local network.
         uses_memory: fail at once for a server that was unreachable a moment ago, and tell later calls when it is.
+        keep_alive: use kept connections, and keep this one.
+        max_inflated: most bytes of a compressed body once it is decompressed; None: a default.
+        keep_encoded: hand over a body in an unknown encoding as it is; otherwise that is an error.
     """
 
     target: Target
@@ -102,18 +132,27 @@ class HttpRequest:
     connect_timeout: float = 30
     read_timeout: float = 14400
     single_attempt: bool = False
-    local_only: bool = False
     uses_memory: bool = True
+    keep_alive: bool = True
+    max_inflated: int | None = None
+    keep_encoded: bool = False
+    route: Route = DEFAULT_ROUTE
 
 
 @dataclass(frozen=True)
 class ResponseHead:
-    """Status and headers of a response. Header names are lower case; repeated ones are joined with a comma."""
+    """Status and headers of a response.
+
+    Attributes:
+        headers: names are lower case; repeated ones are joined with a comma.
+        spelled: the names as the server wrote them first.
+    """
 
     status: int
     reason: str
     version: str
     headers: Mapping[str, str]
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def keep_alive(self) -> bool:
@@ -137,7 +176,7 @@ class HttpCall:
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
         self._body: BodyDecoder | None = None
-        self._bodiless = False
+        self._request: HttpRequest | None = None
         self._http = Connection(CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._start = b""
         self._peer_closed = False
@@ -151,6 +190,8 @@ class HttpCall:
         """
         target = request.target
         where = f"{target.scheme}://{target.host_header}{target.path}" if absolute else target.path
+        if body_length is None and request.method in ("POST", "PUT", "PATCH"):
+            body_length = 0
         given = {name.lower() for name in (*request.headers, *(extra or {}))}
         defaults = {"Host": target.host_header, "Accept-Encoding": "identity", "Accept": "*/*",
                     "Authorization": target.authorization,
@@ -158,7 +199,7 @@ class HttpCall:
         items = {**{name: value for name, value in defaults.items() if value and name.lower() not in given},
                  **request.headers, **(extra or {})}
         raw = [_header(*item) for item in items.items()]
-        self._bodiless = request.method == "HEAD"
+        self._request = request
         try:
             return self._http.send(Request(method=request.method, target=where, headers=raw))
         except LocalProtocolError:  # its text would quote the value
@@ -210,15 +251,24 @@ class HttpCall:
 
     def _begin(self, response: Response) -> None:
         headers: dict[str, str] = {}
-        for raw_name, raw_value in response.headers:
-            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        spelled: dict[str, str] = {}
+        for raw_name, raw_value in response.headers.raw_items():
+            as_sent, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            name = as_sent.lower()
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
+            spelled.setdefault(name, as_sent)
         self.head = ResponseHead(response.status_code, response.reason.decode("latin-1"),
-                                 response.http_version.decode("latin-1"), headers)
-        self._body = body_decoder(204 if self._bodiless else self.head.status, headers)
+                                 response.http_version.decode("latin-1"), headers, spelled)
+        # What follows a HEAD is the head alone, whatever length it announces.
+        bodiless = self._request is not None and self._request.method == "HEAD"
+        self._body = body_decoder(204 if bodiless else self.head.status, headers)
         encoding = headers.get("content-encoding", "").lower()
-        if encoding not in ("", "identity"):
-            self._inflater = _Inflater(encoding)
+        if encoding in _Inflater.ENCODINGS or encoding not in ("", "identity") and not self._keeps_encoded:
+            self._inflater = _Inflater(encoding, self._request.max_inflated if self._request else None)
+
+    @property
+    def _keeps_encoded(self) -> bool:
+        return self._request is not None and self._request.keep_encoded
 
 
 def _header(name: str, value: str) -> tuple[bytes, bytes]:
@@ -233,14 +283,17 @@ def _header(name: str, value: str) -> tuple[bytes, bytes]:
 
 
 class _Inflater:
-    """A gzip or deflate body, for servers that compress unasked. Raises WireError for any other encoding."""
+    """A gzip or deflate body. Raises WireError for any other encoding."""
 
-    def __init__(self, encoding: str) -> None:
-        if encoding not in ("gzip", "x-gzip", "deflate"):
+    ENCODINGS = ("gzip", "x-gzip", "deflate")
+
+    def __init__(self, encoding: str, limit: int | None = None) -> None:
+        if encoding not in self.ENCODINGS:
             raise WireError(f"the body is compressed as '{encoding[:40]}', which was not asked for")
-        self._zlib = zlib.decompressobj(31) if encoding != "deflate" else None
+        self._gzip = encoding != "deflate"
+        self._zlib = zlib.decompressobj(31) if self._gzip else None
         self._start = b""
-        self._size = 0
+        self._left = self._limit = MAX_INFLATED_BYTES if limit is None else limit
 
     def inflate(self, body: bytes) -> bytes:
         if self._zlib is None:
@@ -249,12 +302,21 @@ class _Inflater:
                 return b""
             bare = body[0] & 15 != 8 or int.from_bytes(body[:2], "big") % 31  # no zlib header, as some servers send it
             self._zlib = zlib.decompressobj(-15 if bare else 15)
-        left = MAX_INFLATED_BYTES - self._size
+        found = self._piece(body)
+        # A gzip body may be several files one behind the other.
+        while self._gzip and self._zlib.eof and self._zlib.unused_data.startswith(_GZIP_START):
+            rest, self._zlib = self._zlib.unused_data, zlib.decompressobj(31)
+            found += self._piece(rest)
+        return found
+
+    def _piece(self, body: bytes) -> bytes:
+        if self._zlib is None:
+            return b""
         try:
-            found = self._zlib.decompress(body, left + 1)
+            found = self._zlib.decompress(body, self._left + 1)
         except zlib.error:
             raise WireError("the compressed body is broken") from None
-        if len(found) > left:
-            raise TooLargeError(f"more than {MAX_INFLATED_BYTES >> 20} MB when decompressed")
-        self._size += len(found)
+        if len(found) > self._left:
+            raise TooLargeError(f"more than {self._limit >> 20} MB when decompressed", found[:self._left])
+        self._left -= len(found)
         return found

@@ -312,7 +312,7 @@ def test_servers_are_asked(tmp_path: Path, live: int, dead: int) -> None:
     ended = launched(tmp_path, "--online", "--json")
     found, = [one for one in json.loads(ended.stdout)["findings"] if one["severity"] != "note"]
     assert (found["severity"], found["file"], found["jsonPath"], found["line"]) == ("warning", SPARE, "endpoint", 2)
-    assert found["message"] == (f"http://127.0.0.1:{dead} refuses connections: no server runs there "
+    assert found["message"] == (f"http://127.0.0.1:{dead} does not answer: connection refused "
                                 "(1 more endpoint files name it)")
     assert (ended.returncode, launched(tmp_path, "--online", "--strict").returncode) == (0, 1)
     assert f"http://127.0.0.1:{live}" in ended.stderr and "192.0.2.1" not in ended.stderr
@@ -332,8 +332,8 @@ def test_without_names_the_servers_of_the_current_user_are_asked(
                put("Endpoints/bobs/Main.json", {"endpoint": "http://no-such-host.invalid",
                                                 "apiTypeConfigFileName": "Chat"}))
     told = told_of(capsys, "--PublicDirectory", str(tmp_path), "--online", *words)
-    assert (f"127.0.0.1:{dead} refuses" in told) == (asked in ("alice", "both"))
-    assert ("no-such-host.invalid has" in told) == (asked in ("bob", "both"))
+    assert (f"127.0.0.1:{dead} does not answer" in told) == (asked in ("alice", "both"))
+    assert ("no-such-host.invalid does not answer: the host name" in told) == (asked in ("bob", "both"))
 
 
 def test_servers_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,5 +341,5 @@ def test_servers_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
         write_tree(tmp_path, changed(ENDPOINT, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}"),
                    changed(SPARE, endpoint="http://no-such-host.invalid"))
         told = told_of(capsys, "--PublicDirectory", str(tmp_path), "--online")
-    assert "accepts connections, but did not answer within 2 s" in told
+    assert "does not answer: no data for 2 seconds" in told
     assert "http://no-such-host.invalid" in told

@@ -15,8 +15,8 @@ from Middleware.cli.init.asking import Unreachable, ask
 from Middleware.cli.init.probing import KEY_VARIABLE, probe, probe_all
 from Middleware.cli.init.servers import Model, NoServer, Server, is_not_for_chat, normal_address
 from Tests.cli.init import llm_servers
-from Tests.llmapis.test_transport_network import certificate, tls_backend
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
+from Tests.utilities.http.lab import certificate, tls_backend
 
 __all__ = ["certificate", "tls_backend"]  # fixtures
 EMBEDS = "nomic-embed-text"
@@ -150,16 +150,17 @@ def test_a_server_that_says_nothing_costs_seconds_only() -> None:
 
 @pytest.fixture
 def dripping() -> Iterator[str]:
-    """The address of a server that sends one byte after the other, and never a whole line."""
+    """The address of a server that sends one byte after the other, and never a whole head."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ended = threading.Event()
 
         def drip() -> None:
             connection, _ = listener.accept()
+            head = iter(b"HTTP/1.1 200 OK\r\nX-Long: " + b"y" * 10_000)
             with connection:
                 while not ended.wait(0.05):
                     try:
-                        connection.send(b"H")
+                        connection.send(bytes([next(head)]))
                     except OSError:
                         return
 
@@ -278,7 +279,7 @@ def test_where_no_connection_is_accepted_is_nothing(monkeypatch: pytest.MonkeyPa
     def open_in_vain(*_: object, **__: object) -> None:
         raise ConnectTimeoutError("timed out") from TimeoutError("timed out")
 
-    monkeypatch.setattr("Middleware.cli.init.asking.ConnectionPool.open", open_in_vain)
+    monkeypatch.setattr("Middleware.utilities.http.pool.ConnectionPool.open", open_in_vain)
     assert probe("http://127.0.0.1:1") == NoServer("http://127.0.0.1:1", "did not answer within 2 s", silent=True)
 
 

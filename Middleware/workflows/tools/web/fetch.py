@@ -15,7 +15,7 @@ from urllib3.util import Url
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http.addresses import judge_url
 from Middleware.utilities.http.connect import StopSwitch
-from Middleware.utilities.http.pool import Connection
+from Middleware.utilities.http.connection import Connection
 from Middleware.utilities.sensitive_logging_utils import mask_url, sensitive_log
 from Middleware.workflows.tools.web.connection import Way, find_way
 from Middleware.workflows.tools.web.errors import (

@@ -1,0 +1,119 @@
+"""Whole answers: for callers that want a status, headers and a body, and no stream."""
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.http.exchange import Exchange
+from Middleware.utilities.http.pool import ConnectionPool
+from Middleware.utilities.http.problems import HttpError, Kind, connect_timeout_problem, read_timeout_problem
+from Middleware.utilities.http.wire import HttpRequest, ResponseHead
+
+
+@dataclass(frozen=True)
+class HttpResponse:
+    """What a server answered.
+
+    Attributes:
+        body: decompressed; its beginning only, unless ``complete``.
+        head: status and headers.
+    """
+
+    head: ResponseHead
+    body: bytes = field(repr=False)
+    complete: bool = True
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers with their names as the server wrote them."""
+        return {self.head.spelled[name]: value for name, value in self.head.headers.items()}
+
+
+class HttpClient:
+    """Sends requests, over kept connections where a request allows it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._pool = ConnectionPool()
+
+    def call(self, request: HttpRequest, body: bytes | None = None, scope: CancelScope | None = None, *,
+             max_bytes: int | None = None, seconds: float | None = None, repeat: bool = False) -> HttpResponse:
+        """The answer, whatever its status. Redirects are not followed.
+
+        Args:
+            max_bytes: largest body; what is larger comes back incomplete. None: any; 0: the head is enough.
+            seconds: limit for the whole call.
+            repeat: send the request again, once, if the connection was lost before an answer came.
+
+        Raises HttpError, EarlyTerminationException as soon as ``scope`` is cancelled.
+        """
+        scope = scope or CancelScope()
+        exchange = Exchange(self._pool, request, body, scope)
+        try:
+            return _answer(exchange, scope, max_bytes, seconds)
+        except HttpError:
+            # A kept connection that the server had given up cannot have reached it.
+            if not exchange.lost_before_status or not (repeat or exchange.reused):
+                raise
+        return _answer(Exchange(self._pool, request, body, scope), scope, max_bytes, seconds)
+
+
+def _answer(exchange: Exchange, scope: CancelScope, max_bytes: int | None, seconds: float | None) -> HttpResponse:
+    try:
+        with _limited(exchange, seconds):
+            found, complete = _body(exchange, max_bytes)
+    except HttpError:
+        _raise_if_cancelled(scope)
+        raise
+    finally:
+        exchange.close()
+    _raise_if_cancelled(scope)
+    if exchange.head is None or exchange.stopped:
+        raise HttpError(read_timeout_problem(seconds or 0) if exchange.connected else connect_timeout_problem())
+    return HttpResponse(exchange.head, found, complete)
+
+
+@contextlib.contextmanager
+def _limited(exchange: Exchange, seconds: float | None) -> Iterator[None]:
+    """Abort the exchange after ``seconds``: a server that sends a byte now and then is never silent for long."""
+    timer = threading.Timer(seconds, exchange.abort) if seconds is not None else None
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _body(exchange: Exchange, max_bytes: int | None) -> tuple[bytes, bool]:
+    """The body, and whether it is complete."""
+    body = bytearray()
+    try:
+        for block in _blocks(exchange):
+            # Who wants no body wants no wait for it either.
+            if max_bytes == 0 and exchange.head is not None:
+                return b"", False
+            body += block
+            if max_bytes is not None and len(body) > max_bytes:
+                return bytes(body[:max_bytes]), False
+    except HttpError as error:
+        if error.problem.kind is not Kind.TOO_LARGE or exchange.head is None or max_bytes is None:
+            raise
+        return bytes((body + error.beginning)[:max_bytes]), False
+    return bytes(body), True
+
+
+def _blocks(exchange: Exchange) -> Generator[bytes, None, None]:
+    if (yield from exchange.begin()) is not None:
+        yield b""
+        yield from exchange.body()
+
+
+def _raise_if_cancelled(scope: CancelScope) -> None:
+    if scope.cancelled:
+        raise EarlyTerminationException("The request was cancelled.")

@@ -1,0 +1,207 @@
+"""One open connection: how it is made, written to, and shut down from another thread.
+
+``urllib3`` makes it (addresses, TLS, proxy tunnel); from then on the client reads and writes the socket itself, in
+slices (see ``exchange.py``).
+"""
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
+from urllib3.util import Url
+from urllib3.util.connection import create_connection
+from urllib3.util.ssltransport import SSLTransport
+from urllib3.util.wait import wait_for_read
+
+from Middleware.utilities.http.addresses import is_local_address
+from Middleware.utilities.http.problems import NotLocalError
+from Middleware.utilities.http.proxies import (
+    authorization_headers,
+    connect_by_socks,
+    find_proxy,
+    is_socks,
+    proxy_host,
+    proxy_port,
+)
+from Middleware.utilities.http.tls import default_context
+from Middleware.utilities.http.wire import Route, Target
+
+# Longest single wait on a socket: where shutting it down wakes nobody, a stop is seen after this time.
+SLICE_SECONDS = 0.2
+# The most that a TLS record holds.
+RECORD_BYTES = 16384
+
+_SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+
+
+@dataclass
+class Connection:
+    """An open connection.
+
+    Attributes:
+        sock: the connected socket, or what stands for one, with a timeout of one slice.
+        absolute: requests name the whole URL, because a plain HTTP proxy is at the other end.
+        proxy_headers: headers that this proxy wants on each request.
+        proxied: a proxy of any kind is at the other end.
+        expires: moment (monotonic) from which it must not be taken from the pool.
+    """
+
+    sock: socket.socket
+    owner: HTTPConnection
+    absolute: bool = False
+    proxy_headers: Mapping[str, str] = field(default_factory=dict)
+    proxied: bool = False
+    expires: float = 0.0
+
+    def close(self) -> None:
+        """Close the socket. Only for the thread that reads it."""
+        self.owner.close()
+
+    def shutdown(self) -> None:
+        """End both directions, from any thread: a blocked read returns and the back-end sees the end."""
+        try:
+            sock = self._system_socket
+            if isinstance(sock, ssl.SSLSocket):
+                # not SSLSocket.shutdown: it takes the TLS object away under the reading thread
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            else:
+                sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # not connected any more
+
+    @property
+    def tls_in_tls(self) -> bool:
+        """The server's TLS runs within that of a proxy."""
+        return isinstance(self.sock, SSLTransport)
+
+    @property
+    def _system_socket(self) -> socket.socket:
+        sock: Any = self.sock
+        return sock.socket if self.tls_in_tls else sock
+
+    def send(self, data: memoryview, patience: float) -> int:
+        """Write a part of ``data``; returns how many bytes. Raises TimeoutError after a slice, and can be called again.
+
+        TLS within TLS cannot: it writes a record wholly or breaks the connection, so it waits for ``patience`` seconds.
+        """
+        if not self.tls_in_tls:
+            return self.sock.send(data)
+        self.sock.settimeout(patience)
+        try:
+            return self.sock.send(data[:RECORD_BYTES])
+        finally:
+            self.sock.settimeout(SLICE_SECONDS)
+
+    def require_local(self) -> None:
+        """Raise NotLocalError unless the peer itself is at the other end and in the local network."""
+        address = str(self._system_socket.getpeername()[0]).partition("%")[0]
+        if self.proxied or not is_local_address(address):
+            raise NotLocalError(address)
+
+    def is_fresh(self, local_only: bool = False) -> bool:
+        """Whether an idle connection can be used: not expired, not closed, nothing unread in it."""
+        if time.monotonic() >= self.expires:
+            return False
+        try:
+            if local_only:
+                self.require_local()
+            if not wait_for_read(self.sock, timeout=0.0):
+                return True
+            if not isinstance(self.sock, ssl.SSLSocket):
+                return False
+            return self._only_tls_housekeeping()
+        except (OSError, ValueError):
+            return False
+
+    def _only_tls_housekeeping(self) -> bool:
+        self.sock.settimeout(0.0)  # session tickets make a healthy TLS connection readable
+        try:
+            self.sock.recv(1)
+            return False
+        except ssl.SSLWantReadError:
+            return True
+        finally:
+            self.sock.settimeout(SLICE_SECONDS)
+
+
+def open_connection(target: Target, timeout: float, route: Route) -> Connection:
+    """Connect, through a proxy if the route or the environment names one. Blocks; raises OSError or urllib3 errors.
+
+    A route that is ``local_only`` goes without a proxy, as only the peer's own address tells, and raises NotLocalError.
+    """
+    proxy = None if route.local_only else find_proxy(target, route)
+    secure = target.scheme == "https" or proxy is not None and proxy.scheme == "https"
+    tls = route.tls or (default_context() if secure else None)
+    absolute, proxy_headers = False, {}
+    owner: _PlainConnection | _TlsConnection
+    if proxy is None or is_socks(proxy):
+        owner = _make(target.scheme, target.host, target.port, timeout, tls)
+        owner.socks = proxy
+        # Such a proxy resolves the name itself: that is what its scheme asks for.
+        owner.addresses = () if proxy is not None and proxy.scheme == "socks5h" else route.addresses
+    elif target.scheme == "https":
+        within = ProxyConfig(tls, False, None, None) if proxy.scheme == "https" else None
+        owner = _TlsConnection(proxy_host(proxy), proxy_port(proxy), timeout=timeout, socket_options=_SOCKET_OPTIONS,
+                               proxy=proxy, proxy_config=within, ssl_context=tls)
+        owner.set_tunnel(target.host, target.port, headers=authorization_headers(proxy), scheme=str(proxy.scheme))
+    else:
+        owner = _make(str(proxy.scheme), proxy_host(proxy), proxy_port(proxy), timeout, tls)
+        absolute, proxy_headers = True, authorization_headers(proxy)
+    try:
+        owner.connect()
+        owner.sock.settimeout(SLICE_SECONDS)
+        connection = Connection(sock=owner.sock, owner=owner, absolute=absolute, proxy_headers=proxy_headers,
+                                proxied=proxy is not None)
+        if route.local_only:
+            connection.require_local()
+    except BaseException:
+        owner.close()
+        raise
+    return connection
+
+
+class _Dialling:
+    """Connects to ``addresses`` in turn if there are any, and through ``socks`` if that is given."""
+
+    addresses: tuple[str, ...] = ()
+    socks: Url | None = None
+    host: Any
+    port: Any
+    timeout: Any
+
+    def _new_conn(self) -> socket.socket:
+        if self.socks is not None:
+            return connect_by_socks(self.socks, self.addresses[0] if self.addresses else self.host, self.port,
+                                    self.timeout)
+        if not self.addresses:
+            return super()._new_conn()  # type: ignore[misc, no-any-return]
+        # Each gets its share of the time: one that swallows everything must not use up that of the others.
+        timeout = self.timeout / len(self.addresses)
+        problem: OSError | None = None
+        for address in self.addresses:
+            try:
+                return create_connection((address, self.port), timeout, socket_options=_SOCKET_OPTIONS)
+            except OSError as error:
+                problem = error
+        raise problem or OSError("no address")
+
+
+class _PlainConnection(_Dialling, HTTPConnection):
+    """A connection without TLS."""
+
+
+class _TlsConnection(_Dialling, HTTPSConnection):
+    """A connection with TLS; names and certificates are those of the host, whatever address it goes to."""
+
+
+def _make(scheme: str, host: str, port: int, timeout: float, tls: ssl.SSLContext | None) \
+        -> _PlainConnection | _TlsConnection:
+    if scheme == "https":
+        return _TlsConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS, ssl_context=tls)
+    return _PlainConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS)
