@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from Middleware.common.constants import VALID_NODE_TYPES
+from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import (
     config_schemas,
     configuration_reference,
@@ -36,7 +36,7 @@ def report_unknown_pages(pages: Path) -> int:
     """Name the pages in the folder of node pages that belong to no type. Returns the exit status."""
     unknown = node_reference.strangers(pages)
     for path in unknown:
-        near = get_close_matches(path.stem, VALID_NODE_TYPES, 1)
+        near = get_close_matches(path.stem, node_types(), 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         print(f"no node type of this name: {path}{hint}", file=sys.stderr)
     return int(bool(unknown))

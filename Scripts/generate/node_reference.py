@@ -2,19 +2,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler, FamilyHandler
-from Middleware.workflows.managers.workflow_manager import HANDLER_CLASSES
+from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, Acts, BaseHandler
+from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import generated_files, key_tables
-from Scripts.generate.node_groups import GROUPS
 
 PAGES = generated_files.ROOT / "Docs" / "User" / "nodes"
 BEGIN = "<!-- keys: written by python -m Scripts.generate -->\n"
 END = "<!-- end of keys -->"
+GROUPS = ("Answers", "Other workflows", "Texts and decisions", "Files and scripts", "Pictures", "The world outside",
+          "Memory: write", "Memory: read", "Memory: read and write in one, the old way")
+_LISTED = re.compile(r'^<!-- listed under "([^"]+)"(?:, (\d+))?: (.+) -->$', re.MULTILINE)
+"""In a page: the group of its type, the place in that group (last if there is none), and what the type is for."""
 INTRODUCTION = """\
 # Node types
 
@@ -45,35 +48,56 @@ something to the world (files, locks, memories, scripts, tools, other workflows)
 they say `"parallelSafe": true`. A WorkflowLock and an ImageProcessor wait for all before them, and all behind wait for
 them. The responder answers when all nodes before it are done. Outputs, their numbers and the summary in the log stay
 as in order.
+
+What a node can do besides giving an output:
+
 """
-
-
-def node_classes() -> Iterable[type[BaseHandler]]:
-    """The class behind each type or group of types."""
-    for handler in HANDLER_CLASSES:
-        yield from handler.NODES if issubclass(handler, FamilyHandler) else (handler,)
+ACTS: Mapping[Acts, str] = {
+    "no": "nothing", "reads": "look at stored data, files or another server", "writes": "change data of this "
+    "installation, or the conversation", "outside": "anything: it runs something that the program does not know"}
 
 
 def files(pages: Path) -> dict[Path, str]:
     """The index beside the folder of pages, and the pages with current tables."""
-    each = {pages / f"{node_type}.md": _page(pages, node_type) for node_type in VALID_NODE_TYPES}
-    return {pages.with_suffix(".md"): index(), **each}
+    each = {pages / f"{node_type}.md": _page(pages, node_type) for node_type in node_types()}
+    return {pages.with_suffix(".md"): index(each), **each}
 
 
-def index() -> str:
-    """The list of all types."""
-    groups = [part for title, lines in GROUPS.items() for part in (f"### {title}\n", _list(lines.items()))]
+def index(pages: Mapping[Path, str]) -> str:
+    """The list of all types. ``pages``: their pages with texts."""
+    lines: dict[str, list[tuple[int, str, str]]] = {title: [] for title in GROUPS}
+    for path, text in pages.items():
+        title, place, purpose = _listed(path, text)
+        lines[title].append((place, path.stem, purpose))
+    groups = [part for title, types in lines.items() for part in (f"### {title}\n", _list(sorted(types)))]
     return "\n".join([INTRODUCTION, "## Types by purpose\n", *groups, "## Keys of every node\n",
-                      key_tables.table(COMMON_KEYS, COLUMNS), PARALLEL])
+                      key_tables.table(COMMON_KEYS, COLUMNS), PARALLEL.rstrip("\n"), "", *_effects(), ""])
 
 
-def _list(types: Iterable[tuple[str, str]]) -> str:
-    rows = [f"| [{node_type}](nodes/{node_type}.md) | {purpose} |" for node_type, purpose in types]
+def _effects() -> Iterable[str]:
+    """The table of what the types can do."""
+    yield from ("| It can | Types |", "|---|---|")
+    for acts, meaning in ACTS.items():
+        types = sorted(node_type for node_type, handler in node_types().items() if handler.acts == acts)
+        yield f"| {meaning} | {', '.join(types)} |"
+
+
+def _listed(path: Path, text: str) -> tuple[str, int, str]:
+    """Group, place in it, and purpose of a page's type. Raises ValueError if the page does not say."""
+    found = _LISTED.search(text)
+    if found is None or found[1] not in GROUPS:
+        raise ValueError(f'{path} needs a line such as <!-- listed under "{GROUPS[0]}": What for. -->; the groups are '
+                         f'{", ".join(GROUPS)}')
+    return found[1], int(found[2] or 1000), found[3]
+
+
+def _list(types: Iterable[tuple[int, str, str]]) -> str:
+    rows = [f"| [{node_type}](nodes/{node_type}.md) | {purpose} |" for _, node_type, purpose in types]
     return "\n".join(["| Type | What for |", "|---|---|", *rows, ""])
 
 
 def _page(pages: Path, node_type: str) -> str:
-    path, node = pages / f"{node_type}.md", _classes()[node_type]
+    path, node = pages / f"{node_type}.md", node_types()[node_type]
     text = path.read_text(encoding="utf-8") if path.exists() else _beginning(node_type, node)
     table = f"\n{key_tables.table(node.KEYS[node_type], COLUMNS)}\n{COMMON}\n"
     return generated_files.with_part(path, text, (BEGIN, END), table)
@@ -81,17 +105,14 @@ def _page(pages: Path, node_type: str) -> str:
 
 def _beginning(node_type: str, node: type[BaseHandler]) -> str:
     """A page that is yet to be written."""
-    return (f"# {node_type}\n\n{summary(node)}\n\n## Example\n\n## Keys\n\n{BEGIN}{END}\n\n"
+    listed = f'<!-- listed under "{GROUPS[0]}": {summary(node)} -->'
+    return (f"# {node_type}\n\n{listed}\n\n{summary(node)}\n\n## Example\n\n## Keys\n\n{BEGIN}{END}\n\n"
             "## Good to know\n")
 
 
 def strangers(pages: Path) -> list[Path]:
     """Pages that belong to no type."""
-    return sorted(path for path in pages.glob("*.md") if path.stem not in VALID_NODE_TYPES)
-
-
-def _classes() -> dict[str, type[BaseHandler]]:
-    return {node_type: node for node in node_classes() for node_type in node.KEYS}
+    return sorted(path for path in pages.glob("*.md") if path.stem not in node_types())
 
 
 def summary(node: type[BaseHandler]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from Middleware.cli.check.node_view import LLM_TYPES
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler
+from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import schema_values
-from Scripts.generate.node_reference import node_classes, summary
+from Scripts.generate.node_reference import summary
 from Scripts.generate.schema_values import Schema
 
 NODES = "nodes"
@@ -35,11 +35,6 @@ def _definitions() -> Schema:
     return {"node": _node(types, special), **own}
 
 
-def node_types() -> Mapping[str, type[BaseHandler]]:
-    """The class behind each type."""
-    return {node_type: node for node in node_classes() for node_type in node.KEYS}
-
-
 def _node(types: Mapping[str, type[BaseHandler]], special: set[str]) -> Schema:
     common = {key.name: schema_values.of_key(key) for key in COMMON_KEYS if key.name not in special}
     common["type"] = {**common["type"], "type": "string", "enum": list(types), "enumDescriptions":
@@ -62,7 +57,7 @@ def _type(node_type: str, node: type[BaseHandler], special: set[str]) -> Schema:
     schema.pop("type")  # which is said once, of every node
     for name in ANY_VALUE & schema["properties"].keys():
         schema["properties"][name].pop("type")
-    if node_type in LLM_TYPES:
+    if node.needs_endpoint:
         schema["required"] = [*schema.get("required", []), "endpointName"]
     return schema
 

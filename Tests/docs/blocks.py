@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from Middleware.cli.check.file_kinds import KINDS, kind_of
-from Middleware.common.constants import VALID_NODE_TYPES
+from Middleware.workflows.handlers.registry import node_types
 from Tests.docs.markdown import Fence, Page
 
 _NODES = re.compile(r'"nodes"\s*:|\A\s*\[')
@@ -110,7 +110,7 @@ def judged(block: Block) -> Block:
 def _check_value(block: Block) -> None:
     if block.mark == "part" and block.value not in KINDS:
         raise block.error(f"part={block.value} is no kind of file; expected: {', '.join(KINDS)}")
-    if block.mark == "node" and block.value not in VALID_NODE_TYPES:
+    if block.mark == "node" and block.value not in node_types():
         raise block.error(f"node={block.value} is no type of nodes")
     if block.mark == "file" and kind_of(block.value) is None:
         raise block.error(f"file={block.value} is no path of a configuration file below Public/Configs")

@@ -12,11 +12,11 @@ from jsonschema import Draft7Validator
 from Middleware.cli.check.file_kinds import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS
-from Middleware.workflows.managers.workflow_manager import build_registry
+from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import config_schemas, generated_files, schema_values
 from Tests.scripts.schema_lab import CONFIGS, mistakes, schema_of, schemas, shipped_files
 
-REGISTRY = build_registry()
+REGISTRY = node_types()
 
 
 # -- generated files ---------------------------------------------------------------------------------------------------

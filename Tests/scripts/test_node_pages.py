@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.common.constants import VALID_NODE_TYPES
-from Middleware.workflows.managers.workflow_manager import build_registry
+from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import node_reference
 from Tests.docs.blocks import Block, blocks, judged
 from Tests.docs.markdown import Page, read
@@ -41,7 +40,7 @@ def expects(how: Mapping[str, Any]) -> bool:
     return any(EXPECTATIONS & set(part) for part in (how, *how.get("requests", ())))
 
 
-@pytest.mark.parametrize("node_type", VALID_NODE_TYPES)
+@pytest.mark.parametrize("node_type", node_types())
 def test_a_page_has_its_parts_in_order(node_type: str) -> None:
     page = page_of(node_type)
     assert page.source.startswith(f"# {node_type}\n")
@@ -51,14 +50,14 @@ def test_a_page_has_its_parts_in_order(node_type: str) -> None:
     assert all(part.strip() for part in parts[1:]), "a part is empty"
 
 
-@pytest.mark.parametrize("node_type", VALID_NODE_TYPES)
+@pytest.mark.parametrize("node_type", node_types())
 def test_a_page_has_a_whole_workflow_with_its_node_and_says_what_must_come_out(node_type: str) -> None:
     assert workflows_with(node_type), f"no block ```json file=Workflows/... has a node of type {node_type}"
     tried = [how for block in whole_files(node_type) if (how := block.how) is not None]
     assert any(map(expects, tried)), "no comment 'try' expects anything"
 
 
-@pytest.mark.parametrize("node_type", VALID_NODE_TYPES)
+@pytest.mark.parametrize("node_type", node_types())
 def test_a_reader_sees_under_which_path_to_save_each_file(node_type: str) -> None:
     written = {code.text.removeprefix("Public/Configs/") for code in page_of(node_type).codes}
     hidden = [block.place for block in whole_files(node_type)
@@ -68,13 +67,13 @@ def test_a_reader_sees_under_which_path_to_save_each_file(node_type: str) -> Non
 
 def test_examples_of_different_pages_do_not_overwrite_each_other() -> None:
     """Only workflows, as other files may be the same on several pages."""
-    found = [block for node_type in VALID_NODE_TYPES for block in whole_files(node_type) if block.is_workflow]
+    found = [block for node_type in node_types() for block in whole_files(node_type) if block.is_workflow]
     pages = {(block.value, block.page.name) for block in found}
     assert sorted(path for path, count in Counter(path for path, _ in pages).items() if count > 1) == []
 
 
-@pytest.mark.parametrize("node_type", VALID_NODE_TYPES)
+@pytest.mark.parametrize("node_type", node_types())
 def test_the_table_of_a_page_has_every_key(node_type: str) -> None:
     table = page_of(node_type).source.split(node_reference.BEGIN)[1].split(node_reference.END)[0]
-    missing = [key.name for key in build_registry()[node_type].KEYS[node_type] if f"\n| `{key.name}` |" not in table]
+    missing = [key.name for key in node_types()[node_type].KEYS[node_type] if f"\n| `{key.name}` |" not in table]
     assert not missing

@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.common.constants import VALID_NODE_TYPES
-from Middleware.workflows.managers.workflow_manager import build_registry
+from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import __main__ as generate
 from Scripts.generate import generated_files, node_reference
-from Scripts.generate.node_groups import GROUPS
 
 Command = Callable[..., int]
-REGISTRY = build_registry()
-INDEX = node_reference.index()
+REGISTRY = node_types()
 WRITTEN = node_reference.files(node_reference.PAGES)
+INDEX = WRITTEN[node_reference.PAGES.with_suffix(".md")]
 
 
 @pytest.fixture
@@ -44,12 +42,11 @@ def test_there_is_no_page_for_an_unknown_type() -> None:
 
 
 def test_the_index_lists_each_type_once_with_a_link_to_its_page() -> None:
-    assert sorted(node for group in GROUPS.values() for node in group) == sorted(VALID_NODE_TYPES)
     rows = re.findall(r"^\| \[(\w+)\]\(nodes/\1\.md\) \| .+ \|$", INDEX, re.MULTILINE)
-    assert sorted(rows) == sorted(VALID_NODE_TYPES)
+    assert sorted(rows) == sorted(node_types())
 
 
-@pytest.mark.parametrize("title", ["Keys of every node", *GROUPS, "Nodes at the same time"])
+@pytest.mark.parametrize("title", ["Keys of every node", *node_reference.GROUPS, "Nodes at the same time"])
 def test_the_index_has_its_sections(title: str) -> None:
     assert re.search(rf"^##+ {re.escape(title)}$", INDEX, re.MULTILINE)
 
@@ -80,9 +77,10 @@ def test_the_check_names_stale_missing_and_strange_pages(command: Command, pages
     stale = pages / "Conditional.md"
     stale.write_text(stale.read_text(encoding="utf-8").replace("`condition`", "`conditions`"), encoding="utf-8")
     assert command("--check") == 1
-    assert capsys.readouterr().err.splitlines() == [
-        f"missing: {pages / 'Standard.md'}", f"not current: {stale}",
-        f"no node type of this name: {pages / 'Stendard.md'} (did you mean Standard?)"]
+    *files, unknown = capsys.readouterr().err.splitlines()
+    assert sorted(files) == [f"missing: {pages / 'Standard.md'}", f"not current: {stale}"]
+    assert unknown == (
+        f"no node type of this name: {pages / 'Stendard.md'} (did you mean Standard?)")
     assert not (pages / "Standard.md").exists()
 
 
@@ -99,3 +97,20 @@ def test_a_page_without_a_place_for_the_table_is_named(pages: Path) -> None:
     (pages / "WebFetch.md").write_text("# WebFetch\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"WebFetch\.md has no place"):
         node_reference.files(pages)
+
+
+@pytest.mark.parametrize("line", ["", '<!-- listed under "Nothing": What for. -->'])
+def test_a_page_that_does_not_say_where_it_is_listed_is_named(pages: Path, line: str) -> None:
+    page = pages / "WebFetch.md"
+    page.write_text(re.sub("<!-- listed .* -->", line, page.read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"WebFetch\.md needs a line such as .* the groups are Answers, Other"):
+        node_reference.files(pages)
+
+
+def test_the_index_follows_the_pages(pages: Path) -> None:
+    page = pages / "WebFetch.md"
+    line = '<!-- listed under "Pictures": Look at something. -->'
+    page.write_text(re.sub("<!-- listed .* -->", line, page.read_text(encoding="utf-8")), encoding="utf-8")
+    index = node_reference.files(pages)[pages.with_suffix(".md")]
+    group = index.split("### Pictures\n")[1].split("###")[0]
+    assert group.strip().splitlines()[-1] == "| [WebFetch](nodes/WebFetch.md) | Look at something. |"

@@ -13,10 +13,10 @@ from Middleware.cli.check.file_kinds import KINDS
 from Middleware.cli.check.value_checks import ObjectCheck
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
-from Middleware.workflows.managers.workflow_manager import build_registry
+from Middleware.workflows.handlers.registry import node_types
 from Tests.scripts.schema_lab import mistakes, schemas
 
-REGISTRY = build_registry()
+REGISTRY = node_types()
 
 ENDPOINT = {"endpoint": "http://127.0.0.1:1", "apiTypeConfigFileName": "LlamaCppServer"}
 TEST = {"name": "It answers.", "messages": [{"role": "user", "content": "hi"}]}

@@ -11,6 +11,7 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.events import EngineListener, RunRecord
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo
 from Tests.llmapis.lab import Lab
@@ -128,10 +129,11 @@ class Recorder(EngineListener):
         self.finished.append(record)
 
 
-class Probe:
-    """Stands in for a node family: keeps the contexts it is given and answers with ``answer``."""
+class Probe(BaseHandler):
+    """Stands in for a node type: keeps the contexts it is given and answers with ``answer``."""
 
     def __init__(self, answer: Any = "probe") -> None:
+        super().__init__()
         self.contexts: list[ExecutionContext] = []
         self.answer = answer
 

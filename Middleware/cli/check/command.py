@@ -23,7 +23,6 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 
 FileCheck = Callable[[Iterable[str]], Iterable[Finding]]
 """The findings about files, given by their paths."""
@@ -95,7 +94,7 @@ def _require_users(words: Sequence[str]) -> None:
 def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str | None,
            check_test_files: FileCheck) -> tuple[CheckResult, Summary]:
     started = time.monotonic()
-    result = TreeCheck(build_registry(), BUILT_IN_VARIABLES, names).run()
+    result = TreeCheck(names).run()
     found = list(check_data_folders(result.users, logs or config_utils.get_default_logging_directory()))
     found += check_modes(result.paths, result.endpoints)
     found += check_test_files(path for file, path in result.paths.items() if file.endswith(TEST_SUFFIX))

@@ -29,7 +29,7 @@ def _of_users(users: Sequence[str]) -> Iterator[object]:
     for user in users:
         with request_scope(RequestContext(request_id=f"check {user}", user=user)):
             try:
-                file = Lookups(()).user_file()
+                file = Lookups().user_file()
                 yield from list(user_directories(file.display, file.content))
             except ConfigurationError:  # reported at the file
                 continue

@@ -21,7 +21,6 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.store import REVALIDATE_SECONDS
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.events import EngineListener
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class _Checked:
             return not self.lookups.changed() and all(
                 _is_same(_version(file), version) for file, version in self.versions.items())
         except Exception:
-            self.lookups, self.versions = Lookups(()), {}  # nothing is asked again, so that the log does not fill up
+            self.lookups, self.versions = Lookups(), {}  # nothing is asked again, so that the log does not fill up
             raise
 
 
@@ -79,7 +78,7 @@ class LoadCheck(EngineListener):
     """Logs what there is to look at, once per user and version of the files looked at; never stops a run."""
 
     def __init__(self, size: int = 256) -> None:
-        self._registry, self._size = build_registry(), size
+        self._size = size
         self._checked: dict[tuple[str, object], _Checked] = {}
         self._told: dict[tuple[str, str], _Told] = {}
         self._lock = threading.Lock()
@@ -87,7 +86,7 @@ class LoadCheck(EngineListener):
     def workflow_loaded(self, loaded: LoadedWorkflow) -> None:
         """Check ``loaded`` unless that was done. Belongs inside the request: the user's settings count."""
         self._look(_Subject(id(loaded.nodes), loaded.display, loaded.nodes),
-                   lambda lookups: [finding for finding in check_workflow(loaded, self._registry, lookups)
+                   lambda lookups: [finding for finding in check_workflow(loaded, lookups)
                                     if not _is_told_by_run(finding)])
 
     def configuration_failed(self, error: ConfigurationError) -> None:
@@ -136,7 +135,7 @@ class LoadCheck(EngineListener):
             if self._checked.get(key) is not known:
                 return None  # another thread was faster
             _make_room(self._checked, self._size)
-            lookups = Lookups(BUILT_IN_VARIABLES)
+            lookups = Lookups()
             self._checked[key] = _Checked(subject, lookups, config_utils.config_store().clock())
             return lookups
 

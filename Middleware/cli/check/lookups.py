@@ -54,15 +54,13 @@ class Lookups:
     ``changed`` tells whether the configuration would answer otherwise now.
 
     Attributes:
-        built_in: the names of variables that every workflow may use.
         has_user: there is a user, whose settings the answers come from.
         named: every file that was found by a name, by how messages name it, with the kind of file that it must be.
     """
 
     has_user = True
 
-    def __init__(self, built_in: Collection[str]) -> None:
-        self.built_in = frozenset(built_in)
+    def __init__(self) -> None:
         self.named: dict[str, str] = {}
         self._known: dict[tuple[object, ...], tuple[Callable[[], Any], Any]] = {}
 

@@ -20,7 +20,7 @@ WEIGHT_COUNT = 5
 def check_memory_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Findings about one node, if it is a memory node."""
     check = CHECKS.get(view.runs_as)
-    if check is not None and view.declared:
+    if check is not None:
         yield from check(view, lookups)
 
 

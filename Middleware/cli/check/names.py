@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from Middleware.workflows.managers.variable_table import BUILT_IN_VARIABLES
+
 MAX_LENGTH = 100  # of names for which a nearest one is looked for
 EARLY_BUILT_IN = frozenset({"Discussion_Id"})
 NOT_VARIABLES: Mapping[str, str] = {
@@ -25,14 +27,12 @@ class Names:
     """The names that the texts of one node may use.
 
     Attributes:
-        built_in: names that every workflow may use.
         custom: the top-level keys of the workflow file with their values.
         user_wide: names of the user's own variables.
         number: of the node, from 1.
         count: of all nodes.
     """
 
-    built_in: frozenset[str]
     custom: Mapping[str, object]
     user_wide: frozenset[str]
     number: int
@@ -40,7 +40,7 @@ class Names:
 
     def knows(self, name: str, early: bool = False) -> bool:
         """Whether there is such a variable when the node runs; ``early``: before its endpoint is known."""
-        if name in (EARLY_BUILT_IN if early else self.built_in) or name in self.custom or name in self.user_wide:
+        if name in (EARLY_BUILT_IN if early else BUILT_IN_VARIABLES) or name in self.custom or name in self.user_wide:
             return True
         numbered = _NUMBERED.fullmatch(name)
         return numbered is not None and (numbered[2] == "Input" or int(numbered[1]) < self.number)
@@ -66,7 +66,8 @@ class Names:
         if name in NOT_VARIABLES:
             return NOT_VARIABLES[name]
         numbered = [f"agent{number}{kind}" for number in range(1, min(self.number, 10)) for kind in ("Output", "Input")]
-        return nearest(name, [*(EARLY_BUILT_IN if early else self.built_in), *self.custom, *self.user_wide, *numbered])
+        built_in = EARLY_BUILT_IN if early else BUILT_IN_VARIABLES
+        return nearest(name, [*built_in, *self.custom, *self.user_wide, *numbered])
 
 
 def is_numbered(name: str) -> bool:

@@ -9,9 +9,7 @@ from Middleware.cli.check.findings import Finding, Severity, shortened
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, NodeKey
-
-LLM_TYPES = frozenset({"Standard", "ImageProcessor"})
-"""Types that fail without an endpoint of their own."""
+from Middleware.workflows.handlers.registry import node_types
 
 COMMON: Mapping[str, NodeKey] = {key.name: key for key in COMMON_KEYS}
 
@@ -24,7 +22,6 @@ class NodeView:
         index: from 0.
         runs_as: the type that runs, which for an unknown one is Standard.
         keys: the declared keys of that type by name, common ones included.
-        declared: there are more than the common ones.
         is_misread: the type is unknown, and the keys are those of the type that was probably meant.
     """
 
@@ -33,13 +30,12 @@ class NodeView:
     node: Mapping[str, Any]
     runs_as: str
     keys: Mapping[str, NodeKey]
-    declared: bool
     is_misread: bool = False
 
     @property
     def needs_endpoint(self) -> bool:
         """Whether the node fails unless it names an endpoint."""
-        return self.runs_as in LLM_TYPES and self.declared and not self.is_misread
+        return node_types()[self.runs_as].needs_endpoint and not self.is_misread
 
     def finding(self, severity: Severity, key: str, message: str, *, expected: str = "", suggestion: str = "",
                 path: str = "") -> Finding:

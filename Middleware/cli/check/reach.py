@@ -8,7 +8,7 @@ from Middleware.cli.check.folders import files_in, folders_in
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.target_checks import child_names
 from Middleware.cli.check.user_checks import UserCheck
-from Middleware.cli.check.workflow_checks import Registry, views_of
+from Middleware.cli.check.workflow_checks import views_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
@@ -39,7 +39,7 @@ class Wanted:
             return None
 
 
-def reached_workflows(user: UserCheck, lookups: Lookups, registry: Registry,
+def reached_workflows(user: UserCheck, lookups: Lookups,
                       workflows: Collection[str]) -> Iterator[LoadedWorkflow]:
     """Every workflow that a request of the user, or a node of another workflow, can lead to, each file once.
 
@@ -57,7 +57,7 @@ def reached_workflows(user: UserCheck, lookups: Lookups, registry: Registry,
             continue
         known.add(loaded.display)
         yield loaded
-        waiting += _children(loaded, registry, lookups)
+        waiting += _children(loaded, lookups)
         waiting += [Wanted(str(file.content[key])) for file in lookups.settings_files() for key in SETTINGS_WORKFLOWS
                     if isinstance(file.content.get(key), str) and file.content[key].strip()]
 
@@ -85,8 +85,8 @@ def _shared() -> Iterator[Wanted]:
             yield Wanted(*selection)
 
 
-def _children(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups) -> Iterator[Wanted]:
-    for view in views_of(loaded, registry, lookups):
+def _children(loaded: LoadedWorkflow, lookups: Lookups) -> Iterator[Wanted]:
+    for view in views_of(loaded, lookups):
         folder = view.node.get("workflowUserFolderOverride") if "workflowUserFolderOverride" in view.keys else None
         if folder and (not isinstance(folder, str) or "{" in folder):
             continue

@@ -40,10 +40,8 @@ def run(load_check: LoadCheck) -> None:
 
 def _check(load_check: LoadCheck) -> None:
     from Middleware.cli.check.tree_check import TreeCheck
-    from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 
-    result = TreeCheck(build_registry(), BUILT_IN_VARIABLES, users.served_users(),
-                       lambda: time.sleep(PAUSE_SECONDS)).run()
+    result = TreeCheck(users.served_users(), lambda: time.sleep(PAUSE_SECONDS)).run()
     folders = [finding for finding in check_data_folders(result.users) if finding.severity == "error"]
     text, told = short_form([*folders, *result.findings])
     if text:

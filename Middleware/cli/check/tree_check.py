@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from Middleware.cli.check.lookups import Lookups, Problem
 from Middleware.cli.check.reach import reached_workflows
 from Middleware.cli.check.tree import Tree, TreeFile, read_tree, settings_like
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
-from Middleware.cli.check.workflow_checks import Registry, check_workflow, located
+from Middleware.cli.check.workflow_checks import check_workflow, located
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
@@ -65,8 +65,8 @@ class FileOnlyLookups(Lookups):
 
     has_user = False
 
-    def __init__(self, built_in: Collection[str], variables: Iterable[str] = ()) -> None:
-        super().__init__(built_in)
+    def __init__(self, variables: Iterable[str] = ()) -> None:
+        super().__init__()
         self._variables = dict.fromkeys(variables, "")
 
     def endpoint(self, name: str) -> Problem | None:
@@ -101,15 +101,12 @@ class TreeCheck:
     """One check.
 
     Args:
-        registry: the node types.
-        built_in: the names of variables that every workflow may use.
         users: whose files are checked, with all that they reach; None: all users, and all other files, too.
         pause: called between files, so that others have a turn.
     """
 
-    def __init__(self, registry: Registry, built_in: Collection[str], users: Sequence[str] | None = None,
-                 pause: Callable[[], None] = lambda: None) -> None:
-        self._registry, self._built_in, self._pause = registry, built_in, pause
+    def __init__(self, users: Sequence[str] | None = None, pause: Callable[[], None] = lambda: None) -> None:
+        self._pause = pause
         self._only = None if users is None else list(users)
         self._sources: dict[str, SourceCheck] = {}
         self._users: dict[str, set[str]] = {}  # file -> the users that have to do with it
@@ -181,7 +178,7 @@ class TreeCheck:
         self._users.setdefault(file.display, set()).add(user)
         if self._source(file).is_broken or not isinstance(self._sources[file.display].content, dict):
             return
-        lookups = Lookups(self._built_in)
+        lookups = Lookups()
         check = UserCheck(lookups)
         about_file = [*check.findings(), *check.startable(), *allowed_folders(check.file.content, file.display)]
         self._add(self._locate(about_file), user)
@@ -206,7 +203,7 @@ class TreeCheck:
         files = [file.display for file in tree.of_kind("workflow")]
         settings = {file.display for file in tree.of_kind(*SETTINGS)}
         reached = self.result.workflows[user] = {}
-        for loaded in reached_workflows(check, lookups, self._registry, files):
+        for loaded in reached_workflows(check, lookups, files):
             if loaded.display in settings or (not loaded.nodes and settings_like(loaded.variables)):
                 continue  # it can be selected where it lies in the shared folder, but is no workflow
             self._pause()
@@ -214,7 +211,7 @@ class TreeCheck:
             self._users.setdefault(loaded.display, set()).add(user)
             if loaded.display in tree.files:
                 self._source(tree.files[loaded.display])
-            self._add(check_workflow(loaded, self._registry, lookups), user)
+            self._add(check_workflow(loaded, lookups), user)
 
     def _named(self, user: str, lookups: Lookups, tree: Tree) -> None:
         """The files that the user's workflows name, and those that these name in turn."""
@@ -230,7 +227,7 @@ class TreeCheck:
     # -- the rest ----------------------------------------------------------------------------------------------------
     def _unreached(self, tree: Tree) -> None:
         variables = {name for file in tree.of_kind("user") for name in _variables(self._sources[file.display].content)}
-        lookups = FileOnlyLookups(self._built_in, variables)
+        lookups = FileOnlyLookups(variables)
         for file in tree.of_kind("workflow"):
             if file.display not in self._users:
                 self._pause()
@@ -243,7 +240,7 @@ class TreeCheck:
     def _alone(self, file: TreeFile, lookups: Lookups) -> Iterator[Finding]:
         folder, _, name = file.display[len("Workflows/"):-len(".json")].rpartition("/")
         try:
-            yield from check_workflow(load_workflow(name, folder or "."), self._registry, lookups)
+            yield from check_workflow(load_workflow(name, folder or "."), lookups)
         except ConfigurationError:  # reported at the file
             return
 

@@ -26,13 +26,13 @@ from Middleware.cli.check.text_checks import (
     check_plain_value,
     check_text,
 )
-from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.utilities.config.json_source import JsonSource, child
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.utilities.templates.substitution import has_braces
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
+from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.numeric_fields import FLOAT_FIELDS, NUMERIC_FIELDS
 
 HANDED_DOWN = frozenset({"firstNodeSystemPromptOverride", "systemPromptOverride", "firstNodePromptOverride",
@@ -43,38 +43,34 @@ NAMES_OF_NODES = frozenset({"type", "title", "agentName", "dependsOn"})
 NOISE = frozenset({"displayOnlyComment", "multiModelList", *NUMERIC_FIELDS, *FLOAT_FIELDS})
 """Keys that may stand in any node without being meant."""
 
-Registry = Mapping[str, Any]
-"""Node type -> its handler, whose ``KEYS`` declare the type's keys."""
 
-
-def check_workflow(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups) -> list[Finding]:
+def check_workflow(loaded: LoadedWorkflow, lookups: Lookups) -> list[Finding]:
     """Everything to look at in a workflow, in the order of its nodes, and then in the settings that these need.
 
     Changes nothing, and takes any JSON.
 
     Reads the configuration through ``lookups`` only, which must see the settings of the user who runs the workflow.
     """
-    check = _Check(loaded, registry, lookups)
+    check = _Check(loaded, lookups)
     needs = check.memory() if lookups.has_user else ()
     return all_located([*check.file(), *check.nodes(), *needs], lookups, loaded)
 
 
-def views_of(loaded: LoadedWorkflow, registry: Registry, lookups: Lookups) -> list[NodeView]:
+def views_of(loaded: LoadedWorkflow, lookups: Lookups) -> list[NodeView]:
     """The nodes of a workflow with what is declared about their types."""
-    return _Check(loaded, registry, lookups).views()
+    return _Check(loaded, lookups).views()
 
 
 @dataclass
 class _Check:
     loaded: LoadedWorkflow
-    registry: Registry
     lookups: Lookups
 
     def __post_init__(self) -> None:
         self._declared: dict[str, Mapping[str, NodeKey]] = {}
         self._user_wide = frozenset(map(str, self.lookups.user_variables()))
         self._partly = self.lookups.fills_partially()
-        self._elsewhere = NOISE.union(*(self._keys(node_type) for node_type in self.registry))
+        self._elsewhere = NOISE.union(*(self._keys(node_type) for node_type in node_types()))
 
     # -- the file ----------------------------------------------------------------------------------------------------
     def file(self) -> Iterator[Finding]:
@@ -144,21 +140,18 @@ class _Check:
 
     def _view(self, index: int, node: Mapping[str, Any]) -> NodeView:
         written = node.get("type", "Standard")
-        known = isinstance(written, str) and self._exists(written)
+        known = isinstance(written, str) and written in node_types()
         runs_as = written if known else "Standard"
         keys = self._keys(runs_as if known else self._nearest_type(written) or "Standard")
-        return NodeView(self.loaded, index, node, runs_as, keys, len(keys) > len(COMMON), not known)
+        return NodeView(self.loaded, index, node, runs_as, keys, not known)
 
     def _nearest_type(self, written: object) -> str:
-        return nearest(written, [*self.registry, *VALID_NODE_TYPES], 0.6) if isinstance(written, str) else ""
-
-    def _exists(self, node_type: str) -> bool:
-        return node_type in self.registry or node_type in VALID_NODE_TYPES
+        return nearest(written, node_types(), 0.6) if isinstance(written, str) else ""
 
     def _keys(self, node_type: str) -> Mapping[str, NodeKey]:
         keys = self._declared.get(node_type)
         if keys is None:
-            declared = getattr(self.registry.get(node_type), "KEYS", {}).get(node_type, ())
+            declared = node_types()[node_type].KEYS[node_type]
             keys = self._declared[node_type] = {**COMMON, **{key.name: key for key in declared}}
         return keys
 
@@ -167,18 +160,15 @@ class _Check:
         if not isinstance(written, str):
             yield view.finding("warning", "type", f"the type must be a text, not {quoted(written)}; the node runs as "
                                                   "Standard")
-        elif not self._exists(written):
+        elif written not in node_types():
             fails = not view.node.get("endpointName")
             yield view.finding("error" if fails else "warning", "type", f"the type {quoted(written)} is unknown; the "
                                f"node runs as Standard{', and fails without an endpoint' if fails else ''}",
                                suggestion=self._nearest_type(written))
-        elif written not in self.registry:
-            yield view.finding("error", "type", f"the type '{written}' is not part of this version; the workflow "
-                                                "fails at this node")
 
     # -- texts -------------------------------------------------------------------------------------------------------
     def _names(self, index: int) -> Names:
-        return Names(self.lookups.built_in, self.loaded.variables, self._user_wide, index + 1, len(self.loaded.nodes))
+        return Names(self.loaded.variables, self._user_wide, index + 1, len(self.loaded.nodes))
 
     def _texts(self, view: NodeView) -> Iterator[Finding]:
         names = self._names(view.index)

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from Middleware.cli.workflow_tests.sandbox import OUTSIDE_TYPES, stub_for
+from Middleware.cli.workflow_tests.sandbox import stub_for
 from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.cli.workflow_tests.titles import title_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.workflows import LoadedWorkflow
+from Middleware.workflows.handlers.registry import node_types
 
 
 def nodes_without_stub(test: WorkflowTest) -> list[str]:
@@ -21,7 +22,8 @@ def nodes_without_stub(test: WorkflowTest) -> list[str]:
     found = []
     for workflow, node in _certain_nodes(test.suite.workflow, test.suite.folder or None, None, set(), test.stubs):
         title, node_type = title_of(node), str(node.get("type"))
-        if node_type in OUTSIDE_TYPES and stub_for(test.stubs, workflow, title) is None:
+        handler = node_types().get(node_type)
+        if handler is not None and handler.reaches_outside and stub_for(test.stubs, workflow, title) is None:
             found.append(missing_stub(f"{workflow}/{title}", node_type))
     return found
 

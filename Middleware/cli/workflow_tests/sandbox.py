@@ -21,12 +21,6 @@ from Middleware.utilities.files.file_access import encode_text, resolve_file_pat
 from Middleware.workflows.events import RunRecord
 from Middleware.workflows.models.execution_context import ExecutionContext
 
-OUTSIDE_TYPES = frozenset({
-    "OfflineWikiApiFullArticle", "OfflineWikiApiBestFullArticle", "OfflineWikiApiTopNFullArticles",
-    "OfflineWikiApiPartialArticle", "OfflineResearcherApiQuickSearch", "OfflineResearcherApiDeepResearch", "WebFetch",
-    "CurlCommand", "MCPToolCall", "PythonModule"})
-"""Nodes that reach beyond this process and its files."""
-
 
 class MissingStubError(WilmerError):
     """A node that reaches outside has no stand-in."""
@@ -64,10 +58,10 @@ class Sandbox(Trial):
     def stand_in(self, context: ExecutionContext) -> str | None:
         """The stub of a node. Raises MissingStubError for one that would reach outside and has none."""
         workflow = context.run.workflow_name if context.run is not None else ""
-        node_type = str(context.config.get("type"))
+        node_type = str(context.config["type"])
         title = title_of(context.config, node_type)
         stub = stub_for(self._stubs, workflow, title)
-        if stub is None and node_type in OUTSIDE_TYPES:
+        if stub is None and context.node_handlers[node_type].reaches_outside:
             with self._lock:
                 self.unstubbed.append(f"{workflow}/{title}")
             raise MissingStubError(f"node '{title}' ({node_type}) reaches outside and has no stub")

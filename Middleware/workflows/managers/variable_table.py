@@ -233,6 +233,8 @@ VARIABLES: dict[str, VariableSpec] = {
     **_slices(templated=False),
     **_slices(templated=True),
 }
+BUILT_IN_VARIABLES = frozenset({*VARIABLES, *CATEGORY_VARIABLES, "messages"})
+"""The names that texts of every workflow may use."""
 
 
 # --- helpers ---

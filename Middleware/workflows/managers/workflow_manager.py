@@ -1,4 +1,4 @@
-"""Loads a workflow, owns the registry of node types, and starts runs."""
+"""Loads a workflow and starts runs."""
 from __future__ import annotations
 
 import contextlib
@@ -17,27 +17,15 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
 from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.handlers.impl.context_compactor_handler import ContextCompactorHandler
-from Middleware.workflows.handlers.impl.curl_command_handler import CurlCommandHandler
-from Middleware.workflows.handlers.impl.mcp_tool_call_handler import MCPToolCallHandler
-from Middleware.workflows.handlers.impl.memory_node_handler import MemoryNodeHandler
-from Middleware.workflows.handlers.impl.specialized_node_handler import SpecializedNodeHandler
-from Middleware.workflows.handlers.impl.standard_node_handler import StandardNodeHandler
-from Middleware.workflows.handlers.impl.sub_workflow_handler import SubWorkflowHandler
-from Middleware.workflows.handlers.impl.tool_node_handler import ToolNodeHandler
-from Middleware.workflows.handlers.impl.web_fetch_handler import WebFetchHandler
-from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, VARIABLES
+from Middleware.workflows.handlers.registry import build_registry
+from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
 from Middleware.workflows.models.execution_context import ExecutionContext, Message, RunRequest
 from Middleware.workflows.processors.workflows_processor import WorkflowProcessor
 
 logger = logging.getLogger(__name__)
 
-HANDLER_CLASSES: tuple[type[BaseHandler], ...] = (
-    StandardNodeHandler, SubWorkflowHandler, SpecializedNodeHandler, ToolNodeHandler, WebFetchHandler,
-    CurlCommandHandler, MCPToolCallHandler, MemoryNodeHandler, ContextCompactorHandler)
 MAX_NESTING = 25
-BUILT_IN_VARIABLES = frozenset({*VARIABLES, *CATEGORY_VARIABLES, "messages"})
 
 
 class WorkflowManager:
@@ -197,15 +185,6 @@ def _run_named_by_user(key: str, request_id: str, discussion_id: str | None, mes
     if not name:
         raise ConfigValueError("the user's file names no workflow here", json_path=key, expected="a workflow's name")
     return WorkflowManager.run_custom_workflow(name, request_id, discussion_id, messages, True, api_key=api_key)
-
-
-def build_registry(variables: Any = None) -> dict[str, BaseHandler]:
-    """One handler object per family, by node type string."""
-    registry: dict[str, BaseHandler] = {}
-    for handler_class in HANDLER_CLASSES:
-        handler = handler_class(None, variables)
-        registry.update(dict.fromkeys(handler_class.KEYS, handler))
-    return registry
 
 
 def is_blank(message: Mapping[str, Any]) -> bool:

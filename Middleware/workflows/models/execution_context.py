@@ -4,10 +4,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import RequestContext
+
+if TYPE_CHECKING:
+    from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 
 Message = dict[str, Any]
 
@@ -77,7 +80,7 @@ class ExecutionContext:
     llm_handler: LlmHandler | None = None
     workflow_variable_service: Any = None
     workflow_manager: Any = None
-    node_handlers: Mapping[str, object] = field(default_factory=dict)
+    node_handlers: Mapping[str, BaseHandler] = field(default_factory=dict)
     api_key: str | None = field(default=None, repr=False)
     encryption_key: bytes | None = field(default=None, repr=False)
     api_key_hash: str | None = field(default=None, repr=False)

@@ -12,18 +12,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from Middleware.utilities.text_utils import as_flag
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 
 MAX_WORKERS = 16
-
-PURE_TYPES = frozenset({
-    "Standard", "StaticResponse", "StringConcatenator", "Conditional", "ArithmeticProcessor", "JsonExtractor",
-    "TagTextExtractor", "DelimitedChunker", "WebFetch", "OfflineWikiApiFullArticle", "OfflineWikiApiBestFullArticle",
-    "OfflineWikiApiTopNFullArticles", "OfflineWikiApiPartialArticle", "OfflineResearcherApiQuickSearch",
-    "OfflineResearcherApiDeepResearch", "ConversationalKeywordSearchPerformerTool"})
-"""Nodes that only give an output. All others act on files, memories, locks or whatever a script or tool touches."""
-
-BARRIER_TYPES = frozenset({"WorkflowLock", "ImageProcessor", "ContextCompactor"})
-"""Nodes that end the run or change the conversation: everything before them is done, nothing behind them begun."""
 
 _OUTPUT = re.compile(r"\bagent(\d+)Output\b")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -31,20 +22,24 @@ _WORD = re.compile(r"[^\W\d]\w*")
 Node = Mapping[str, Any]
 
 
-def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any]) -> list[frozenset[int]]:
-    """For each node the indexes of the earlier nodes that it has to wait for (those they wait for left out)."""
+def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any],
+                 handlers: Mapping[str, BaseHandler]) -> list[frozenset[int]]:
+    """For each node the indexes of the earlier nodes that it has to wait for (those they wait for left out).
+
+    ``handlers``: by node type.
+    """
     through = {name: found for name, value in variables.items() if (found := _outputs_in(value))}
     result: list[frozenset[int]] = []
-    acting: int | None = None  # the newest node that does something to the world
+    acting: int | None = None  # the newest node whose place among others matters
     barrier: int | None = None
     for index, node in enumerate(nodes):
         needed = {number for number in _outputs_used(node, through) | _demanded(node, nodes) if number < index}
         if barrier is not None:
             needed.add(barrier)
-        if _is_barrier(node):
+        if _is_barrier(node, handlers):
             needed = set(range(index))
             barrier = acting = index
-        elif _acts(node):
+        elif _keeps_order(node, handlers):
             if acting is not None:
                 needed.add(acting)
             acting = index
@@ -82,18 +77,22 @@ def run_together(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: 
     return [results[index] for index in sorted(results)]
 
 
-def _acts(node: Node) -> bool:
+def _keeps_order(node: Node, handlers: Mapping[str, BaseHandler]) -> bool:
     if as_flag(node.get("parallelSafe")):
         return False
-    if node.get("type") == "WebFetch" and str(node.get("method") or "GET").upper() not in ("GET", "HEAD"):
-        return True
-    if str(node.get("searchTarget") or "CurrentConversation") != "CurrentConversation":  # others may be writing them
-        return True
-    return node.get("type", "Standard") not in PURE_TYPES
+    handler = _handler(node, handlers)
+    # Of an unknown type nobody can say what was meant, although it runs as Standard.
+    return handler is None or not handler.is_pure(node)
 
 
-def _is_barrier(node: Node) -> bool:
-    return node.get("type") in BARRIER_TYPES and not as_flag(node.get("parallelSafe"))
+def _is_barrier(node: Node, handlers: Mapping[str, BaseHandler]) -> bool:
+    handler = _handler(node, handlers)
+    return handler is not None and handler.barrier and not as_flag(node.get("parallelSafe"))
+
+
+def _handler(node: Node, handlers: Mapping[str, BaseHandler]) -> BaseHandler | None:
+    node_type = node.get("type", "Standard")
+    return handlers.get(node_type) if isinstance(node_type, str) else None
 
 
 def _outputs_used(node: Node, through: Mapping[str, set[int]]) -> set[int]:

@@ -8,8 +8,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from inspect import isgenerator
 from typing import Any, TypeGuard
 
-from Middleware.common.constants import VALID_NODE_TYPES
-from Middleware.exceptions import ConfigValueError, EarlyTerminationException, WilmerError
+from Middleware.exceptions import EarlyTerminationException, WilmerError
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.models.llm_call import NodeSite, Observer, enter_node, leave_node
@@ -28,7 +27,8 @@ from Middleware.utilities.streaming_utils import (
 )
 from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.events import RunRecord
-from Middleware.workflows.handlers.impl.sub_workflow_handler import SUB_WORKFLOW_TYPES, ChildRun
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.impl.sub_workflow.children import ChildRun
 from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo, RunRequest
 from Middleware.workflows.numeric_fields import coerce_numeric_fields
 from Middleware.workflows.private_errors import mark_if_private
@@ -40,9 +40,6 @@ from Middleware.workflows.streaming.value_stream import as_message, chunks_to_va
 logger = logging.getLogger(__name__)
 
 OVERRIDABLE = ("systemPrompt", "prompt")
-SELF_CLEANING_TYPES = SUB_WORKFLOW_TYPES | {"ImageProcessor", "SlowButQualityRAG", "chatSummarySummarizer",
-                                            "ContextCompactor"}
-"""Nodes whose output is not cleaned by the rules of their endpoint: each answer in it was, on arrival."""
 END: dict[str, object] = {"token": "", "finish_reason": None, "end": True}
 """Closes the answer of a streaming run: what an iterator yields after it belongs to the nodes behind the responder."""
 
@@ -54,8 +51,9 @@ class WorkflowProcessor:
     nodes after the responder run when the caller goes on iterating.
     """
 
-    def __init__(self, run: RunRequest, *, node_handlers: Mapping[str, Any], llm_handler_service: LlmHandlerService,
-                 workflow_variable_service: Any, workflow_manager: Any, listeners: Observer) -> None:
+    def __init__(self, run: RunRequest, *, node_handlers: Mapping[str, BaseHandler],
+                 llm_handler_service: LlmHandlerService, workflow_variable_service: Any, workflow_manager: Any,
+                 listeners: Observer) -> None:
         self.run = run
         self.node_handlers = node_handlers
         self.llm_handler_service = llm_handler_service
@@ -98,7 +96,7 @@ class WorkflowProcessor:
     def _run_in_parallel(self) -> Iterator[object]:
         """The nodes before the responder together, then the responder, then the nodes behind it together."""
         needed = dependencies([self._node(index) for index in range(len(self.run.nodes))],
-                              {**_user_wide_variables(), **self.run.variables})
+                              {**_user_wide_variables(), **self.run.variables}, self.node_handlers)
         self._together(range(self.responder_index), needed)
         if self.run.nodes:
             yield from self._step(self.responder_index)
@@ -206,18 +204,22 @@ class WorkflowProcessor:
         if self._is_type(node_type):
             return str(node_type)
         logger.warning("Workflow %s, node %d: unknown type %r, running it as Standard%s", self._shown_name(),
-                       index + 1, node_type, _nearest_type(node_type))
+                       index + 1, node_type, self._nearest_type(node_type))
         return "Standard"
 
     def _is_type(self, node_type: object) -> bool:
-        return isinstance(node_type, str) and (node_type in self.node_handlers or node_type in VALID_NODE_TYPES)
+        return isinstance(node_type, str) and node_type in self.node_handlers
 
     def _doubt(self, index: int) -> str:
         """What may be behind the failure of a node whose type nobody knows."""
         node_type = self.run.nodes[index].get("type", "Standard")
         if self._is_type(node_type):
             return ""
-        return f", which has the unknown type {node_type!r:.80} and ran as Standard{_nearest_type(node_type)}"
+        return f", which has the unknown type {node_type!r:.80} and ran as Standard{self._nearest_type(node_type)}"
+
+    def _nearest_type(self, node_type: object) -> str:
+        near = difflib.get_close_matches(str(node_type), self.node_handlers, 1)
+        return f" (did you mean '{near[0]}'?)" if near else ""
 
     # -- one node ------------------------------------------------------------------------------------------------
     def _node(self, index: int) -> dict[str, object]:
@@ -272,14 +274,7 @@ class WorkflowProcessor:
     def _call(self, context: ExecutionContext, node_type: str) -> object:
         trial = self.run.request.trial
         stand_in = trial.stand_in(context) if trial is not None else None
-        if stand_in is not None:
-            return stand_in
-        handler = self.node_handlers.get(node_type)
-        if handler is None:
-            raise ConfigValueError(f"node type '{node_type}' is known but not part of this version",
-                                   file=f"Workflows/{self.run.folder}/{self.run.workflow_name}.json",
-                                   json_path="type", expected=", ".join(sorted(self.node_handlers)))
-        return handler.handle(context)
+        return stand_in if stand_in is not None else self.node_handlers[node_type].handle(context)
 
     def _clean(self, context: ExecutionContext, node_type: str, result: object) -> object:
         """The output of a node that does not answer the client, cleaned if an LLM of its own made it."""
@@ -419,7 +414,7 @@ class _RunEnds(Exception):
 def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     """The endpoint file whose cleaning rules apply: that of the endpoint which answered."""
     handler = context.llm_handler
-    if handler is None or handler.llm is None or context.config["type"] in SELF_CLEANING_TYPES:
+    if handler is None or handler.llm is None or context.node_handlers[context.config["type"]].cleans_itself:
         return None
     outcome = getattr(handler.llm, "outcome", None)
     return getattr(outcome, "endpoint_config", None) or handler.endpoint_config
@@ -453,8 +448,3 @@ def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
     config = getattr(outcome, "endpoint_config", None) or handler.endpoint_config or {}
     url = str(ENDPOINT.value(config, "endpoint") or "")
     return getattr(outcome, "endpoint_name", "") or handler.endpoint_name, mask_url(url)
-
-
-def _nearest_type(node_type: object) -> str:
-    near = difflib.get_close_matches(str(node_type), VALID_NODE_TYPES, 1)
-    return f" (did you mean '{near[0]}'?)" if near else ""

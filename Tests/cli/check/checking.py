@@ -9,17 +9,15 @@ from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.workflow_checks import check_workflow
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.workflows import LoadedWorkflow
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES, build_registry
 
 Node = dict[str, Any]
-REGISTRY = build_registry()
 
 
 class FakeLookups(Lookups):
     """What is called ``missing...`` is missing, with the suggestion ``near``; all else exists. Notes questions."""
 
     def __init__(self, user: Mapping[str, Any] | None = None, partly: bool = False, source: str = "") -> None:
-        super().__init__(BUILT_IN_VARIABLES)
+        super().__init__()
         self.asked: list[tuple[Any, ...]] = []
         self._user, self._is_partial, self._source = user or {}, partly, source
 
@@ -79,7 +77,7 @@ def workflow(nodes: list[Any], variables: Mapping[str, Any] | None = None) -> Lo
 
 def check(*nodes: Node, lookups: Lookups | None = None, **variables: Any) -> list[Finding]:
     """The findings about a workflow of these nodes, whose other top-level keys are ``variables``."""
-    return check_workflow(workflow(list(nodes), variables), REGISTRY, lookups or FakeLookups())
+    return check_workflow(workflow(list(nodes), variables), lookups or FakeLookups())
 
 
 def brief(findings: list[Finding]) -> list[tuple[str, str]]:

@@ -12,8 +12,6 @@ from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.tree_check import CheckResult, TreeCheck
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
-from Tests.cli.check.checking import REGISTRY
 
 Files = dict[str, Any]
 """Path below the config root -> bytes, a text, or what is written as JSON."""
@@ -116,7 +114,7 @@ class TreeLab:
     def result(self, *mistakes: Mistake, users: Iterable[str] | None = None) -> CheckResult:
         write_tree(self.public, *mistakes)
         config_utils.reset_config_store()
-        return TreeCheck(REGISTRY, BUILT_IN_VARIABLES, None if users is None else list(users)).run()
+        return TreeCheck(None if users is None else list(users)).run()
 
     def check(self, *mistakes: Mistake, users: Iterable[str] | None = None) -> list[Finding]:
         return self.result(*mistakes, users=users).findings

@@ -12,7 +12,6 @@ from typing import Any
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.workflow_checks import check_workflow
 from Middleware.utilities.config.workflows import LoadedWorkflow
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 from Middleware.workflows.processors.workflows_processor import WorkflowProcessor
 
 _execute = WorkflowProcessor.execute
@@ -21,7 +20,7 @@ _execute = WorkflowProcessor.execute
 def _checked(processor: WorkflowProcessor) -> Generator[Any, None, None]:
     run = processor.run
     loaded = LoadedWorkflow(run.workflow_name, run.folder, "", "", run.nodes, dict(run.variables))
-    findings = check_workflow(loaded, processor.node_handlers, Lookups(BUILT_IN_VARIABLES))
+    findings = check_workflow(loaded, Lookups())
     well = True
     try:
         yield from _execute(processor)

@@ -20,8 +20,8 @@ from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
 from Middleware.utilities.json_data import freeze
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
-from Tests.cli.check.checking import REGISTRY, FakeLookups, check, llm, static, workflow
+from Middleware.workflows.handlers.registry import node_types
+from Tests.cli.check.checking import FakeLookups, check, llm, static, workflow
 from Tests.properties import examples
 
 DEMO = Path(__file__).parents[3] / "Public" / "Configs"
@@ -32,11 +32,11 @@ TEXTS = st.text(max_size=12) | st.text(alphabet="{}[].!:% agent12Output", max_si
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | FLOATS | TEXTS,
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=8)
-KEYS = st.sampled_from(sorted({key.name for node_type, handler in REGISTRY.items()
+KEYS = st.sampled_from(sorted({key.name for node_type, handler in node_types().items()
                                for key in handler.KEYS[node_type]} | {
     "type", "title", "agentName", "returnToUser", "is_responder", "isResponder", "jinja2", "endpointName", "preset",
     "presetName", "dependsOn", "promt", "workflow_name"}))
-NODES = st.fixed_dictionaries({}, optional={"type": st.sampled_from([*REGISTRY, "Sandard", "ConversationMemory"]),
+NODES = st.fixed_dictionaries({}, optional={"type": st.sampled_from([*node_types(), "Sandard", "ConversationMemory"]),
                                             "jinja2": st.booleans()}).flatmap(
     lambda node: st.dictionaries(KEYS | TEXTS, JSON, max_size=6).map(lambda more: {**more, **node}))
 
@@ -46,7 +46,7 @@ NODES = st.fixed_dictionaries({}, optional={"type": st.sampled_from([*REGISTRY, 
 def test_any_json(nodes: list[dict[str, Any]], variables: dict[str, Any], partly: bool) -> None:
     before = copy.deepcopy((nodes, variables))
     lookups = FakeLookups({"u": 1}, partly, source=json.dumps({**variables, "nodes": nodes}, indent=1))
-    found = check_workflow(workflow(freeze(nodes), freeze(variables)), REGISTRY, lookups)
+    found = check_workflow(workflow(freeze(nodes), freeze(variables)), lookups)
     text = report(found)
     assert (nodes, variables) == before
     assert bool(text) is bool(found)
@@ -60,7 +60,7 @@ def test_any_json_with_real_files(nodes: list[dict[str, Any]], variables: dict[s
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(instance, "CONFIG_DIRECTORY", str(DEMO))
         patch.setattr(instance, "USERS", ["demo"])
-        check_workflow(workflow(nodes, variables), REGISTRY, Lookups(BUILT_IN_VARIABLES))
+        check_workflow(workflow(nodes, variables), Lookups())
 
 
 MEMORY_NODES = [{"type": name} for name in (
@@ -80,7 +80,7 @@ def test_any_settings(content: dict[str, Any], name: Any) -> None:
         def settings_file(self, name: str) -> ConfigFile | Problem:
             return ConfigFile(freeze(content), "Workflows/x.json", "")
 
-    found = check_workflow(workflow(MEMORY_NODES), REGISTRY, Given(source=json.dumps(content, indent=1)))
+    found = check_workflow(workflow(MEMORY_NODES), Given(source=json.dumps(content, indent=1)))
     assert all(line.isprintable() for line in report(found).split("\n"))
     assert all(one.line is not None for one in found)
 
@@ -93,18 +93,13 @@ def test_deep_json(deep: int) -> None:
     assert check({"type": "PythonModule", "module_path": "x.py", "args": value})
 
 
-def test_a_handler_that_declares_nothing() -> None:
-    found = check_workflow(workflow([{"type": "Standard", "prompt": "{zebra}"}]), {"Standard": object()}, FakeLookups())
-    assert found == []
-
-
 @pytest.mark.parametrize("name", sorted(
     path.stem for path in (DEMO / "Workflows" / "demo").glob("*.json") if not path.name.endswith(".test.json")))
 def test_shipped_workflows_are_clean(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(DEMO))
     monkeypatch.setattr(instance, "USERS", ["demo"])
     config_utils.reset_config_store()
-    found = check_workflow(config_utils.load_workflow(name), REGISTRY, Lookups(BUILT_IN_VARIABLES))
+    found = check_workflow(config_utils.load_workflow(name), Lookups())
     assert report(found) == ""
 
 

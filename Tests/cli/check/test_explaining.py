@@ -15,7 +15,6 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities.config.lookup import reset_config_store
 from Middleware.utilities.config.store import config_store
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
 
 USER, ROUTES, MAIN = "Users/ann.json", "Routing/routes.json", "Workflows/ann/Main.json"
 GOOD = {
@@ -103,7 +102,7 @@ def test_the_file_that_the_failure_names(tree: Tree) -> None:
 def test_what_the_operator_was_told_is_not_told_again(tree: Tree) -> None:
     tree.write(USER, GOOD[USER].replace("routes", "route"))
     with request_scope(RequestContext(request_id="check")):
-        told = check_named(USER, "user", Lookups(BUILT_IN_VARIABLES), "")
+        told = check_named(USER, "user", Lookups(), "")
     tree.check.remember("ann", told, {})
     assert len(told) == 1
     assert tree.explained() == []

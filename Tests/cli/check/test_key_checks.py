@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.check import workflow_checks
 from Tests.cli.check.checking import brief, check, llm, only, static
 
 FILE = {"type": "GetCustomFile", "filepath": "/x"}
@@ -25,13 +24,6 @@ def test_unknown_type_runs_as_standard(written: str, near: str) -> None:
 @pytest.mark.parametrize("written", [None, 5, ["Standard"], {}])
 def test_type_that_is_no_text(written: Any) -> None:
     assert brief(check(llm("x", type=written))) == [("warning", "nodes[0].type")]
-
-
-def test_type_that_this_version_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflow_checks, "VALID_NODE_TYPES", ["Standard", "FutureNode"])
-    found = only(check({"type": "FutureNode", "whatever": "{nope}"}))
-    assert (found.severity, found.json_path) == ("error", "nodes[0].type")
-    assert "not part of this version" in found.message
 
 
 def test_no_type_is_standard() -> None:

@@ -17,8 +17,7 @@ from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.text_utils import estimation_level_multiplier
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
-from Tests.cli.check.checking import REGISTRY, FakeLookups, brief, check, only, static
+from Tests.cli.check.checking import FakeLookups, brief, check, only, static
 from Tests.llmapis.lab import Lab
 
 MEMORY, COMPACTOR = "discussionIdMemoryFileWorkflowSettings", "contextCompactorSettingsFile"
@@ -47,7 +46,7 @@ class MemoryChecks(Lab):
     def found(self, *nodes: str | dict[str, Any], **variables: Any) -> list[Finding]:
         self.write("Workflows/tester/Main", {**variables, "nodes": [
             {"type": node} if isinstance(node, str) else node for node in nodes]})
-        return check_workflow(config_utils.load_workflow("Main"), REGISTRY, Lookups(BUILT_IN_VARIABLES))
+        return check_workflow(config_utils.load_workflow("Main"), Lookups())
 
     def with_settings(self, settings: dict[str, Any], *nodes: str) -> list[Finding]:
         self.write("Workflows/tester/Memory", settings)
@@ -430,7 +429,7 @@ def test_the_whole_report_of_a_broken_set_up(lab: MemoryChecks, request: pytest.
     for name, text in files.items():
         (lab.root / f"{name}.json").write_text(text, encoding="utf-8")
     config_utils.reset_config_store()
-    text = report(check_workflow(config_utils.load_workflow("Main"), REGISTRY, Lookups(BUILT_IN_VARIABLES)))
+    text = report(check_workflow(config_utils.load_workflow("Main"), Lookups()))
     if request.config.option.verbose > 0:
         with capsys.disabled():
             print("\n" + text)  # noqa: T201

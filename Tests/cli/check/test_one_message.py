@@ -29,14 +29,14 @@ def test_the_same_said_twice(findings: list[Finding], kept: list[Finding]) -> No
 def test_the_nearest_script(tmp_path: Path, name: str, near: str) -> None:
     (tmp_path / "count.py").touch()
     (tmp_path / "counts.md").touch()
-    problem = Lookups(()).script(f"{tmp_path.as_posix()}/{name}")
+    problem = Lookups().script(f"{tmp_path.as_posix()}/{name}")
     assert problem is not None and problem.message == f"the Python script '{name}' does not exist"
     assert problem.suggestion == (f"{tmp_path.as_posix()}/{near}" if near else "")
 
 
 def test_a_file_that_is_no_script(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    problem = Lookups(()).script(f"{tmp_path.as_posix()}/notes.txt")
+    problem = Lookups().script(f"{tmp_path.as_posix()}/notes.txt")
     assert problem is not None and problem.message == "'notes.txt' is no Python script, whose name ends in .py"
 
 
@@ -50,26 +50,26 @@ def test_a_file_that_is_no_script(tmp_path: Path) -> None:
 def test_what_a_script_lacks(tmp_path: Path, source: str, mistake: str) -> None:
     path = tmp_path / "count.py"
     path.write_text(source, encoding="utf-8")
-    problem = Lookups(()).script(path.as_posix())
+    problem = Lookups().script(path.as_posix())
     assert (problem.message if problem else "") == (f"the Python script 'count.py' {mistake}" if mistake else "")
 
 
 def test_a_script_is_looked_at_again_after_an_edit(tmp_path: Path) -> None:
     path = tmp_path / "count.py"
     path.write_text("def Invok(): pass\n", encoding="utf-8")
-    assert Lookups(()).script(path.as_posix()) is not None
+    assert Lookups().script(path.as_posix()) is not None
     path.write_text("def Invoke(): pass\n", encoding="utf-8")
-    assert Lookups(()).script(path.as_posix()) is None
+    assert Lookups().script(path.as_posix()) is None
 
 
 def test_a_script_in_a_public_directory_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("Middleware.utilities.config_utils.get_root_public_directory", lambda: str(tmp_path))
     (tmp_path / "Scripts").mkdir()
     (tmp_path / "Scripts" / "count_the_days.py").touch()
-    problem = Lookups(()).script("Public/Scripts/count_the_days.py")
+    problem = Lookups().script("Public/Scripts/count_the_days.py")
     assert problem is not None and problem.suggestion == f"{tmp_path.as_posix()}/Scripts/count_the_days.py"
 
 
 def test_a_script_in_no_folder() -> None:
-    problem = Lookups(()).script("no/such/folder/x.py")
+    problem = Lookups().script("no/such/folder/x.py")
     assert problem is not None and problem.suggestion == ""

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from Middleware.cli.check.workflow_checks import check_workflow
-from Middleware.workflows.handlers.impl.tools.slow_but_quality_rag import SlowButQualityRAGHandler
-from Tests.cli.check.checking import REGISTRY, FakeLookups, brief, check, llm, only, static, workflow
+from Tests.cli.check.checking import FakeLookups, brief, check, llm, only, static, workflow
 
 CHILD = {"type": "CustomWorkflow", "workflowName": "C"}
 RAG = {"type": "SlowButQualityRAG", "ragTarget": "x", "ragType": "y"}
@@ -55,8 +54,7 @@ def test_endpoints_of_several_models() -> None:
     models = [{"endpointName": "Main"}, {"endpointName": "missing"}, {"endpointName": "{e}"}, {}]
     lookups = FakeLookups()
     registered = {**RAG, "multiModelList": models, "preset": "P"}
-    registry = {**REGISTRY, "SlowButQualityRAG": SlowButQualityRAGHandler()}
-    found = check_workflow(workflow([registered], {"e": "x"}), registry, lookups)
+    found = check_workflow(workflow([registered], {"e": "x"}), lookups)
     assert brief(found) == [
         ("error", "nodes[0].multiModelList[1].endpointName"), ("error", "nodes[0].multiModelList[3]")]
     assert ("preset", "P", "Main") in lookups.asked

@@ -12,8 +12,6 @@ from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.tree_check import TreeCheck
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
-from Middleware.workflows.managers.workflow_manager import BUILT_IN_VARIABLES
-from Tests.cli.check.checking import REGISTRY
 from Tests.cli.check.config_tree import (
     API_TYPE,
     CHILD,
@@ -58,7 +56,7 @@ def test_what_is_right_is_not_mentioned(tree: TreeLab) -> None:
 def test_the_shipped_configuration_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(CONFIGS))
     config_utils.reset_config_store()
-    result = TreeCheck(REGISTRY, BUILT_IN_VARIABLES).run()
+    result = TreeCheck().run()
     assert [f"{finding.file}: {finding}" for finding in result.findings] == []
     assert result.files > 80
 
@@ -66,7 +64,7 @@ def test_the_shipped_configuration_is_clean(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_older_configuration_that_runs_has_no_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(OLD_CONFIGS))
     config_utils.reset_config_store()
-    result = TreeCheck(REGISTRY, BUILT_IN_VARIABLES).run()
+    result = TreeCheck().run()
     assert [f"{finding.file}: {finding}" for finding in result.findings if finding.severity == "error"] == []
     assert len(result.users) == 7
 
@@ -441,7 +439,7 @@ def test_tests_of_workflows_are_no_workflows(tree: TreeLab) -> None:
 
 def test_no_configuration_at_all(tree: TreeLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(tree.public / "nothing"))
-    found = only(TreeCheck(REGISTRY, BUILT_IN_VARIABLES).run().findings)
+    found = only(TreeCheck().run().findings)
     assert (found.severity, found.file) == ("error", str(tree.public / "nothing"))
 
 

@@ -22,8 +22,6 @@ from Middleware.utilities.conversations.discussion_folder import DiscussionFolde
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import derive_encryption_key, hash_api_key
 from Middleware.utilities.vector_math_utils import vector_to_blob
-from Middleware.workflows.handlers.impl.memory_node_handler import MemoryNodeHandler
-from Middleware.workflows.managers import workflow_manager
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Tests.backend_dialects import openai_embeddings
 from Tests.llmapis.lab import Lab
@@ -320,9 +318,7 @@ def test_names_of_what_was_found_by_meaning(folder: DiscussionFolder, backend: S
 
 # -- the node ----------------------------------------------------------------------------------------------------------
 
-def run(lab: Lab, monkeypatch: pytest.MonkeyPatch, *nodes: dict[str, Any], **variables: Any) -> Any:
-    classes = [known for known in workflow_manager.HANDLER_CLASSES if known is not MemoryNodeHandler]
-    monkeypatch.setattr(workflow_manager, "HANDLER_CLASSES", (*classes, MemoryNodeHandler))
+def run(lab: Lab, *nodes: dict[str, Any], **variables: Any) -> Any:
     lab.write("Workflows/tester/Main", {**variables, "nodes": list(nodes)})
     request = RequestContext(request_id="r-1")
     with request_scope(request):
@@ -342,7 +338,7 @@ def run(lab: Lab, monkeypatch: pytest.MonkeyPatch, *nodes: dict[str, Any], **var
 def test_node(lab: Lab, folder: DiscussionFolder, backend: StubBackend, monkeypatch: pytest.MonkeyPatch,
               keys: dict[str, Any], expected: list[str] | None) -> None:
     remember(folder, *VECTORS, vectors=VECTORS)
-    result = run(lab, monkeypatch, {"type": "StaticResponse", "content": "owl"},
+    result = run(lab, {"type": "StaticResponse", "content": "owl"},
                  {"type": "VectorMemorySearch", **keys}, two=2).split(BREAK)
     assert len(result) == 2 if expected is None else result == expected
 
@@ -350,18 +346,18 @@ def test_node(lab: Lab, folder: DiscussionFolder, backend: StubBackend, monkeypa
 def test_node_flags(lab: Lab, folder: DiscussionFolder, backend: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(folder, "an owl", "Mara", entities={"an owl": ["Mara"]}, vectors={"Mara": [1.0, 0.0]})
     keys = {"type": "VectorMemorySearch", "input": "owl", "includeDates": True, "useEntityExpansion": "true"}
-    dated = run(lab, monkeypatch, keys)
+    dated = run(lab, keys)
     assert re.fullmatch(r"\[.{10}\] an owl\n\n---\n\n\[.{10}\] Mara", dated)
-    assert run(lab, monkeypatch, {**keys, "includeDates": "false", "useEntityExpansion": False}) == "an owl"
+    assert run(lab, {**keys, "includeDates": "false", "useEntityExpansion": False}) == "an owl"
     asked = {**keys, "searchMode": "semantic", "semanticQuery": "{chat_user_prompt_last_one}?",
              "embeddingEndpointName": "Embedder", "includeDates": False, "useEntityExpansion": False}
-    assert run(lab, monkeypatch, asked) == "Mara" and backend.requests[0].json["input"] == ["hi?"]
+    assert run(lab, asked) == "Mara" and backend.requests[0].json["input"] == ["hi?"]
 
 
 def test_node_warns_of_weights_that_are_no_list(lab: Lab, folder: DiscussionFolder, monkeypatch: pytest.MonkeyPatch,
                                                 caplog: pytest.LogCaptureFixture) -> None:
     remember(folder, "owl")
-    assert run(lab, monkeypatch, {"type": "VectorMemorySearch", "input": "owl", "bm25Weights": 5}) == "owl"
+    assert run(lab, {"type": "VectorMemorySearch", "input": "owl", "bm25Weights": 5}) == "owl"
     assert "bm25Weights" in caplog.text
 
 

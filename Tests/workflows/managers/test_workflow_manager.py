@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from Middleware.common.constants import VALID_NODE_TYPES
 from Middleware.exceptions import ConfigurationError, ConfigValueError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.cancellation_service import cancellation_service
-from Middleware.workflows.managers.workflow_manager import MAX_NESTING, WorkflowManager, build_registry, is_blank
+from Middleware.workflows.managers.workflow_manager import MAX_NESTING, WorkflowManager, is_blank
 from Tests.stub_backend import Reply, StubBackend
 from Tests.workflows.engine_lab import EngineLab, Probe, Recorder, assistant, llm, start, static, user
 
@@ -347,14 +346,6 @@ def test_missing_child_fails_the_run(lab: EngineLab) -> None:
     with pytest.raises(FileNotFoundError, match="Gone"):
         lab.run_named("Main")
     assert lab.backend.requests == []
-
-
-def test_registry() -> None:
-    registry = build_registry()
-    assert set(registry) <= set(VALID_NODE_TYPES)
-    assert {"Standard", "CustomWorkflow", "ConditionalCustomWorkflow", "StaticResponse", "Conditional",
-            "StringConcatenator"} <= set(registry)
-    assert all(node_type in handler.KEYS for node_type, handler in registry.items())
 
 
 # -- workflows that the user's file names ------------------------------------------------------------------------------

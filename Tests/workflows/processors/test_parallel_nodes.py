@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import BackendStatusError
+from Middleware.workflows.handlers.registry import build_registry
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, status_reply
 from Tests.workflows.engine_lab import EngineLab, Recorder, last_text, llm, reply_to, start, static
@@ -43,10 +44,13 @@ A, SAVE, LOCK, CHILD = {"type": "Standard"}, {"type": "SaveCustomFile"}, {"type"
     ([A, {"type": "ImageProcessor"}, A, {"prompt": "{agent1Output}"}], [(), (0,), (1,), (0, 1)]),
     ([{"type": "WebFetch"}, {"type": "WebFetch", "method": "post"}, {"type": "WebFetch", "method": "POST"}],
      [(), (), (1,)]),
-    ([{"type": "Unknown"}, {"type": "Unknown"}], [(), (0,)]),
+    ([{"type": "Unknown"}, {"type": "Unknown"}, {"type": 5}], [(), (0,), (1,)]),
+    ([SAVE, {"type": "ConversationalKeywordSearchPerformerTool"}, {"type": "MemoryKeywordSearchPerformerTool"},
+      {"type": "ConversationalKeywordSearchPerformerTool", "searchTarget": "RecentMemories"}],
+     [(), (), (0,), (2,)]),
 ])
 def test_dependencies(nodes: list[dict[str, Any]], expected: list[tuple[int, ...]]) -> None:
-    found = dependencies(nodes, {"both": "see {agent1Output}", "plain": "x", "number": 5})
+    found = dependencies(nodes, {"both": "see {agent1Output}", "plain": "x", "number": 5}, build_registry())
     assert [tuple(sorted(indexes)) for indexes in found] == expected
 
 

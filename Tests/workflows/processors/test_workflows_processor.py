@@ -12,7 +12,6 @@ from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.exceptions import BackendStatusError, ConfigNotFoundError, ConfigValueError
 from Middleware.models.request_context import request_scope
 from Middleware.utilities.text_utils import escape_braces
-from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import NodeExecutionInfo
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, Probe, Recorder, assistant, llm, reply_to, start, static, user
@@ -87,14 +86,6 @@ def test_unknown_type_runs_as_standard(lab: EngineLab, node_type: Any, caplog: p
 
 def test_absent_type_is_standard(lab: EngineLab) -> None:
     assert lab.run([{"endpointName": "Main", "prompt": "x"}]) == "<x>"
-
-
-def test_known_type_of_a_later_version(lab: EngineLab) -> None:
-    manager = WorkflowManager("Main", listeners=[])
-    del manager.node_handlers["MCPToolCall"]
-    lab.workflow("Main", [{"type": "MCPToolCall"}])
-    with pytest.raises(ValueError, match="'MCPToolCall' is known but not part of this version"):
-        list(manager.start(lab.request, [user("hi")]))
 
 
 # -- preparation -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.streaming_utils import stream_static_content, stream_text
@@ -40,10 +40,42 @@ COMMON_KEYS: tuple[NodeKey, ...] = (
 )
 
 
+Acts = Literal["no", "reads", "writes", "outside"]
+"""What running a node does besides giving an output, at the most:
+
+* ``no``: nothing. The output depends on the node's keys, the conversation and an LLM only.
+* ``reads``: it looks at what others may change: stored data, files, another server.
+* ``writes``: it changes data of this installation, or the conversation of the run.
+* ``outside``: what this program cannot know: a script, a command, a tool, a request that is no question, another
+  workflow.
+"""
+
+
 class BaseHandler(ABC):
-    """Runs the node types in ``KEYS``, each declared once with its keys."""
+    """Runs the node types in ``KEYS``, each declared once with its keys.
+
+    ``handlers/registry.py`` finds every class in a module below ``handlers/impl`` that declares ``KEYS``. The other
+    attributes are the traits of its types, which the engine, the checks and the workflow tests go by. A class without
+    them is taken for one that may do anything.
+
+    Attributes:
+        acts: whether it matters that a node runs twice, or beside others.
+        pure: the nodes of a workflow with ``parallelNodes`` may run in any order with this one.
+        barrier: with ``parallelNodes`` everything before the node is done and nothing behind it begun when it runs,
+            because it ends the run or changes the conversation.
+        reaches_outside: it depends on something beyond this process and its files; workflow tests do not run it.
+        cleans_itself: its output is not cleaned by the rules of its endpoint, as each answer in it was on arrival.
+        needs_endpoint: it fails without an endpoint of its own.
+    """
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {}
+
+    acts: ClassVar[Acts] = "outside"
+    pure: ClassVar[bool] = False
+    barrier: ClassVar[bool] = False
+    reaches_outside: ClassVar[bool] = False
+    cleans_itself: ClassVar[bool] = False
+    needs_endpoint: ClassVar[bool] = False
 
     def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
         self.workflow_manager = workflow_manager
@@ -52,6 +84,11 @@ class BaseHandler(ABC):
     @abstractmethod
     def handle(self, context: ExecutionContext) -> object:
         """Run one node. Returns a text, a tool-call dict, another JSON value, or a generator of chunk dicts."""
+
+    @classmethod
+    def is_pure(cls, node: Mapping[str, object]) -> bool:
+        """Whether ``pure`` holds for a node with these keys."""
+        return cls.pure
 
     @classmethod
     def key(cls, node_type: str, name: str) -> NodeKey:
@@ -82,20 +119,3 @@ class BaseHandler(ABC):
             return text
         trial = context.request.trial is not None
         return stream_text(text) if trial else stream_static_content(text, context.request.cancel_scope)
-
-
-class FamilyHandler(BaseHandler):
-    """Router of a family of node types: each of ``NODES`` handles its own."""
-
-    NODES: ClassVar[tuple[type[BaseHandler], ...]] = ()
-
-    def __init_subclass__(cls) -> None:
-        cls.KEYS = {node_type: keys for node in cls.NODES for node_type, keys in node.KEYS.items()}
-
-    def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
-        super().__init__(workflow_manager, workflow_variable_service)
-        nodes = [node(workflow_manager, workflow_variable_service) for node in self.NODES]
-        self._nodes = {node_type: node for node in nodes for node_type in node.KEYS}
-
-    def handle(self, context: ExecutionContext) -> object:
-        return self._nodes[context.config["type"]].handle(context)

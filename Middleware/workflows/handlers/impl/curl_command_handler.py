@@ -33,6 +33,9 @@ ALLOW_SCHEME_INJECTION = NodeKey("allowSchemeInjection", "bool", False,
 
 class CurlCommandHandler(BaseHandler):
     """What curl wrote, or what went wrong."""
+    # Its arguments may be any method, and name files to write.
+    acts = "outside"
+    reaches_outside = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"CurlCommand": (
         ARGS, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, network.MAX_RESPONSE_BYTES,

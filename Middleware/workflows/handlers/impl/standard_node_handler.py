@@ -51,6 +51,10 @@ PROMPT_KEYS: tuple[NodeKey, ...] = (
 
 class StandardNodeHandler(BaseHandler):
     """Sends the node's prompt, or the conversation, to the node's endpoint."""
+    # An LLM call changes nothing: tool calls are carried out by the client.
+    acts = "no"
+    pure = True
+    needs_endpoint = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"Standard": PROMPT_KEYS}
 

@@ -39,10 +39,18 @@ ALLOW_REDIRECTS = NodeKey("allowRedirects", "bool", True, "Follow redirects.")
 
 class WebFetchHandler(BaseHandler):
     """The document, or what went wrong."""
+    # GET and HEAD only read; any other method may change something there.
+    acts = "outside"
+    pure = True
+    reaches_outside = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"WebFetch": (
         URL, METHOD, HEADERS, BODY, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, VERIFY, CA_BUNDLE,
         ALLOW_REDIRECTS, network.MAX_RESPONSE_BYTES, network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS)}
+
+    @classmethod
+    def is_pure(cls, node: Mapping[str, object]) -> bool:
+        return str(node.get("method") or "GET").upper() in ("GET", "HEAD")
 
     def handle(self, context: ExecutionContext) -> object:
         output_format = network.choice(context, OUTPUT_FORMAT, OUTPUT_FORMATS)

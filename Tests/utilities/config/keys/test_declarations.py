@@ -27,7 +27,7 @@ from Middleware.utilities.config.keys import samplers as sampler_keys
 from Middleware.utilities.config.keys.key_table import KeyTable
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS, estimation_level_multiplier
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS
-from Middleware.workflows.managers.workflow_manager import HANDLER_CLASSES
+from Middleware.workflows.handlers.registry import node_types
 
 ROOT = Path(__file__).resolve().parents[4]
 SOURCES = [path for folder in ("Middleware", "Scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -55,8 +55,8 @@ def groups() -> Iterator[tuple[str, tuple[ConfigKey, ...]]]:
     for kind in KINDS.values():
         yield kind.name, (*kind.keys, *kind.top)
     yield "all nodes", COMMON_KEYS
-    for handler in HANDLER_CLASSES:
-        yield from handler.KEYS.items()
+    for node_type, handler in node_types().items():
+        yield node_type, handler.KEYS[node_type]
 
 
 ALL = [pytest.param(key, id=name) for where, keys in groups() for name, key in nested(where, keys)]

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException
-from Middleware.workflows.handlers.impl.mcp_tool_call_handler import MCPToolCallHandler
-from Middleware.workflows.handlers.impl.tools.python_module import PythonModuleHandler
-from Middleware.workflows.managers import workflow_manager
 from Middleware.workflows.tools import mcp_client_tool
 from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPToolCallError
@@ -26,9 +23,6 @@ NOT_FOUND = "MCP server config 'nope' was not found under Public/Configs/MCPServ
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
-    known = workflow_manager.build_registry()
-    missing = tuple(kind for kind in (MCPToolCallHandler, PythonModuleHandler) if not known.keys() & kind.KEYS.keys())
-    monkeypatch.setattr(workflow_manager, "HANDLER_CLASSES", (*workflow_manager.HANDLER_CLASSES, *missing))
     sessions = McpSessions()
     monkeypatch.setattr(mcp_client_tool, "_SESSIONS", sessions)
     with StubBackend() as backend:

@@ -14,8 +14,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.workflows.handlers.impl.memory_node_handler import MemoryNodeHandler
-from Middleware.workflows.managers import workflow_manager
+from Middleware.workflows.handlers.impl.memory.stored_texts import RecentMemorySummarizerHandler
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext, RunRequest
 from Middleware.workflows.tools.memory import memory_turn
@@ -34,8 +33,6 @@ CHAT = [user(f"m{number}") for number in range(6)]
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
-    classes = [known for known in workflow_manager.HANDLER_CLASSES if known is not MemoryNodeHandler]
-    monkeypatch.setattr(workflow_manager, "HANDLER_CLASSES", (*classes, MemoryNodeHandler))
     with StubBackend() as backend:
         yield EngineLab(tmp_path / "Configs", monkeypatch, backend)
 
@@ -106,14 +103,6 @@ def test_a_new_discussion(lab: EngineLab, given: Any, output: str) -> None:
     assert run(lab, given) == output
     kept = [path for path in (lab.root.parent / "D").rglob("*") if path.is_file() and path.name != ".lock"]
     assert all((path.name, path.read_bytes()) == ("memories.json", b"[]") for path in kept)
-
-
-def test_every_type_has_a_handler() -> None:
-    assert set(MemoryNodeHandler.KEYS) == {
-        "QualityMemory", "RecentMemory", "RecentMemorySummarizerTool", "ChatSummaryMemoryGatheringTool",
-        "ConversationMemory", "GetCurrentMemoryFromFile", "GetCurrentSummaryFromFile", "FullChatSummary",
-        "chatSummarySummarizer", "WriteCurrentSummaryToFileAndReturnIt", "VectorMemorySearch",
-        "GetCurrentStateDocument"}
 
 
 # -- memories are written ----------------------------------------------------------------------------------------------
@@ -454,7 +443,7 @@ def test_messages_are_taken_as_the_client_sent_them() -> None:
     run_request = RunRequest(RequestContext(), "w", "Main", [], {}, "tester", [user("a"), user("b")])
     context = ExecutionContext("r", "w", None, node("RecentMemorySummarizerTool", maxTurnsToPull=2),
                                [user("(Monday, 2026-03-16 09:00:00) a"), user("b")], False, run=run_request)
-    assert MemoryNodeHandler().handle(context) == "a"
+    assert RecentMemorySummarizerHandler().handle(context) == "a"
 
 
 # -- from messages to a summary ----------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import ConfigurationError
-from Middleware.workflows.handlers.impl.tools.python_module import PythonModuleHandler
 from Middleware.workflows.managers import workflow_manager
 from Tests.stub_backend import StubBackend
 from Tests.workflows.engine_lab import EngineLab, assistant, static, user
@@ -19,9 +18,6 @@ UNEXPECTED = "Error: An unexpected error occurred while processing your request.
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
-    if "PythonModule" not in workflow_manager.build_registry():
-        monkeypatch.setattr(workflow_manager, "HANDLER_CLASSES",
-                            (*workflow_manager.HANDLER_CLASSES, PythonModuleHandler))
     with StubBackend() as backend:
         yield EngineLab(tmp_path, monkeypatch, backend)
 

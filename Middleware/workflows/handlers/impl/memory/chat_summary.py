@@ -27,6 +27,8 @@ SUMMARY_WORKFLOW = "chatSummaryToolWorkflow"
 
 class FullChatSummaryHandler(BaseHandler):
     """The summary, brought up to date by the user's workflow if more than one memory is missing in it."""
+    # The workflow that the user's file names may have nodes of any type.
+    acts = "outside"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"FullChatSummary": (
         NodeKey("isManualConfig", "bool", False, "Just the summary as it is."),)}
@@ -49,6 +51,9 @@ class FullChatSummaryHandler(BaseHandler):
 
 class ChatSummarySummarizerHandler(BaseHandler):
     """Folds the memories that are not yet in the summary into it, with the node's LLM."""
+    # It stores the summary, and cleans each of its LLM's answers.
+    acts = "writes"
+    cleans_itself = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"chatSummarySummarizer": (
         *PROMPT_KEYS,
@@ -66,6 +71,7 @@ class ChatSummarySummarizerHandler(BaseHandler):
 
 class WriteCurrentSummaryHandler(BaseHandler):
     """Makes a text the summary of all memories so far."""
+    acts = "writes"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"WriteCurrentSummaryToFileAndReturnIt": (
         NodeKey("input", "str", None, "The text.", "full", required=True),)}

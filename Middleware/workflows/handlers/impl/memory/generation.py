@@ -19,6 +19,8 @@ CONVERSATION_WORKFLOW = "conversationMemoryToolWorkflow"
 
 class QualityMemoryHandler(BaseHandler):
     """Writes the memories that are due; its output is empty."""
+    # The workflows that the user's settings name may have nodes of any type.
+    acts = "outside"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"QualityMemory": ()}
 
@@ -32,6 +34,8 @@ class QualityMemoryHandler(BaseHandler):
 
 class RecentMemoryHandler(BaseHandler):
     """Writes the memory files that are due, and gives what the user's workflow makes of them."""
+    # The workflow that the user's file names may have nodes of any type.
+    acts = "outside"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"RecentMemory": ()}
 
@@ -46,6 +50,8 @@ class RecentMemoryHandler(BaseHandler):
 
 class ConversationMemoryHandler(BaseHandler):
     """What the user's workflow makes of the memories; all of them if there is no such workflow."""
+    # The workflow that the user's file names may have nodes of any type.
+    acts = "outside"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ConversationMemory": ()}
 

@@ -17,6 +17,7 @@ TURNS = NodeKey("maxTurnsToPull", "int", 0, "Messages to take if there is no dis
 
 class RecentMemorySummarizerHandler(BaseHandler):
     """The newest memories; without a discussion id, blocks of the newest messages."""
+    acts = "reads"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"RecentMemorySummarizerTool": (
         TURNS,
@@ -36,6 +37,7 @@ class RecentMemorySummarizerHandler(BaseHandler):
 
 class ChatSummaryMemoryGatheringHandler(BaseHandler):
     """The memories that are not yet in the summary; without a discussion id, blocks of the newest messages."""
+    acts = "reads"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ChatSummaryMemoryGatheringTool": (TURNS,)}
 
@@ -47,6 +49,7 @@ class ChatSummaryMemoryGatheringHandler(BaseHandler):
 
 class CurrentMemoryHandler(BaseHandler):
     """All memories."""
+    acts = "reads"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentMemoryFromFile": (
         NodeKey("customDelimiter", "str", CHUNK_BREAK, "What stands between them."),)}
@@ -58,6 +61,7 @@ class CurrentMemoryHandler(BaseHandler):
 
 class CurrentSummaryHandler(BaseHandler):
     """The summary."""
+    acts = "reads"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentSummaryFromFile": ()}
 
@@ -67,6 +71,7 @@ class CurrentSummaryHandler(BaseHandler):
 
 class CurrentStateDocumentHandler(BaseHandler):
     """The document of the present state."""
+    acts = "reads"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentStateDocument": ()}
 

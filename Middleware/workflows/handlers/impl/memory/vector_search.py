@@ -18,6 +18,7 @@ DEFAULT_LIMIT = 5
 
 class VectorMemorySearchHandler(BaseHandler):
     """The memories that fit best, best first."""
+    acts = "reads"
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"VectorMemorySearch": (
         NodeKey("input", "str", "", "Words or phrases to look for, ; between them.", "full"),

@@ -11,6 +11,8 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 class ArithmeticProcessorHandler(BaseHandler):
     """The result as text; ``-1`` for an expression that cannot be calculated."""
+    acts = "no"
+    pure = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "ArithmeticProcessor": (

@@ -11,6 +11,8 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 class ConditionalHandler(BaseHandler):
     """``TRUE`` or ``FALSE``; an expression that cannot be read is ``FALSE``."""
+    acts = "no"
+    pure = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "Conditional": (NodeKey("condition", "str", "", "The expression to judge.", "full"),)}

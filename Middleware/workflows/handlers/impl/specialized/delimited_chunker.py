@@ -13,6 +13,8 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 class DelimitedChunkerHandler(BaseHandler):
     """The chosen pieces, joined as they were; a text that names the problem if a key cannot be used."""
+    acts = "no"
+    pure = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "DelimitedChunker": (

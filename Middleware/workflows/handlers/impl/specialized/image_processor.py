@@ -26,6 +26,12 @@ UNUSED_KEYS = frozenset({"acceptImages", "maxImagesToSend", "lowercaseToolCallFu
 
 class ImageProcessorHandler(BaseHandler):
     """The descriptions of the conversation's images, and on demand a message with them in the conversation."""
+    # It inserts messages into the conversation, and may store its descriptions. Its own LLM answers are cleaned one by
+    # one, as an image may be answered by a backup endpoint with other rules.
+    acts = "writes"
+    barrier = True
+    cleans_itself = True
+    needs_endpoint = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ImageProcessor": (
         *(key for key in PROMPT_KEYS if key.name not in UNUSED_KEYS),

@@ -10,6 +10,8 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 class StaticResponseHandler(BaseHandler):
     """A fixed text."""
+    acts = "no"
+    pure = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "StaticResponse": (NodeKey("content", "str", "", "The text.", "full"),)}
@@ -20,6 +22,8 @@ class StaticResponseHandler(BaseHandler):
 
 class StringConcatenatorHandler(BaseHandler):
     """Texts joined to one."""
+    acts = "no"
+    pure = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "StringConcatenator": (

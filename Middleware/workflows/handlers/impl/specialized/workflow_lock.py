@@ -19,6 +19,9 @@ class WorkflowLockHandler(BaseHandler):
     Attributes:
         locks: who keeps the locks.
     """
+    # What stands behind the lock must not begin before it is held.
+    acts = "writes"
+    barrier = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "WorkflowLock": (NodeKey("workflowLockId", "str", None, "Name of the lock, one per user.", "full",

@@ -42,6 +42,9 @@ class _Settings:
 
 class ConversationChunkProcessorHandler(BaseHandler):
     """Says how many blocks were processed, or gives the content of a file that the child keeps."""
+    # The child may have nodes of any type, and cleans its own answer.
+    acts = "outside"
+    cleans_itself = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "ConversationChunkProcessor": (

@@ -24,6 +24,9 @@ OVERRIDE_KEYS: tuple[NodeKey, ...] = (
 
 class CustomWorkflowHandler(BaseHandler):
     """The result of the child, which knows only the scoped variables of its parent."""
+    # The child may have nodes of any type, and cleans its own answer.
+    acts = "outside"
+    cleans_itself = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "CustomWorkflow": (
@@ -36,6 +39,9 @@ class CustomWorkflowHandler(BaseHandler):
 
 class ConditionalCustomWorkflowHandler(BaseHandler):
     """The result of the child that a value chooses, or a text if it chooses none."""
+    # As CustomWorkflow.
+    acts = "outside"
+    cleans_itself = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "ConditionalCustomWorkflow": (

@@ -20,11 +20,11 @@ SEARCH_KEYS: tuple[NodeKey, ...] = (
             "early"))
 
 
-class KeywordSearchHandler(BaseHandler):
+class MemoryKeywordSearchHandler(BaseHandler):
     """Blocks of text that hold any of the words; which texts are searched is up to ``searchTarget`` alone."""
+    acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
-        "ConversationalKeywordSearchPerformerTool": SEARCH_KEYS, "MemoryKeywordSearchPerformerTool": SEARCH_KEYS}
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"MemoryKeywordSearchPerformerTool": SEARCH_KEYS}
 
     def handle(self, context: ExecutionContext) -> object:
         if self.value(context, "keywords") is None:
@@ -37,3 +37,16 @@ class KeywordSearchHandler(BaseHandler):
         if target == "RecentMemories" and folder is not None:
             return search_memories([text for text, _ in MemoryStore(folder).read_memories()], messages, keywords)
         return ""
+
+
+class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
+    """Blocks of text that hold any of the words; which texts are searched is up to ``searchTarget`` alone."""
+    # Memories, which searchTarget may choose, are written by other nodes.
+    acts = "reads"
+    pure = True
+
+    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ConversationalKeywordSearchPerformerTool": SEARCH_KEYS}
+
+    @classmethod
+    def is_pure(cls, node: Mapping[str, object]) -> bool:
+        return (node.get("searchTarget") or "CurrentConversation") == "CurrentConversation"

@@ -26,6 +26,10 @@ def _keys(seconds: int) -> tuple[NodeKey, ...]:
 
 class OfflineResearcherHandler(BaseHandler):
     """A text, whatever the service says."""
+    # No node changes the books, so that the order does not matter.
+    acts = "reads"
+    pure = True
+    reaches_outside = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "OfflineResearcherApiQuickSearch": _keys(240),

@@ -29,6 +29,10 @@ QUESTIONS: Mapping[str, Question] = {
 
 class OfflineWikipediaHandler(BaseHandler):
     """A text, whatever the service says."""
+    # No node changes the articles, so that the order does not matter.
+    acts = "reads"
+    pure = True
+    reaches_outside = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "OfflineWikiApiPartialArticle": (

@@ -13,6 +13,9 @@ from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module
 
 class PythonModuleHandler(BaseHandler):
     """What the script's ``Invoke`` returns, unchanged."""
+    # A script may do anything.
+    acts = "outside"
+    reaches_outside = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
         "PythonModule": (

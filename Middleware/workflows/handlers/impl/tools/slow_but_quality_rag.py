@@ -24,6 +24,10 @@ SHARED_KEYS = frozenset({
 
 class SlowButQualityRAGHandler(BaseHandler):
     """The answers for the blocks of ``ragTarget``, one behind the other."""
+    # Prompts change nothing, but the workflow of fileMemoryWorkflowName may have nodes of any type. The answer for each
+    # block is cleaned on arrival.
+    acts = "outside"
+    cleans_itself = True
 
     KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"SlowButQualityRAG": (
         NodeKey("ragTarget", "str", None, "The text; --ChunkBreak-- stands between its blocks.", "full",
