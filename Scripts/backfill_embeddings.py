@@ -29,6 +29,7 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
+from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.vector_memory import connection, schema  # noqa: E402
 from Middleware.utilities.conversations.vector_memory.codec import is_token  # noqa: E402
 from Middleware.utilities.vector_math_utils import vector_to_blob  # noqa: E402
@@ -172,7 +173,7 @@ def _open(path: str) -> sqlite3.Connection:
             raise CannotStartError("this database is encrypted, and its memories cannot be read without the API key "
                                    "they were stored with. WilmerAI embeds them itself while the client is talking "
                                    "(memory setting embeddingBackfillBatchSize).")
-        connection.when_free(lambda: database.execute(schema.EMBEDDINGS_TABLE))
+        sqlite.when_free(lambda: database.execute(schema.EMBEDDINGS_TABLE))
     except BaseException:
         database.close()
         raise
@@ -250,7 +251,7 @@ class _Run:
 
 def _store(database: sqlite3.Connection, model: str, numbers: list[int], vectors: list[list[float]]) -> None:
     blobs = [vector_to_blob(vector) for vector in vectors]
-    with connection.transaction(database):
+    with sqlite.transaction(database):
         database.executemany(
             "INSERT OR REPLACE INTO memory_embeddings (memory_id, model, dim, vector) VALUES (?, ?, ?, ?)",
             [(number, model, len(vector), blob) for number, vector, blob in zip(numbers, vectors, blobs, strict=True)])

@@ -8,20 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 
-from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities import sqlite
 
 LOCK_LIFETIME = timedelta(minutes=10)
 SESSION_LIFETIME = timedelta(seconds=60)
 """A session that was not seen for so long is dead: its process ended, or lost its way to the file."""
 
-BUSY_SECONDS = 5.0
-_SLICE_SECONDS = 0.1  # how long SQLite waits by itself, deaf to a cancelled request
-_BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _NO_USE_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
                  sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _TABLES = (
@@ -132,71 +128,30 @@ class LockDatabase:
 
     @contextlib.contextmanager
     def _transaction(self, scope: CancelScope | None = None) -> Iterator[sqlite3.Connection]:
-        """A transaction that nobody else writes beside; undone if the block raises."""
+        """A transaction on a file that has the tables; undone if the block raises."""
+        has_begun = False
         with contextlib.closing(self._open()) as database:
-            _begin(database, scope)
+            sqlite.use_write_ahead_log(database)
             try:
-                yield database
-                _when_free(lambda: database.execute("COMMIT"), scope)
-            except BaseException as error:
-                with contextlib.suppress(sqlite3.Error):  # closing undoes it, too
-                    database.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error) and _code(error) in _NO_USE_CODES:
+                with sqlite.transaction(database, scope):
+                    for statement in _TABLES:
+                        database.execute(statement)
+                    has_begun = True
+                    yield database
+            except sqlite3.Error as error:
+                if sqlite.is_busy(error):
+                    raise DatabaseBusyError(f"others have been writing to it for {sqlite.BUSY_SECONDS:g} s") from error
+                # SQLite looks at the file only when a transaction begins, so any error there is about the file.
+                if not has_begun or sqlite.error_code(error) in _NO_USE_CODES:
                     raise CannotOpenDatabaseError(str(error)) from error
                 raise
 
     def _open(self) -> sqlite3.Connection:
         try:
             os.makedirs(os.path.dirname(self.path) or os.curdir, exist_ok=True)
-            return sqlite3.connect(self.path, timeout=_SLICE_SECONDS, isolation_level=None)
+            return sqlite3.connect(self.path, timeout=sqlite.SLICE_SECONDS, isolation_level=None)
         except (OSError, sqlite3.Error) as error:
             raise CannotOpenDatabaseError(str(error)) from error
-
-
-def _begin(database: sqlite3.Connection, scope: CancelScope | None) -> None:
-    """Start a transaction on a file that has the tables. SQLite looks at the file only now."""
-    _use_write_ahead_log(database)
-    try:
-        _when_free(lambda: database.execute("BEGIN IMMEDIATE"), scope)
-        for statement in _TABLES:
-            database.execute(statement)
-    except sqlite3.Error as error:
-        raise CannotOpenDatabaseError(str(error)) from error
-
-
-def _use_write_ahead_log(database: sqlite3.Connection) -> None:
-    """Ask for a write-ahead log. Where the file system cannot have one, or not now, the file does without."""
-    try:
-        database.execute("PRAGMA journal_mode = WAL").fetchone()
-    except sqlite3.Error as error:
-        if _is_busy(error):
-            return
-        with contextlib.suppress(sqlite3.Error):
-            database.execute("PRAGMA journal_mode = DELETE").fetchone()
-
-
-def _when_free(action: Callable[[], object], scope: CancelScope | None) -> None:
-    """Do ``action``, trying for five seconds while others write. Raises DatabaseBusyError after that."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            action()
-            return
-        except sqlite3.Error as error:
-            if not _is_busy(error):
-                raise
-            if time.monotonic() >= deadline:
-                raise DatabaseBusyError(f"others have been writing to it for {BUSY_SECONDS:g} s") from error
-        if scope is not None and scope.cancelled:
-            raise EarlyTerminationException("The request was cancelled while it waited for a lock")
-
-
-def _is_busy(error: sqlite3.Error) -> bool:
-    return _code(error) in _BUSY_CODES
-
-
-def _code(error: sqlite3.Error) -> int:
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xff  # the upper bits tell the kinds apart
 
 
 def _touch(database: sqlite3.Connection, session_id: str, now: datetime) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_VERSION
 from Middleware.utilities import config_utils
+from Middleware.utilities.text_utils import encode_text
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +37,6 @@ ToolCalls = Sequence[Mapping[str, Any]]
 def to_json(value: object) -> bytes:
     """Compact JSON in UTF-8, non-ASCII unescaped; what is not Unicode becomes U+FFFD."""
     return encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
-
-
-def encode_text(text: str) -> bytes:
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:  # lone surrogates
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
 def current_model_name() -> str:

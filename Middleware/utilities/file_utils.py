@@ -36,13 +36,13 @@ from Middleware.utilities.encryption_utils import (
 )
 from Middleware.utilities.files.file_access import (
     atomic_write,
-    encode_text,
     find_file_ignoring_case,
     ordinary_file,
     path_lock,
     resolve_file_path,
 )
 from Middleware.utilities.text_extraction import first_pieces, last_pieces, lines_without
+from Middleware.utilities.text_utils import encode_text
 
 __all__ = [
     "CUSTOM_FILE_MODES", "Cipher", "EMPTY_TEXT", "MISSING_TEXT", "NoCipher", "atomic_write", "ensure_json_file_exists",

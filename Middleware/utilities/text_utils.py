@@ -226,3 +226,19 @@ def _change_content(message: MutableMapping[str, object], change: Any) -> None:
     content = message.get("content")
     if isinstance(content, str):
         message["content"] = change(content)
+
+
+def without_surrogates(text: str) -> str:
+    """Return ``text`` with the halves of surrogate pairs joined and lone ones replaced by U+FFFD.
+
+    JSON can carry half a pair; no UTF-8 file, SQLite database, process argument or HTTP body can.
+    """
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def encode_text(text: str) -> bytes:
+    """Return UTF-8, with surrogates as ``without_surrogates`` leaves them; line ends stay as they are."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return without_surrogates(text).encode("utf-8")

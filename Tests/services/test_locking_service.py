@@ -22,6 +22,7 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services import lock_database
 from Middleware.services.locking_service import LockingService
+from Middleware.utilities import sqlite
 from Tests.llmapis.lab import Lab
 from Tests.utilities.shortages import no_more_threads
 
@@ -394,7 +395,7 @@ def writer(make: Callable[..., LockingService], folder: Path) -> Iterator[sqlite
 
 def test_busy_is_not_acquired(make: Callable[..., LockingService], writer: sqlite3.Connection,
                               monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_database, "BUSY_SECONDS", 0.3)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.3)
     service = make()
     assert not service.acquire("gate", "run 1")
     writer.execute("ROLLBACK")
@@ -442,7 +443,7 @@ def test_the_end_of_a_process_gives_all_back(make: Callable[..., LockingService]
 
 def test_busy_release_is_logged(make: Callable[..., LockingService], writer: sqlite3.Connection, folder: Path,
                                 monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(lock_database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     make().delete(lock_id="other")
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert len(rows(path_of(folder))) == 1
@@ -450,7 +451,7 @@ def test_busy_release_is_logged(make: Callable[..., LockingService], writer: sql
 
 def test_what_could_not_be_given_back_is_free_for_the_next(make: Callable[..., LockingService], folder: Path,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     service = make("s1")
     service.acquire("gate", "run 1")
     service.acquire("kept", "run 2")
@@ -465,7 +466,7 @@ def test_what_could_not_be_given_back_is_free_for_the_next(make: Callable[..., L
 
 def test_the_thread_gives_back_what_could_not_be(make: Callable[..., LockingService], folder: Path,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     service = make("s1", beat_seconds=0.01)
     service.acquire("gate", "run 1")
     service.acquire("kept", "run 2")
@@ -479,7 +480,7 @@ def test_the_thread_gives_back_what_could_not_be(make: Callable[..., LockingServ
 
 def test_the_end_of_a_process_tries_again_to_give_back(make: Callable[..., LockingService], folder: Path,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     service = make("s1")
     service.acquire("gate", "run 1")
     with closing(sqlite3.connect(path_of(folder), isolation_level=None)) as writer:

@@ -11,10 +11,10 @@ import pytest
 from Middleware.services.response_builder_service import (
     Counters,
     ResponseBuilderService,
-    encode_text,
     ollama_tool_calls,
     to_json,
 )
+from Middleware.utilities.text_utils import encode_text
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 builder = ResponseBuilderService()

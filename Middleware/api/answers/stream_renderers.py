@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from Middleware.services.response_builder_service import (
     Counters,
     ResponseBuilderService,
-    encode_text,
     to_json,
 )
 from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers
+from Middleware.utilities.text_utils import encode_text
 
 SSE_DONE = b"data: [DONE]\n\n"
 SSE_HEARTBEAT = b":\n\n"

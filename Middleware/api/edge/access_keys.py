@@ -26,13 +26,13 @@ from dataclasses import dataclass, field, replace
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.command_lines import command, script_command
+from Middleware.utilities.files.file_access import file_signature, is_unsettled
 
 logger = logging.getLogger(__name__)
 
 PERMITTED_USERS_KEY = "wilmer.permitted_users"
 """In the WSGI environ: the names of the users that the request's key is for, None for all."""
 RECHECK_SECONDS = 1.0
-SETTLED_SECONDS = 3.0  # a file changed more recently than this may change again under the same time stamp
 SHORT_KEY = 16  # characters
 MAX_FILE_BYTES = 1024 * 1024
 HASHED = "sha256:"
@@ -88,7 +88,8 @@ class AccessKeys:
         self._lock = threading.Lock()
         self._told_of_spelling = False
         self._complaint = ""
-        self._signature = _signature(path)
+        self._signature = file_signature(path)
+        self._is_unsettled = is_unsettled(self._signature)
         self.keys = parse_keys(_read(path), users(), path)
         self._next_look = clock() + RECHECK_SECONDS
 
@@ -134,9 +135,9 @@ class AccessKeys:
             return
         try:
             self._next_look = now + RECHECK_SECONDS
-            signature = _signature(self.path)
-            if signature != self._signature or self._complaint or _is_unsettled(signature):
-                self._signature = signature
+            signature = file_signature(self.path)
+            if signature != self._signature or self._complaint or self._is_unsettled:
+                self._signature, self._is_unsettled = signature, is_unsettled(signature)
                 self._reload()
         finally:
             self._lock.release()
@@ -242,19 +243,6 @@ def _read(path: str) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise AccessKeysError(f"{path}: this is too large to be a file of keys.")
     return data
-
-
-def _signature(path: str) -> tuple[int, ...] | None:
-    """What changes when the file does; None if it cannot be looked at."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
-
-
-def _is_unsettled(signature: tuple[int, ...] | None) -> bool:
-    return signature is not None and abs(time.time() - signature[0] / 1e9) < SETTLED_SECONDS
 
 
 def _others_may_read(path: str) -> bool:

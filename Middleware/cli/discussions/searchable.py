@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.vector_memory import connection, schema
 from Middleware.utilities.conversations.vector_memory.codec import is_token, sql_is_clear
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
@@ -36,7 +37,7 @@ class Searchable:
 def opened(path: str) -> Iterator[tuple[sqlite3.Connection, frozenset[str]]]:
     """A connection and the names of the tables there are. Raises sqlite3.Error, also for what is no database."""
     with closing(connection.connect(path)) as database:
-        yield database, connection.when_free(lambda: schema.table_names(database))
+        yield database, sqlite.when_free(lambda: schema.table_names(database))
 
 
 def survey(path: str) -> Searchable:

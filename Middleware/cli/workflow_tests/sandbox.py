@@ -17,7 +17,8 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import WilmerError
 from Middleware.models.request_context import current_trial
 from Middleware.models.trial import Trial
-from Middleware.utilities.files.file_access import encode_text, resolve_file_path
+from Middleware.utilities.files.file_access import resolve_file_path
+from Middleware.utilities.text_utils import encode_text
 from Middleware.workflows.events import RunRecord
 from Middleware.workflows.models.execution_context import ExecutionContext
 

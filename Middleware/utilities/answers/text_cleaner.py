@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import restore_braces, without_surrogates
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class SurrogateJoiner:
         text, self._half = self._half + text, ""
         if "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return without_surrogates(text)
 
     def finish(self) -> str:
         half, self._half = self._half, ""

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
 from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, decode_text
 from Middleware.utilities.config.keys.everywhere import SCHEMA_KEY
+from Middleware.utilities.files.file_access import Signature, file_signature, is_unsettled
 from Middleware.utilities.files.path_utils import is_folder
 from Middleware.utilities.json_data import FrozenDict, freeze
 
@@ -30,7 +31,6 @@ REVALIDATE_SECONDS = 1.0
 MAX_REMEMBERED = 4096
 MAX_NAMED = 5
 _OWN_SCHEMA = re.compile(r"(.*[/\\])?Schemas[/\\][\w-]+\.schema\.json", re.DOTALL)
-Signature = tuple[int, ...]
 T = TypeVar("T")
 
 
@@ -147,7 +147,7 @@ class ConfigStore:
         entry, now = self._files.get(path), self.clock()
         if entry is not None and now - entry.checked < REVALIDATE_SECONDS:
             return entry  # another thread was faster
-        signature = _signature(path, stat.S_ISREG)
+        signature = file_signature(path)
         if entry is None or signature is None:  # a deleted file has no last good version
             _make_room(self._files, now)
             entry = self._files[path] = _File(now, signature)
@@ -174,11 +174,11 @@ class ConfigStore:
         folder, now = self._folders.get(path), self.clock()
         if folder is not None and now - folder.checked < REVALIDATE_SECONDS:
             return folder
-        signature = _signature(path, stat.S_ISDIR)
+        signature = file_signature(path, stat.S_ISDIR)
         if folder is None or folder.unsettled or signature != folder.signature:
             _make_room(self._folders, now)
             names = _scan(path) if signature else None
-            folder = self._folders[path] = _Folder(now, signature, _is_unsettled(signature), names)
+            folder = self._folders[path] = _Folder(now, signature, is_unsettled(signature), names)
         folder.checked = now
         return folder
 
@@ -186,7 +186,7 @@ class ConfigStore:
 def _load(entry: _File, path: str, display: str) -> None:
     """Read and parse, keeping the last good version on failure."""
     signature = entry.signature
-    unsettled = _is_unsettled(signature)
+    unsettled = is_unsettled(signature)
     try:
         with open(path, "rb") as file:
             source = JsonSource(decode_text(file.read(), display), display)
@@ -228,29 +228,6 @@ def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError])
     if entry.has_value and text != entry.complaint:  # a version may be read several times
         entry.complaint = text
         logger.error("%s. The last good version of the file stays in use.", text)
-
-
-def _signature(path: str, wanted: Callable[[int], bool]) -> Signature | None:
-    """What changes whenever the file does; None if there is no such thing of the wanted kind."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # ValueError: a name that no file can have
-        return None
-    if not wanted(status.st_mode):
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
-
-
-def _is_unsettled(signature: Signature | None) -> bool:
-    """Whether a second change could follow without changing the time stamp, so that one more look is due.
-
-    Time stamps advance in steps: a few milliseconds, or two seconds where only whole seconds are stored.
-    """
-    if signature is None:
-        return False
-    modified = signature[0]
-    step = 2.0 if modified % 1_000_000_000 == 0 else 0.05
-    return abs(time.time() - modified / 1e9) < step
 
 
 def _scan(path: str) -> Mapping[str, bool] | None:

@@ -72,15 +72,33 @@ def ordinary_file(path: str) -> os.stat_result | None:
     return known
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+Signature = tuple[int, ...]
 
-def encode_text(text: str) -> bytes:
-    """UTF-8. Halves of surrogate pairs are joined, lone ones become U+FFFD; line ends stay as they are."""
+
+def file_signature(path: str, is_wanted: Callable[[int], bool] = stat.S_ISREG) -> Signature | None:
+    """Return what changes whenever the file does; None if there is no file, or folder, of the wanted mode."""
     try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
+        status = os.stat(path)
+    # ValueError: a name that no file can have
+    except (OSError, ValueError):
+        return None
+    if not is_wanted(status.st_mode):
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
+
+def is_unsettled(signature: Signature | None) -> bool:
+    """Return whether a second change could follow without changing the signature, so that one more look is due.
+
+    Time stamps advance in steps: a few milliseconds, or two seconds where only whole seconds are stored.
+    """
+    if signature is None:
+        return False
+    step = 2.0 if signature[0] % 1_000_000_000 == 0 else 0.05
+    return abs(time.time() - signature[0] / 1e9) < step
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 def atomic_write(path: str, data: bytes, mode: int | None = None) -> None:
     """Make ``data`` the content of the file at ``path``, folders included, in one step.

@@ -19,11 +19,11 @@ from Middleware.utilities.files import file_access
 from Middleware.utilities.files.file_access import (
     PathLocks,
     atomic_write,
-    encode_text,
     find_file_ignoring_case,
     process_lock,
     resolve_file_path,
 )
+from Middleware.utilities.text_utils import encode_text
 
 posix = pytest.mark.skipif(os.name == "nt", reason="permission bits, special files and limits of POSIX systems")
 PROJECT = Path(__file__).parents[3]

@@ -5,8 +5,8 @@ from typing import Any
 
 from Middleware.exceptions import DataKeyError
 from Middleware.utilities import encryption_utils
-from Middleware.utilities.conversations.vector_memory.schema import storable
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
+from Middleware.utilities.text_utils import without_surrogates
 
 _START = encryption_utils.TOKEN_START.decode("ascii")
 
@@ -40,7 +40,7 @@ class Codec:
     def encode_text(self, text: str | None) -> str | None:
         if text is None:
             return None
-        return self._cipher.encrypt(storable(text).encode()).decode("utf-8")
+        return self._cipher.encrypt(without_surrogates(text).encode()).decode("utf-8")
 
     def decode_text(self, value: Any) -> Any:
         return self._plain(value).decode("utf-8") if is_token(value) else value

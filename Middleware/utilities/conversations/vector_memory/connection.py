@@ -5,20 +5,10 @@ import contextlib
 import math
 import os
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TypeVar
 
-from Middleware.exceptions import EarlyTerminationException
-from Middleware.exceptions.early_termination_exception import CANCELLED
-from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities import sqlite
 
-T = TypeVar("T")
-
-BUSY_SECONDS = 5.0
-_SLICE_SECONDS = 0.1  # how long SQLite waits by itself, deaf to a cancelled request
-_BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 RECENCY_BONUS = 1.5
 _DAY = 86400.0
 _MOST_ROWS = 1 << 31
@@ -58,7 +48,7 @@ def connect(path: str, *, create: bool = False, mode: int | None = None) -> sqli
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666 if mode is None else mode))
     elif not os.path.isfile(path):
         raise sqlite3.OperationalError("there is no such database")
-    connection = sqlite3.connect(os.path.abspath(path), timeout=_SLICE_SECONDS, isolation_level=None,
+    connection = sqlite3.connect(os.path.abspath(path), timeout=sqlite.SLICE_SECONDS, isolation_level=None,
                                  check_same_thread=False)
     prepare(connection)
     return connection
@@ -69,47 +59,3 @@ def prepare(connection: sqlite3.Connection) -> None:
     connection.row_factory = sqlite3.Row
     connection.create_function("recency_score", 1, recency_score)
     connection.execute("PRAGMA temp_store = MEMORY")
-
-
-def use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Ask for a write-ahead log. Where the file system cannot have one, or not now, the file does without."""
-    try:
-        connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    except sqlite3.Error as error:
-        if not is_busy(error):
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-
-
-@contextlib.contextmanager
-def transaction(connection: sqlite3.Connection, scope: CancelScope | None = None) -> Iterator[None]:
-    """A transaction that nobody else writes beside; undone if the block raises."""
-    when_free(lambda: connection.execute("BEGIN IMMEDIATE"), scope)
-    try:
-        yield
-        when_free(lambda: connection.execute("COMMIT"), scope)
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def when_free(action: Callable[[], T], scope: CancelScope | None = None) -> T:
-    """The result of ``action``, trying for five seconds while others write.
-
-    Raises the last ``sqlite3.OperationalError`` after that, EarlyTerminationException when ``scope`` is cancelled.
-    """
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            return action()
-        except sqlite3.Error as error:
-            if not is_busy(error) or time.monotonic() >= deadline:
-                raise
-        if scope is not None and scope.cancelled:
-            raise EarlyTerminationException("The request was cancelled while a database was busy", CANCELLED)
-        time.sleep(0.005)  # some kinds of busy are answered at once
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xff in _BUSY_CODES  # the upper bits tell the kinds apart

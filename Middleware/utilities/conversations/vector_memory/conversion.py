@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.vector_memory import schema
 from Middleware.utilities.conversations.vector_memory.codec import Codec, sql_is_clear
-from Middleware.utilities.conversations.vector_memory.connection import transaction, when_free
+from Middleware.utilities.sqlite import transaction, when_free
 
 logger = logging.getLogger(__name__)
 

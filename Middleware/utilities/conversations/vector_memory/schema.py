@@ -5,7 +5,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 
-from Middleware.utilities.files.file_access import encode_text
+from Middleware.utilities.text_utils import without_surrogates
 
 INDEX_TABLE = ("CREATE VIRTUAL TABLE IF NOT EXISTS memories_fts USING fts5(title, summary, entities, key_phrases, "
                "memory_text_unweighted, tokenize='porter')")
@@ -68,7 +68,8 @@ def index_row(memory_text: str, metadata: Mapping[str, object], with_topics: boo
     if with_topics:
         phrases = f"{phrases} {index_text(metadata.get('topics'))}"
     return (index_text(metadata.get("title")), index_text(metadata.get("summary")),
-            index_text(metadata.get("entities")), phrases[:2 * MOST_INDEXED], storable(memory_text)[:MOST_INDEXED])
+            index_text(metadata.get("entities")), phrases[:2 * MOST_INDEXED],
+            without_surrogates(memory_text)[:MOST_INDEXED])
 
 
 def index_text(value: object) -> str:
@@ -79,7 +80,7 @@ def index_text(value: object) -> str:
         text = ""
     else:
         text = " ".join(_words(value)).replace('"', "")
-    return storable(text[:MOST_INDEXED])
+    return without_surrogates(text[:MOST_INDEXED])
 
 
 def _words(value: object, depth: int = 0) -> Iterator[str]:
@@ -92,8 +93,3 @@ def _words(value: object, depth: int = 0) -> Iterator[str]:
             yield from _words(item, depth + 1)
     else:
         yield str(value)
-
-
-def storable(text: str) -> str:
-    """``text`` as SQLite can take it: lone halves of surrogate pairs become U+FFFD."""
-    return encode_text(text).decode("utf-8")

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage, MessagePlace, place_from_text
 from Middleware.utilities.conversations.vector_memory import connection, conversion, schema
@@ -84,15 +85,15 @@ class VectorMemories:
 
     def _prepare(self, write: bool) -> None:
         database = self._db
-        self._tables = connection.when_free(lambda: schema.table_names(database), self._scope)
+        self._tables = sqlite.when_free(lambda: schema.table_names(database), self._scope)
         self._check_key()
         if not write:
             return
         if self._codec.active:
             database.execute("PRAGMA secure_delete = ON")
-        connection.use_write_ahead_log(database)
+        sqlite.use_write_ahead_log(database)
         if self._tables != schema.ALL_NAMES:
-            with connection.transaction(database, self._scope):
+            with sqlite.transaction(database, self._scope):
                 schema.create_tables(database)
                 if self.exists and "memories_fts" not in self._tables:
                     conversion.write_index(database, self._codec)
@@ -131,7 +132,7 @@ class VectorMemories:
 
     def log_hash(self, message_hash: str, place: MessagePlace | None = None) -> None:
         """Log a message up to which the conversation was processed, and where it stands if that is known."""
-        with connection.transaction(self._db, self._scope):
+        with sqlite.transaction(self._db, self._scope):
             self._insert_hash(message_hash, place)
 
     def _insert_hash(self, message_hash: str, place: MessagePlace | None) -> None:
@@ -157,7 +158,7 @@ class VectorMemories:
         Raises ValueError for metadata that is not a JSON object.
         """
         ready = [(text, metadata, schema.parse_metadata(metadata)) for text, metadata in items]
-        with connection.transaction(self._db, self._scope):
+        with sqlite.transaction(self._db, self._scope):
             numbers = [self._insert(text, metadata, parsed, index_topics) for text, metadata, parsed in ready]
             if message_hash is not None:
                 self._insert_hash(message_hash, place)
@@ -190,7 +191,7 @@ class VectorMemories:
             numbers = index_of(self.path, self._cipher).search(search, file_state(self.path), self._stored_rows,
                                                                self._codec, self._scope)
         else:
-            numbers = connection.when_free(lambda: search_present_ids(self._db, search, self._scope), self._scope)
+            numbers = sqlite.when_free(lambda: search_present_ids(self._db, search, self._scope), self._scope)
         return self.by_ids(numbers)
 
     def nearest(self, vector: Sequence[float], model: str, limit: int) -> list[int]:
@@ -227,7 +228,7 @@ class VectorMemories:
         """Store the vectors of rows, as 32-bit floats, over those the model had for them; returns how many."""
         rows = [(number, model, len(blob) // FLOAT_BYTES, self._codec.encode_vector(blob))
                 for number, blob in embeddings]
-        with connection.transaction(self._db, self._scope):
+        with sqlite.transaction(self._db, self._scope):
             self._db.executemany("INSERT OR REPLACE INTO memory_embeddings (memory_id, model, dim, vector) "
                                  "VALUES (?, ?, ?, ?)", rows)
         return len(rows)
@@ -259,7 +260,7 @@ class VectorMemories:
     # -- care ----------------------------------------------------------------------------------------------------
     def rebuild_index(self) -> int:
         """Make the index of words anew from the memories; returns how many there are."""
-        with connection.transaction(self._db, self._scope):
+        with sqlite.transaction(self._db, self._scope):
             if not self._codec.active:
                 conversion.remember_indexed_topics(self._db, self._codec)
             conversion.write_index(self._db, self._codec)
@@ -275,7 +276,7 @@ class VectorMemories:
     def _all(self, table: str, statement: str, values: tuple[object, ...] = ()) -> list[sqlite3.Row]:
         if table not in self._tables:
             return []
-        return connection.when_free(lambda: self._db.execute(statement, values).fetchall(), self._scope)
+        return sqlite.when_free(lambda: self._db.execute(statement, values).fetchall(), self._scope)
 
     def _one(self, table: str, statement: str) -> sqlite3.Row | None:
         return next(iter(self._all(table, statement)), None)

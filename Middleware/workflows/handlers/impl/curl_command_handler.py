@@ -9,6 +9,7 @@ from typing import ClassVar
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
+from Middleware.utilities.text_utils import without_surrogates
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -71,7 +72,7 @@ def _args(context: ExecutionContext) -> list[str]:
         network.refuse(context, ARGS, "a list of curl's arguments")
     raw = [str(item) for item in items]
     filled = without_last_breaks(
-        [_passable(context.substitute(item)) if isinstance(item, str) else str(item) for item in items])
+        [without_surrogates(context.substitute(item)) if isinstance(item, str) else str(item) for item in items])
     problem = next((f"args[{index}]: an argument cannot hold a NUL character" for index, item in enumerate(filled)
                     if "\0" in item), None)
     problem = problem or injection_problem(
@@ -79,11 +80,6 @@ def _args(context: ExecutionContext) -> list[str]:
     if problem:
         raise ConfigValueError(f"CurlCommand node '{context.node_name}': {problem}")
     return filled
-
-
-def _passable(text: str) -> str:
-    """Lone surrogates, which no process can be given, as U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bool:

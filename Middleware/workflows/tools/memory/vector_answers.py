@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from Middleware.utilities.answers.cut_off_thoughts import THOUGHT_TAG
+from Middleware.utilities.text_utils import without_surrogates
 
 logger = logging.getLogger(__name__)
 
@@ -224,7 +225,7 @@ def _checked(item: Item) -> Item | None:
 def _storable(value: object) -> Any:
     """A copy without NULs and halves of surrogate pairs, in keys and texts."""
     if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").replace("\0", "\ufffd")
+        return without_surrogates(value).replace("\0", "\ufffd")
     if isinstance(value, list):
         return [_storable(inner) for inner in value]
     if isinstance(value, dict):

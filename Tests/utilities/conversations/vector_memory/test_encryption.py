@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.exceptions import DataKeyError
-from Middleware.utilities.conversations.vector_memory import connection, conversion, encrypted_index
+from Middleware.utilities import sqlite
+from Middleware.utilities.conversations.vector_memory import conversion, encrypted_index
 from Middleware.utilities.conversations.vector_memory.codec import is_token, sql_is_clear
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
@@ -89,7 +90,7 @@ def test_old_rows_are_encrypted_at_the_next_write(path: Path, write_ahead: bool)
 def test_old_pages_go_as_soon_as_nobody_is_in_the_way(path: Path, monkeypatch: pytest.MonkeyPatch,
                                                       caplog: pytest.LogCaptureFixture) -> None:
     """Somebody reads while the database is encrypted, so that it cannot be made anew."""
-    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
     old_database(path, *[f"the {WORD} stone {number}" for number in range(2000)])
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA secure_delete = OFF")

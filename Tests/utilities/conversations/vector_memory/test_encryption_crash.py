@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.vector_memory import connection, conversion
 from Middleware.utilities.conversations.vector_memory.codec import is_token
 from Tests.utilities.conversations.vector_memory.lab import CIPHER, bytes_on_disk, item, old_database, opened, texts
@@ -129,7 +130,7 @@ def test_a_process_that_is_killed_at_any_moment(path: Path, seed: int) -> None:
 
 
 def test_a_writer_in_the_way_puts_it_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(sqlite3.OperationalError, match="locked"), opened(path, CIPHER):

@@ -16,6 +16,7 @@ import pytest
 
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.vector_memory import connection
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
@@ -250,7 +251,7 @@ def test_waiting_ends_with_the_request(path: Path) -> None:
 
 
 def test_waiting_ends_some_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.3)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.3)
     with opened(path) as memories, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
@@ -264,7 +265,7 @@ def test_a_write_ahead_log_is_used(path: Path) -> None:
 
 def test_a_refused_write_ahead_log_is_done_without() -> None:
     with closing(sqlite3.connect(":memory:")) as database:
-        connection.use_write_ahead_log(database)
+        sqlite.use_write_ahead_log(database)
         database.execute("CREATE TABLE t (a)")
 
 

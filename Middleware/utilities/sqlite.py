@@ -1,0 +1,75 @@
+"""Waiting for an SQLite file that others write to, and transactions on it."""
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from Middleware.exceptions import EarlyTerminationException
+from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.models.cancel_scope import CancelScope
+
+T = TypeVar("T")
+
+# Writes take milliseconds; whoever holds the file for longer is stuck or copies it.
+BUSY_SECONDS = 5.0
+# How long SQLite waits by itself, during which a cancelled request is not noticed.
+SLICE_SECONDS = 0.1
+# Some kinds of "busy" are answered at once, without that wait.
+_PAUSE_SECONDS = 0.005
+_BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Ask for a write-ahead log. Where the file system cannot have one, or not now, the file does without."""
+    try:
+        connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    except sqlite3.Error as error:
+        if not is_busy(error):
+            with contextlib.suppress(sqlite3.Error):
+                connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection, scope: CancelScope | None = None) -> Iterator[None]:
+    """A transaction that nothing else writes beside; undone if the block raises."""
+    when_free(lambda: connection.execute("BEGIN IMMEDIATE"), scope)
+    try:
+        yield
+        when_free(lambda: connection.execute("COMMIT"), scope)
+    except BaseException:
+        # Closing the connection undoes the transaction, too; the first error says more than that of the ROLLBACK.
+        with contextlib.suppress(sqlite3.Error):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        raise
+
+
+def when_free(action: Callable[[], T], scope: CancelScope | None = None) -> T:
+    """Return the result of ``action``, tried for five seconds while others write.
+
+    Raises the last ``sqlite3.Error`` after that, EarlyTerminationException when ``scope`` is cancelled.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return action()
+        except sqlite3.Error as error:
+            if not is_busy(error) or time.monotonic() >= deadline:
+                raise
+        if scope is not None and scope.cancelled:
+            raise EarlyTerminationException("The request was cancelled while a database was busy", CANCELLED)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Return whether others were writing to the file."""
+    return error_code(error) in _BUSY_CODES
+
+
+def error_code(error: sqlite3.Error) -> int:
+    """Return the primary result code; 0 for an error that the Python module itself raised."""
+    # The upper bits tell the kinds of one code apart.
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xff
