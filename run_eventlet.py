@@ -7,7 +7,7 @@ from Middleware.cli import prerequisites
 if __name__ == "__main__":
     prerequisites.require_python()  # before a line that an old Python does not understand
 
-from Middleware.cli.first_signals import end_on_signals
+from Middleware.cli.signals import end_on_signals
 
 if __name__ == "__main__":
     end_on_signals()  # the other imports take a moment
@@ -30,26 +30,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
+from Middleware.api.running.shutdown import begin_shutdown
 from Middleware.cli.serving import limits
 from Middleware.cli.console import say
 from Middleware.cli.serving.json_errors import JsonErrorsMixin
-from Middleware.cli.listening import start_listening
-from Middleware.cli.serving.shortage import Shortage
-from Middleware.cli.startup import SHUTDOWN_SECONDS, Launch, finish_requests, run
-from Middleware.cli.stop_signals import StopSignals
+from Middleware.cli.serving.listening import DescriptorExhaustion, start_listening
+from Middleware.cli.startup import Launch, run
+from Middleware.cli.signals import StopSignals
 
 logger = logging.getLogger(__name__)
 
+# Small, so that a slow client is noticed: the timeout of a write counts from the last time that the system took bytes.
 SEND_BUFFER_BYTES = 4096
-FLUSH_TURNS = 20  # of 10 ms, for the last bytes of answers that have just ended, however busy the machine is
+
+# Of 10 ms, for the last bytes of answers that have just ended. Counted, because a busy machine may need all of them.
+FLUSH_TURNS = 20
 
 
-class _Door:
-    """The listening socket for Eventlet, which would end if a connection cannot be accepted for want of descriptors."""
+class _ListeningSocket:
+    """A socket for Eventlet, which would end if a connection cannot be accepted for lack of descriptors."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
-        self._shortage = Shortage()
+        self._exhaustion = DescriptorExhaustion()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
@@ -59,11 +62,11 @@ class _Door:
             try:
                 accepted = self._sock.accept()
             except OSError as error:
-                if not self._shortage.begins(error):
+                if not self._exhaustion.begins(error):
                     raise
-                eventlet.sleep(limits.SHORTAGE_SECONDS)
+                eventlet.sleep(limits.EXHAUSTION_SECONDS)
             else:
-                self._shortage.ends()
+                self._exhaustion.ends()
                 return accepted
 
 
@@ -108,13 +111,13 @@ def serve(launch: Launch) -> None:
     start_listening(launch.sock)
     with StopSignals() as signals:  # before the first request is taken
         acceptor = eventlet.spawn(
-            eventlet.wsgi.server, _Door(launch.sock), launch.application, log=logger, log_output=False,
+            eventlet.wsgi.server, _ListeningSocket(launch.sock), launch.application, log=logger, log_output=False,
             max_size=limits.EVENTLET_CONNECTIONS, minimum_chunk_size=1, keepalive=False,
             socket_timeout=limits.EVENTLET_SECONDS, protocol=_protocol(), debug=False, environ={LAST_REQUEST_KEY: True})
         launch.announce()
         while not signals.requested and not acceptor.dead:
             eventlet.sleep(0.2)
-        helper = eventlet.spawn(finish_requests, SHUTDOWN_SECONDS)
+        helper = eventlet.spawn(begin_shutdown, limits.SHUTDOWN_SECONDS)
         acceptor.kill()
         launch.sock.close()
         while not helper.dead and not signals.impatient:
@@ -129,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "run_waitress.py is the recommended launcher.", error_stream=True)
         prerequisites.require_packages("waitress")
         from Middleware.cli.serving import serve_waitress
-        return run(serve_waitress.serve, argv, serve_waitress.WORKER_THREADS)
+        return run(serve_waitress.serve, argv, limits.WORKER_THREADS)
     return run(serve, argv, limits.EVENTLET_CONNECTIONS)
 
 

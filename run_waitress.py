@@ -4,7 +4,7 @@ from Middleware.cli import prerequisites
 if __name__ == "__main__":
     prerequisites.require_python()  # before a line that an old Python does not understand
 
-from Middleware.cli.first_signals import end_on_signals
+from Middleware.cli.signals import end_on_signals
 
 if __name__ == "__main__":
     end_on_signals()  # the other imports take a moment
@@ -13,12 +13,13 @@ if __name__ == "__main__":
 import sys
 from collections.abc import Sequence
 
-from Middleware.cli.serving.serve_waitress import WORKER_THREADS, serve
+from Middleware.cli.serving import limits
+from Middleware.cli.serving.serve_waitress import serve
 from Middleware.cli.startup import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run(serve, argv, WORKER_THREADS)
+    return run(serve, argv, limits.WORKER_THREADS)
 
 
 if __name__ == "__main__":

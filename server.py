@@ -8,7 +8,7 @@ from Middleware.cli import prerequisites
 if __name__ == "__main__":
     prerequisites.require_python()  # before a line that an old Python does not understand
 
-from Middleware.cli.first_signals import end_on_signals
+from Middleware.cli.signals import end_on_signals
 
 if __name__ == "__main__":
     end_on_signals()  # the other imports take a moment
@@ -24,8 +24,8 @@ from Middleware.cli.startup import build_load_check, configure, run
 
 def main(argv: Sequence[str] | None = None) -> int:
     # imported here because a WSGI host brings its own server and may not have Waitress
-    from Middleware.cli.serving.serve_waitress import WORKER_THREADS, serve
-    return run(serve, argv, WORKER_THREADS)
+    from Middleware.cli.serving import limits, serve_waitress
+    return run(serve_waitress.serve, argv, limits.WORKER_THREADS)
 
 
 def get_application() -> Callable[..., Any]:

@@ -18,10 +18,9 @@ from Middleware.cli.check import start_check
 from Middleware.cli.commands import find_command, no_such_command
 from Middleware.cli.console import prepare_process, program_name, say
 from Middleware.cli.errors import StartError
-from Middleware.cli.first_signals import INTERRUPTED, interrupt_on_signals
 from Middleware.cli.init import first_start
-from Middleware.cli.listening import bind_socket, url_of, urls_elsewhere
-from Middleware.cli.stop_signals import say_stopped
+from Middleware.cli.serving.listening import bind_socket, url_of, urls_elsewhere
+from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.exceptions import ConfigurationError
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck
 
 logger = logging.getLogger(__name__)
-
-SHUTDOWN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
         return _run_command(command)
     try:
         serve(prepare(argv, threads))
-        say_stopped()
+        end_orderly()
     except KeyboardInterrupt:
         return 0
     except StartError as error:
@@ -158,12 +155,6 @@ def build_application(threads: int | None = None, listeners: Sequence[object] = 
     """The WSGI callable. It is imported here because the arguments must be in place before the app module is."""
     from Middleware.api.app import build_wsgi_application
     return build_wsgi_application(threads=threads, listeners=listeners)
-
-
-def finish_requests(seconds: float) -> None:
-    """Cancel what is unanswered and give the rest up to ``seconds`` to end."""
-    from Middleware.api.running.shutdown import begin_shutdown
-    begin_shutdown(seconds)
 
 
 def describe(launch: Launch) -> list[str]:

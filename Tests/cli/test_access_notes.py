@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from Middleware.api.edge.access_keys import AccessKeys
-from Middleware.cli import access_notes, listening, startup
+from Middleware.cli import access_notes, startup
 from Middleware.cli.check.load_check import LoadCheck
-from Middleware.cli.listening import bind_socket
+from Middleware.cli.serving import listening
+from Middleware.cli.serving.listening import bind_socket
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.cli.arguments import build_parser
-from Middleware.cli.startup import SHUTDOWN_SECONDS
+from Middleware.cli.serving.limits import SHUTDOWN_SECONDS
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEPLOY = PROJECT / "deploy"

@@ -25,8 +25,8 @@ _WORDS = re.compile(r"[A-Za-z']+")
 
 NEEDED_CALLS = ("StartError", "ClientError", "HttpProblem", "BackendConnectionError", "BackendTimeoutError",
                 "BackendStatusError", "GateTimeoutError", "FailoverError", "_end")
-NEEDED_RETURNS = {"Middleware/cli/listening.py": ("_explain",), "Middleware/cli/commands.py": ("no_such_command",),
-                  "Middleware/cli/users.py": ("_folder_problem",),
+NEEDED_RETURNS = {"Middleware/cli/serving/listening.py": ("_explain",),
+                  "Middleware/cli/commands.py": ("no_such_command",), "Middleware/cli/users.py": ("_folder_problem",),
                   "Middleware/llmapis/backend_errors.py": ("_advice", "_container_hint", "_hint")}
 OTHER_COMMANDS = ("Middleware/cli/init/", "Middleware/cli/workflow_tests/")
 """What they say is told where they are described."""

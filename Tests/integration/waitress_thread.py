@@ -9,8 +9,10 @@ import pytest
 from waitress import wasyncore
 
 from Middleware.api.app import build_wsgi_application
-from Middleware.cli.listening import bind_socket
-from Middleware.cli.serving.serve_waitress import HAS_POLL, WORKER_THREADS, Channel, Patience, make_server
+from Middleware.cli.serving.limits import WORKER_THREADS
+from Middleware.cli.serving.listening import bind_socket
+from Middleware.cli.serving.serve_waitress import make_server, turn
+from Middleware.cli.serving.waitress_connections import Channel, SlowClients
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Tests.integration.launcher import USER, ConfigTree
@@ -55,7 +57,7 @@ class WaitressThread:
         return sum(isinstance(channel, Channel) for channel in list(self._channels.values()))
 
     def _run(self) -> None:
-        patience = Patience()
+        slow_clients = SlowClients()
         while not self._stopping.is_set():
-            wasyncore.loop(timeout=1.0, map=self._channels, use_poll=HAS_POLL, count=1)
-            patience.look(self._channels.values())
+            turn(self._channels)
+            slow_clients.sweep(self._channels.values())

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.console import program_name, say
 from Middleware.cli.errors import StartError
-from Middleware.cli.first_signals import INTERRUPTED
 from Middleware.cli.init import output
 from Middleware.cli.init.asking import Reply, Unreachable, ask
 from Middleware.cli.init.naming import named_model
@@ -19,6 +18,7 @@ from Middleware.cli.init.questions import DEFAULT_USER, REPLACE, Person, Stopped
 from Middleware.cli.init.recognising import look_closer
 from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, printable, usual_addresses
 from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
+from Middleware.cli.signals import INTERRUPTED
 from Middleware.utilities import config_utils
 
 DESCRIPTION = """Looks for an LLM server on this computer, or at the address that --backend names, and writes a user for

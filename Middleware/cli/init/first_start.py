@@ -4,7 +4,7 @@ from __future__ import annotations
 import sys
 
 from Middleware.cli.console import say
-from Middleware.cli.first_signals import INTERRUPTED, end_on_signals, interrupt_on_signals
+from Middleware.cli.signals import INTERRUPTED, end_on_signals, interrupt_on_signals
 
 OFFER = "No LLM is connected yet. Look for one on this computer now?"
 

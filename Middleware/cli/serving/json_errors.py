@@ -1,13 +1,18 @@
-"""Errors of the HTTP servers themselves, which never reach the application, as JSON."""
+"""Errors of the HTTP servers themselves, which never reach the application, as JSON.
+
+``JsonErrorsMixin`` is for Eventlet alone; Waitress has tasks and parsers of its own (``waitress_connections``).
+"""
 from __future__ import annotations
 
 import json
+import socket
+import time
 from email.message import Message
 from typing import Any
 
 from Middleware.api.edge.browser_safety import headers_of_every_answer
 from Middleware.api.edge.request_bodies import BODY_LEFT_KEY, MAX_DIGITS
-from Middleware.cli.listening import say_goodbye
+from Middleware.cli.serving import limits
 
 MAX_MESSAGE = 500  # characters: it may repeat what the client sent
 TLS_RECORD = b"\x16"  # the first byte of a TLS handshake, never of an HTTP request
@@ -22,8 +27,24 @@ def error_body(status: int, message: str) -> bytes:
     return json.dumps({"error": error}).encode("utf-8")
 
 
+def linger(connection: socket.socket) -> None:
+    """End the sending half and discard what the client still sends, until it closes too or the time is up.
+
+    Closing at once would reset a connection on which data is under way, and the client might lose the answer.
+    """
+    deadline = time.monotonic() + limits.LINGER_SECONDS
+    try:
+        connection.shutdown(socket.SHUT_WR)
+        while (left := deadline - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not connection.recv(65536):
+                return
+    except OSError:  # gone already, or silent for too long
+        pass
+
+
 def framing_error(headers: Message) -> str | None:
-    """Why the end of a request's body cannot be told for sure; None if it can."""
+    """Return why the end of a request's body is not certain; None if it is."""
     lengths = headers.get_all("Content-Length") or []
     usable = [length for length in lengths if length.isascii() and length.isdigit() and len(length) <= MAX_DIGITS]
     if len(usable) < len(lengths) or len(set(lengths)) > 1:
@@ -34,7 +55,7 @@ def framing_error(headers: Message) -> str | None:
 
 
 class _Head:
-    """The lines of a request's head. A client that leaves in the middle of them has asked for nothing."""
+    """The lines of a request's head. A head that ends in the middle is not a request."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -47,7 +68,7 @@ class _Head:
 
 
 class JsonErrorsMixin:
-    """For handlers built on ``http.server``: answers what cannot be read as HTTP, and logs nothing itself."""
+    """Answers what cannot be read as HTTP, in handlers built on ``http.server``. Logs nothing itself."""
 
     rfile: Any
     body_left = False  # the client may still be sending what was refused
@@ -55,7 +76,7 @@ class JsonErrorsMixin:
     def handle_one_request(self: Any) -> None:
         try:
             first = self.rfile.peek(1)[:1]
-        except OSError:  # the client has gone, or says nothing
+        except OSError:  # the client has gone, or sends nothing
             first = b""
         if first == TLS_RECORD:
             self.requestline, self.request_version, self.command = "", "HTTP/1.0", ""
@@ -101,7 +122,7 @@ class JsonErrorsMixin:
         """Let a client whose body was refused read why, before the connection ends."""
         if self.body_left or BODY_LEFT_KEY in getattr(self, "environ", ()):
             self._flush()
-            say_goodbye(self.connection)
+            linger(self.connection)
         super().finish()  # type: ignore[misc]
 
     def _flush(self: Any) -> None:
@@ -117,4 +138,4 @@ class JsonErrorsMixin:
         """Nothing: the application logs its requests."""
 
     def log_error(self, format: str, *args: object) -> None:
-        """Nothing: the client is told."""
+        """Nothing: the client gets the error."""

@@ -1,24 +1,58 @@
-"""How patient the servers are with their clients; read when they are needed, so that tests can set them."""
+"""The limits of the servers. Read them as ``limits.NAME`` when they are needed, so that tests can change them."""
 from __future__ import annotations
 
+# A client that has not begun a request, or owes bytes of one, and sends nothing for so long is disconnected. Longer
+# pauses are those between requests, where a new connection costs nothing.
 IDLE_SECONDS = 120.0
-"""A client that owes bytes of a request, or has not begun one, and sends nothing for so long is given up."""
 
+# The head of a request must be complete after so long, however steadily its bytes come: otherwise one byte a minute
+# would keep a connection for ever.
 HEAD_SECONDS = 120.0
-"""The head of a request must be complete after so long, however steadily its bytes come."""
 
+# A client that takes nothing of its answer for so long counts as gone: its request holds a thread and a back-end.
 STALLED_SECONDS = 120.0
-"""A client that takes nothing of its answer for so long counts as gone."""
 
+# Both IDLE_SECONDS and STALLED_SECONDS under Eventlet, which has one timeout for reading and writing.
 EVENTLET_SECONDS = 60.0
-"""What ``IDLE_SECONDS`` and ``STALLED_SECONDS`` are under Eventlet, which knows one limit for both."""
 
+# How long a client whose body was refused may go on sending before the connection is closed.
+LINGER_SECONDS = 10.0
+
+# After a stop, cancelled and background work gets this time to end.
+SHUTDOWN_SECONDS = 10.0
+
+# After that, the last bytes of answers that have just ended get this time to leave.
+FLUSH_SECONDS = 2.0
+
+# As much as other servers accept; cookies and the tokens of proxies need a small part of it.
 HEAD_BYTES = 65536
-PIPELINED = 8  # requests that wait while one of the same connection runs
+
+# Requests that wait while one of the same connection runs. They are read only so that the end of the connection behind
+# them is seen.
+PIPELINED = 8
+
+# Of the system. It reports that a client takes something only when a good part of it is free, so a large buffer would
+# make a slow client look stalled; and it holds so much more of an answer that may never be wanted.
 SEND_BUFFER_BYTES = 65536
-"""Of the system. It says that a client takes something only when a good part of it is free, so a large one would make a
-slow client look stalled; and it holds so much more of an answer that nobody may want."""
-UNSENT_BYTES = 1024 * 1024  # of an answer, before its maker has to wait for the client
+
+# Of an answer, before the code that makes it has to wait for the client.
+UNSENT_BYTES = 1024 * 1024
+
+# All of Waitress's threads are created at start; each needs about 16 KB of memory until it has worked.
+WORKER_THREADS = 512
+
+# Waitress's connections. Where select() takes the place of poll(), on Windows, it can handle 512 sockets.
+CONNECTIONS = 1000
+CONNECTIONS_WITH_SELECT = 450
+
 EVENTLET_CONNECTIONS = 1000
-SHORTAGE_SECONDS = 0.25  # between two attempts to accept a connection when the system has no descriptor left
-SWEEP_SECONDS = 1.0  # between two looks for those who have used up their time
+
+# Between two attempts to accept a connection when the system has no descriptor left, so that waiting costs no CPU time.
+EXHAUSTION_SECONDS = 0.25
+
+# The end and the beginning of such a shortage follow each other with every connection that ends; one report a minute is
+# enough.
+EXHAUSTION_QUIET_SECONDS = 60.0
+
+# Between two checks of which clients have exceeded their time.
+SWEEP_SECONDS = 1.0

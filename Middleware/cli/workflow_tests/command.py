@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.console import make_output_safe, program_name, say
-from Middleware.cli.first_signals import INTERRUPTED
+from Middleware.cli.signals import INTERRUPTED
 from Middleware.cli.workflow_tests.collecting import NoSuchTestsError, test_files
 from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.cli.workflow_tests.report import Report, as_json

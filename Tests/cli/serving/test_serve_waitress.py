@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from Middleware.cli.serving import limits, serve_waitress
-from Middleware.cli.serving.serve_waitress import Patience, make_server
+from Middleware.cli.serving.serve_waitress import make_server
+from Middleware.cli.serving.waitress_connections import Channel, SlowClients
 from Tests.workflows.engine_lab import until
 
 PIECE = b"x" * 65536
@@ -27,7 +28,7 @@ class Running:
         listener.bind(("127.0.0.1", 0))
         self.channels: dict[int, Any] = {}
         self.server = make_server(application, listener, self.channels)
-        self.patience = Patience()
+        self.slow_clients = SlowClients()
         self.turns = 0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -36,8 +37,8 @@ class Running:
 
     def _run(self) -> None:
         while not self._stopping:
-            serve_waitress._turn(self.channels, 0.05)
-            self.patience.look(self.channels.values())
+            serve_waitress.turn(self.channels, 0.05)
+            self.slow_clients.sweep(self.channels.values())
             self.turns += 1
 
     def client(self, data: bytes = b"") -> socket.socket:
@@ -60,7 +61,7 @@ class Running:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[..., Any]], Running]]:
-    monkeypatch.setattr(serve_waitress, "WORKER_THREADS", 4)
+    monkeypatch.setattr(limits, "WORKER_THREADS", 4)
     running: list[Running] = []
 
     def start(application: Callable[..., Any]) -> Running:
@@ -183,7 +184,7 @@ def test_a_connection_that_fails_while_it_is_taken_ends_alone(run: Callable[...,
     server = run(crashing)
     failing = [True]
 
-    class Refused(serve_waitress.Channel):
+    class Refused(Channel):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             if failing:
                 failing.clear()
@@ -201,7 +202,7 @@ def test_an_answer_that_ends_while_it_is_written_is_followed_by_a_farewell(run: 
     server = run(crashing).server
     near, far = socket.socketpair()
     with near, far:
-        channel = serve_waitress.Channel(server, near, ("127.0.0.1", 1), server.adj, map={})
+        channel = Channel(server, near, ("127.0.0.1", 1), server.adj, map={})
         channel.received(b"nonsense\r\n\r\n")  # the server's threads write the answer
         far.settimeout(5)
         assert far.recv(12) == b"HTTP/1.0 400"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from waitress import wasyncore
 
-from Middleware.cli.serving.serve_waitress import WORKER_THREADS, make_server
-from Middleware.cli.serving.waitress_threads import Dispatcher, LatestFirst
+from Middleware.cli.serving.limits import WORKER_THREADS
+from Middleware.cli.serving.serve_waitress import Dispatcher, LatestFirst, make_server
 from Tests.workflows.engine_lab import until
 
 

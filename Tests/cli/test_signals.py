@@ -11,9 +11,8 @@ from Middleware.utilities import config_utils
 
 SETTING = """
 import logging, os, signal, sys, threading, time
-from Middleware.cli import stop_signals
-from Middleware.cli.first_signals import end_on_signals
-from Middleware.cli.stop_signals import StopSignals, say_stopped
+from Middleware.cli import signals as module
+from Middleware.cli.signals import StopSignals, end_on_signals, end_orderly
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 send = lambda: signal.raise_signal(signal.SIGINT)
@@ -35,7 +34,7 @@ def test_the_first_is_a_wish() -> None:
             send()
             print(signals.requested, signals.impatient)
         send()  # too late to break anything
-        say_stopped()
+        end_orderly()
         """) == (0, ["False", "woken", "True False", "woken", "stopped"])
 
 
@@ -65,7 +64,7 @@ def test_the_second_ends_the_process_with_its_block() -> None:
                          ids=["at-once", "later"])
 def test_one_more_ends_a_process_that_is_held_up(pause: float, printed: list[str]) -> None:
     assert run(f"""
-        stop_signals.STUCK_SECONDS = 0.1
+        module.STUCK_SECONDS = 0.1
         with StopSignals() as signals:
             send(); send()
             time.sleep({pause})
@@ -77,7 +76,7 @@ def test_one_more_ends_a_process_that_is_held_up(pause: float, printed: list[str
 def test_threads_that_do_not_end_hold_nothing_up() -> None:
     assert run("""
         threading.Thread(target=time.sleep, args=(60,)).start()
-        say_stopped()
+        end_orderly()
         print("never reached")
         """) == (0, ["stopped"])
 

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from Middleware.cli import listening
 from Middleware.cli.errors import StartError
-from Middleware.cli.listening import (
+from Middleware.cli.serving import listening
+from Middleware.cli.serving.listening import (
     bind_socket,
     outward_addresses,
     start_listening,

@@ -1,24 +1,30 @@
-"""The listening socket, and clear words when there is none to be had."""
+"""The listening socket, its addresses, and clear messages when it cannot be had or accepts no more connections."""
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import socket
 import sys
-import time
 
 from Middleware.cli.errors import StartError
+from Middleware.cli.serving import limits
 from Middleware.utilities.http.addresses import is_loopback
+from Middleware.utilities.once import Once
+
+logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
-GOODBYE_SECONDS = 10.0
 _WITH_PORT = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)")
 ALL_ADDRESSES = ("0.0.0.0", "::")
 _FAR_IPV4 = ("192.0.2.1", "10.254.254.254", "172.31.254.254", "192.168.254.254")
 _FAR_IPV6 = ("2001:db8::1", "fd00:db8::1")
 """Addresses whose ways lead out of this machine by the default route, or by that of a private network."""
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+if sys.platform == "win32":
+    _EXHAUSTED |= {10024, 10055}  # the same, as Winsock numbers them
 _WINDOWS_IN_USE = 10048
 _WINDOWS_NO_ACCESS = 10013  # also what an address that another program holds exclusively answers
 
@@ -54,20 +60,26 @@ def start_listening(sock: socket.socket) -> None:
         raise StartError(_explain(error, host, port)) from error
 
 
-def say_goodbye(connection: socket.socket, seconds: float = GOODBYE_SECONDS) -> None:
-    """End the sending half and throw away what the peer still sends, until it closes too or the time is up.
-
-    Closing at once would reset a connection on which data is under way, and the peer might lose the answer.
+class DescriptorExhaustion:
+    """Logs when connections cannot be accepted because the process may open no further file, and when they can again.
     """
-    deadline = time.monotonic() + seconds
-    try:
-        connection.shutdown(socket.SHUT_WR)
-        while (left := deadline - time.monotonic()) > 0:
-            connection.settimeout(left)
-            if not connection.recv(65536):
-                return
-    except OSError:  # gone already, or silent for too long
-        pass
+
+    def __init__(self, quiet_seconds: float = limits.EXHAUSTION_QUIET_SECONDS) -> None:
+        self._reports: Once[str] = Once(1, quiet_seconds)
+
+    def begins(self, error: OSError) -> bool:
+        """Note a failure to accept; False if it has another cause."""
+        if error.errno not in _EXHAUSTED:
+            return False
+        if self._reports.first("accept"):
+            logger.warning("No more connections can be accepted (%s). New ones wait until others end. Raise the limit "
+                           "of open files (ulimit -n) if this happens often.", error.strerror)
+        return True
+
+    def ends(self) -> None:
+        """Note that a connection was accepted."""
+        if self._reports.over("accept"):
+            logger.info("Connections are accepted again")
 
 
 def url_of(host: str, port: int) -> str:

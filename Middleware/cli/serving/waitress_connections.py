@@ -1,0 +1,209 @@
+"""What one connection does under Waitress: it reads requests within limits, writes errors as JSON, and closes.
+
+Waitress calls ``Channel``; the classes here override its methods.
+"""
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
+from waitress.task import ErrorTask
+from waitress.utilities import BadRequest
+
+from Middleware.api.edge.browser_safety import headers_of_every_answer
+from Middleware.cli.serving import limits
+from Middleware.cli.serving.json_errors import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, error_body
+from Middleware.common import instance_global_variables as instance
+
+logger = logging.getLogger(__name__)
+
+MEGABYTE = 1024 * 1024
+UNLIMITED = sys.maxsize  # bytes
+
+# A chunk of one byte takes six. Framing counts only where it is more than that, as with endless chunk extensions; small
+# chunks do not make a small body too large.
+FRAMING_WEIGHT = 8
+
+
+class Parser(HTTPRequestParser):
+    """Reads a request. Stops at a body above the limit, or of a request that ``is_unwelcome`` by its head.
+
+    The application gets such a request without its body and with its length, and answers it.
+
+    Args:
+        on_refusal: called then, and for a request that cannot be read. The client may still be sending, and no request
+            can follow.
+        is_unwelcome: takes the head as a WSGI environ.
+    """
+
+    def __init__(self, adj: object, on_refusal: Callable[[], None],
+                 is_unwelcome: Callable[[dict[str, object]], bool] | None = None) -> None:
+        super().__init__(adj)
+        self._is_unwelcome = is_unwelcome
+        self._limit = instance.MAX_REQUEST_MB * MEGABYTE or UNLIMITED
+        self._on_refusal = on_refusal
+
+    def received(self, data: bytes) -> int:
+        if self._is_tls(data):
+            self._refuse(BadRequest(TLS_REFUSED))
+            return len(data)
+        consumed: int = super().received(data)
+        if self._size() > self._limit or self._is_refused():
+            self.error, self.expect_continue = None, False
+            self.headers.update(CONTENT_LENGTH=str(self._size()), CONNECTION="close")
+            self._refuse(None)
+            return len(data)
+        if self.error is not None:
+            self._on_refusal()
+        return consumed
+
+    def _is_refused(self) -> bool:
+        # Asked once, when the head is complete and a body is to come.
+        if self._is_unwelcome is None or self.completed or not self.headers_finished:
+            return False
+        asked, self._is_unwelcome = self._is_unwelcome, None
+        fields = {f"HTTP_{name}": value for name, value in self.headers.items()}
+        return asked({**fields, "REQUEST_METHOD": self.command, "CONTENT_TYPE": self.headers.get("CONTENT_TYPE", ""),
+                      "CONTENT_LENGTH": self.headers.get("CONTENT_LENGTH", "")})
+
+    def _is_tls(self, data: bytes) -> bool:
+        return not self.headers_finished and not self.header_plus and data[:1] == TLS_RECORD
+
+    def _refuse(self, error: BadRequest | None) -> None:
+        self.completed = True
+        self.error = error
+        self.close()
+        self.body_rcv = None
+        self._on_refusal()
+
+    def parse_header(self, header_plus: bytes) -> None:
+        try:
+            super().parse_header(header_plus)
+        except ValueError as error:  # Python refuses to convert thousands of digits
+            raise ParsingError("Content-Length is invalid") from error
+        # Two lengths for one body: a proxy in front may believe the other one, and see another request in it.
+        if self.chunked and "CONTENT_LENGTH" in self.headers:
+            raise ParsingError(BOTH_FRAMINGS)
+
+    def _size(self) -> int:
+        """Bytes of the body: as announced, else so far."""
+        if not self.chunked or self.body_rcv is None:
+            return self.content_length
+        return max(len(self.body_rcv), self.body_bytes_received // FRAMING_WEIGHT)
+
+
+class JsonErrorTask(ErrorTask):
+    """Answers what Waitress itself refuses (a malformed request, a crash) with JSON."""
+
+    def execute(self) -> None:
+        error = self.request.error
+        self.status = f"{error.code} {error.reason}"
+        body = error_body(error.code, f"{error.reason}: {error.body}")
+        self.response_headers += [("Content-Type", "application/json"), *headers_of_every_answer()]
+        self.set_close_on_finish()
+        self.content_length = len(body)
+        self.write(body)
+
+
+class Channel(HTTPChannel):
+    """A connection. After a refused body it lets the client read the answer before it closes.
+
+    Closing at once would reset a connection on which data is under way, and the client might lose the answer.
+    """
+
+    error_task_class = JsonErrorTask
+    sends = 0  # how often the client took something
+    _discards_input = False
+    _lingers_until: float | None = None  # monotonic; set once the answer is out and our sending half is closed
+
+    def parser_class(self, adj: object) -> Parser:
+        """Make the parser of a request; Waitress calls it as it would call the class."""
+        return Parser(adj, self._discard_input, self.server.is_unwelcome)
+
+    def _discard_input(self) -> None:
+        self._discards_input = True
+
+    def received(self, data: bytes) -> bool:
+        return self._discards_input or bool(super().received(data))
+
+    def readable(self) -> bool:
+        return self._lingers_until is not None or super().readable()
+
+    def writable(self) -> bool:
+        return self.will_close if self._lingers_until is not None else super().writable()
+
+    def handle_write(self) -> None:
+        if not self._discards_input or self.will_close:
+            super().handle_write()
+            return
+        # Read once: a worker thread may set it at any time, and writes no more afterwards.
+        at_end = self.close_when_flushed
+        self._flush_exception(self._flush_some if at_end else self._flush_some_if_lockable)
+        if at_end and not self.total_outbufs_len and not self.will_close:
+            self._linger()
+
+    def _linger(self) -> None:
+        self.close_when_flushed = False
+        self._lingers_until = time.monotonic() + limits.LINGER_SECONDS
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:  # the client has gone
+            self.will_close = True
+
+    def _flush_some(self, do_close: bool = True) -> bool:
+        sent: bool = super()._flush_some(do_close)
+        self.sends += sent
+        return sent
+
+    def handle_read(self) -> None:
+        super().handle_read()
+        if self._lingers_until is not None and time.monotonic() > self._lingers_until:
+            self.will_close = True
+
+
+class SlowClients:
+    """Disconnects clients that take nothing of their answer, or whose request's head does not come to its end.
+
+    Waitress itself only closes idle connections, and waits until it can write before it does.
+    """
+
+    def __init__(self) -> None:
+        self._last_seen: dict[Channel, tuple[int, float]] = {}
+        self._heads: dict[Parser, float] = {}
+        self._next_sweep = 0.0
+
+    def sweep(self, channels: Iterable[object]) -> None:
+        """Check all connections if the last check was ``SWEEP_SECONDS`` ago. Call it after each turn of the loop."""
+        now = time.monotonic()
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + limits.SWEEP_SECONDS
+        clients = [channel for channel in list(channels) if isinstance(channel, Channel)]
+        self._close_stalled([channel for channel in clients if channel.total_outbufs_len], now)
+        self._close_unfinished(clients, now)
+
+    def _close_stalled(self, clients: list[Channel], now: float) -> None:
+        seen: dict[Channel, tuple[int, float]] = {}
+        for channel in clients:
+            sends, since = self._last_seen.get(channel, (-1, now))
+            seen[channel] = (channel.sends, since if sends == channel.sends else now)
+            if now - seen[channel][1] >= limits.STALLED_SECONDS:
+                logger.info("A client that has stopped reading is disconnected")
+                channel.handle_close()
+        self._last_seen = seen
+
+    def _close_unfinished(self, clients: list[Channel], now: float) -> None:
+        heads: dict[Parser, float] = {}
+        for channel in clients:
+            head = channel.request
+            if head is None or head.headers_finished or head.completed:
+                continue
+            heads[head] = self._heads.get(head, now)
+            if now - heads[head] >= limits.HEAD_SECONDS:
+                channel.handle_close()
+        self._heads = heads
