@@ -218,8 +218,8 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inside]:
     root = tmp_path_factory.mktemp("inside")
     with pytest.MonkeyPatch.context() as patch, LeftBackend() as backend:
         use_tree(leaving_tree(root / "Public", backend.url), SLOTS, patch)
-        objects = alive()
         with WaitressThread() as server:
+            objects = alive()  # those of the application, too
             leave_all(Crowd(server.port), WARM_UP)
             until(lambda: not held_by_registries() and not backend.open_connections, SETTLING_SECONDS)
             running = threads()
