@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from Tests.tables import table
+
 INTERFACE = {
     "api.api_helpers": """
         build_response_json(token, finish_reason=None, additional_fields=None, request_id=None, tool_calls=None)
@@ -271,7 +273,7 @@ CALLS = [pytest.param(f"Middleware.{module}", call, id=f"{module}-{ast.unparse(c
          for module, lines in INTERFACE.items() for call in documented(lines)]
 
 
-@pytest.mark.parametrize(("module", "call"), CALLS)
+@table(("module", "call"), CALLS)
 def test_a_documented_call(module: str, call: ast.Call) -> None:
     target: Any = importlib.import_module(module)
     for name in ast.unparse(call.func).split("."):

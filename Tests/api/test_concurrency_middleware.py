@@ -13,6 +13,7 @@ from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
 from Middleware.api.running.running_requests import REQUEST_KEY
 from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.request_context import RequestContext
+from Tests.tables import table
 from Tests.workflows.engine_lab import until
 
 CHAT = "/v1/chat/completions"
@@ -172,8 +173,8 @@ def test_other_methods_never_wait(method: str) -> None:
 WORKFLOWS = [CHAT, "/chat/completions", "/v1/completions", "/completions", "/api/chat", "/api/generate"]
 
 
-@pytest.mark.parametrize(("before", "after"), [("", ""), ("", "/"), ("/", ""), ("//", "//")])
-@pytest.mark.parametrize("path", WORKFLOWS)
+@table(("before", "after"), [("", ""), ("", "/"), ("/", ""), ("//", "//")])
+@table("path", WORKFLOWS)
 def test_what_runs_a_workflow_waits(path: str, before: str, after: str) -> None:
     gate = Gate(App(b"x"), timeout=0.05)
     gate.open()

@@ -7,13 +7,14 @@ import pytest
 
 from Middleware.cli.arguments import apply_arguments, parse_arguments
 from Middleware.common import instance_global_variables as instance
+from Tests.tables import table
 
 DIRECTORY_FLAGS = {"--ConfigDirectory": "config_directory", "--PublicDirectory": "public_directory",
                    "--DiscussionDirectory": "discussion_directory", "--UserLevelSqlLiteDirectory": "sqlite_directory"}
 
 
-@pytest.mark.parametrize("flag", DIRECTORY_FLAGS)
-@pytest.mark.parametrize(("typed", "kept"), [
+@table("flag", DIRECTORY_FLAGS)
+@table(("typed", "kept"), [
     ("/srv/cfg///", "/srv/cfg"), ("/srv/cfg\\", "/srv/cfg"), ("  /srv/cfg ", "/srv/cfg"), ("   ", None), ("", None),
     ("///", None), ("/srv/cfg\"", "/srv/cfg"), ("~/cfg", os.path.join(os.path.expanduser("~"), "cfg"))])
 def test_directories_are_cleaned(flag, typed, kept):
@@ -51,7 +52,7 @@ def test_listen(words, address):
     assert parse_arguments(words).listen == address
 
 
-@pytest.mark.parametrize(("words", "message"), [
+@table(("words", "message"), [
     (["--concurrency", "-1"], "--concurrency must be >= 0"),
     (["--concurrency", "x"], "--concurrency"),
     (["--concurrency-timeout", "0"], "--concurrency-timeout must be > 0"),

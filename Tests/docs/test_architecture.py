@@ -4,10 +4,9 @@ from __future__ import annotations
 import re
 from functools import cache
 
-import pytest
-
 from Tests.docs.pages import all_pages
 from Tests.integration.launcher import PROJECT
+from Tests.tables import table
 
 PAGE = all_pages()["Docs/Developer/architecture.md"]
 FLOORS = ("cli", "api", "workflows", "services", "llmapis", "utilities", "models", "exceptions", "common")
@@ -26,7 +25,7 @@ def sources() -> dict[str, str]:
     return {path.relative_to(PROJECT).as_posix(): path.read_text(encoding="utf-8") for path in found}
 
 
-@pytest.mark.parametrize("name", FILES)
+@table("name", FILES)
 def test_rooms(name: str) -> None:
     """A path is relative to the project or to ``Middleware``; a file by its name alone is some module."""
     places = [PROJECT / name, PROJECT / "Middleware" / name]
@@ -35,7 +34,7 @@ def test_rooms(name: str) -> None:
     assert any(place.exists() for place in places)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_names(name: str) -> None:
     """A class, function, key or table stands somewhere in the program as a word; a program is a module."""
     word = re.compile(rf"\b{name}\b")

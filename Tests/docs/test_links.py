@@ -7,6 +7,7 @@ from Tests.docs.links import Links
 from Tests.docs.markdown import Page
 from Tests.docs.pages import all_pages
 from Tests.integration.launcher import PROJECT
+from Tests.tables import table
 
 PAGES = list(all_pages().values())
 
@@ -16,13 +17,13 @@ def links() -> Links:
     return Links(all_pages(), PROJECT)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@table("page", PAGES, ids=str)
 def test_links(page: Page, links: Links) -> None:
     dead = links.dead(page)
     assert not dead, "\n" + "\n".join(dead)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@table("page", PAGES, ids=str)
 def test_paths(page: Page, links: Links) -> None:
     missing = list(links.missing_files(page))
     assert not missing, "\n" + "\n".join(missing)

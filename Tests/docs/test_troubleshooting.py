@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from Tests.tables import table
+
 PROJECT = Path(__file__).resolve().parents[2]
 PAGE = PROJECT / "Docs/User/troubleshooting.md"
 FOLDERS = ("Middleware", "Scripts")
@@ -78,7 +80,7 @@ def says(source: str, message: str) -> bool:
     return re.search(f"[^{GAP}]*{GAP}.*?".join(map(re.escape, parts)), source, re.DOTALL) is not None
 
 
-@pytest.mark.parametrize("message", quoted() or [""])
+@table("message", quoted() or [""])
 def test_the_program_says_so(message: str) -> None:
     assert len("".join(_WORDS.findall(message))) >= FEWEST_LETTERS, f"'{message}' could be anything"
     assert any(says(source, message) for source in source_strings()), f"nowhere in the program: {message}"
@@ -112,7 +114,7 @@ def _counts(text: str) -> bool:
     return len(_WORDS.findall(text)) >= 3
 
 
-@pytest.mark.parametrize(("where", "text"), [pytest.param(*item, id=item[0]) for item in needed()])
+@table(("where", "text"), [pytest.param(*item, id=item[0]) for item in needed()])
 def test_the_page_has_what_stops_a_start_or_a_request(where: str, text: str) -> None:
     assert any(says(text, message) for message in quoted()), f"not on the page: {text!r}"
 

@@ -44,6 +44,7 @@ from Tests.stub_backend import (
     sse_reply,
     status_reply,
 )
+from Tests.tables import table
 
 HI = [{"role": "user", "content": "hi"}]
 ERROR_EVENT = {"error": {"message": "out of memory"}}
@@ -384,7 +385,7 @@ def names(table: dict[str, list[str]]) -> Callable[..., list[tuple[Any, ...]]]:
     return resolve
 
 
-@pytest.mark.parametrize(("url", "place"), [
+@table(("url", "place"), [
     ("http://localhost:5001", "local"), ("http://LOCALHOST.:5001/v1", "local"), ("https://a.localhost", "local"),
     ("http://127.8.9.1", "local"), ("http://[::1]:80", "local"), ("http://10.1.2.3", "local"),
     ("http://172.31.0.1", "local"), ("http://172.32.0.1", "remote"), ("http://192.168.1.5", "local"),

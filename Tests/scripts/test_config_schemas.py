@@ -15,6 +15,7 @@ from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON
 from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import config_schemas, generated_files, schema_values
 from Tests.scripts.schema_lab import CONFIGS, mistakes, schema_of, schemas, shipped_files
+from Tests.tables import table
 
 REGISTRY = node_types()
 
@@ -67,7 +68,7 @@ def explains(key: ConfigKey, schema: Mapping[str, Any]) -> bool:
                     for choice in key.choices))
 
 
-@pytest.mark.parametrize("node_type", sorted(REGISTRY))
+@table("node_type", sorted(REGISTRY))
 def test_every_key_of_a_node_type_is_in_the_schema_of_workflows(node_type: str) -> None:
     definitions = schemas()["workflow"]["definitions"]
     known = {**definitions["node"]["properties"], **definitions[node_type]["properties"]}

@@ -10,6 +10,7 @@ import pytest
 from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import __main__ as generate
 from Scripts.generate import generated_files, node_reference
+from Tests.tables import table
 
 Command = Callable[..., int]
 REGISTRY = node_types()
@@ -32,7 +33,7 @@ def command(pages: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     return lambda *words: generate.main(words)
 
 
-@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.stem)
+@table("path", WRITTEN, ids=lambda path: path.stem)
 def test_a_page_is_current(path: Path) -> None:
     assert generated_files.stale_files({path: WRITTEN[path]}) == [], "run: python -m Scripts.generate"
 

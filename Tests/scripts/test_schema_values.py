@@ -15,6 +15,7 @@ from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.handlers.registry import node_types
 from Tests.scripts.schema_lab import mistakes, schemas
+from Tests.tables import table
 
 REGISTRY = node_types()
 
@@ -114,12 +115,12 @@ RIGHT: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "data", "place"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
+@table(("schema", "data", "place"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
 def test_a_mistake_is_marked_where_it_is(schema: str, data: Any, place: str) -> None:
     assert [problem.split(": ")[0] for problem in mistakes(schema, data)] == [place]
 
 
-@pytest.mark.parametrize(("schema", "data"), [row[1:] for row in RIGHT], ids=[row[0] for row in RIGHT])
+@table(("schema", "data"), [row[1:] for row in RIGHT], ids=[row[0] for row in RIGHT])
 def test_what_the_program_accepts_is_not_marked(schema: str, data: Any) -> None:
     assert mistakes(schema, data) == []
 
@@ -128,7 +129,7 @@ VALUES: tuple[Any, ...] = (True, 0, 3, 2.5, -1, "", " ", "x", "true", "False", "
                            "{agent1Input}", "a {b}", [], ["x"], {}, {"a": 1})
 
 
-@pytest.mark.parametrize("node_type", sorted(REGISTRY))
+@table("node_type", sorted(REGISTRY))
 def test_values_of_nodes_are_marked_when_the_check_reports_them(node_type: str) -> None:
     differing = []
     for key in REGISTRY[node_type].KEYS[node_type]:

@@ -16,6 +16,7 @@ from Middleware.services.prompt_categorization_service import (
     route_header,
 )
 from Tests.llmapis.lab import Lab
+from Tests.tables import table
 
 ROUTING = {"RECIPES": {"description": "cooking and food", "workflow": "Cook"},
            "OTHER": {"description": "anything else", "workflow": "Chat"}}
@@ -89,7 +90,7 @@ def test_variables() -> None:
         "categoryNameBulletpoints": "\n- RECIPES\n- OTHER"}
 
 
-@pytest.mark.parametrize(("answer", "categories", "expected"), [
+@table(("answer", "categories", "expected"), [
     ("CODE_REVIEW", ["CODE", "CODE_REVIEW"], "CODE_REVIEW"),
     ("CODE_REVIEWS", ["CODE", "CODE_REVIEW"], "CODE"),
     ("a code review please", ["CODING", "Code Review"], "Code Review"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 import math
 import operator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from Middleware.utilities.arithmetic import calculate
+from Tests.tables import table
 
 
-@pytest.mark.parametrize(("expression", "result"), [
+@table(("expression", "result"), [
     ("10 / 4", "2.5"), ("10 / 5", "2"), ("5--3", "8"), ("5 - -3", "8"), ("-5-3", "-8"),
     ("0.1+0.2", "0.30000000000000004"), ("-0 * 1", "0"), ("0 * -1", "0"), ("-0.0 + -0.0", "0"),
     ("1/3", "0.3333333333333333"), ("2.50 * 2", "5"),
@@ -22,7 +22,7 @@ def test_results(expression: str, result: str) -> None:
     assert calculate(expression) == result
 
 
-@pytest.mark.parametrize("expression", [
+@table("expression", [
     "1/0", "0/0", "1 / -0", "1 / 0.0", "1 + 2 + 3", "(1+2)", ".5+1", "1.+1", "1e3+1", "5 % 2", "3", "1,000 + 1", "",
     "  ", "5 ** 2", "5 // 2", "ten * 2", "- 5 + 3", "+5 + 3", "5 +", "inf + 1", "nan + 1", "1_0 + 1", "٣ + 1", "1 + 2;",
     "__import__('os')", "9" * 400 + " + 1", "9" * 200 + "*" + "9" * 200, "9" * 400 + "-" + "9" * 400,

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from jinja2 import Environment, meta
 
+from Tests.tables import table
+
 ROOT = Path(__file__).resolve().parents[2] / "Public" / "Configs"
 FILES = sorted(ROOT.rglob("*.json"))
 USERS = sorted(path for path in (ROOT / "Users").rglob("*.json") if path.name != "_current-user.json")
@@ -65,12 +67,12 @@ def identify(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", FILES, ids=identify)
+@table("path", FILES, ids=identify)
 def test_every_file_is_a_json_object(path: Path) -> None:
     assert isinstance(load(path), dict)
 
 
-@pytest.mark.parametrize("path", FILES, ids=identify)
+@table("path", FILES, ids=identify)
 def test_every_file_is_written_the_same_way(path: Path) -> None:
     """UTF-8, two spaces, a line feed at the end; a short list may stand on one line."""
     text = path.read_bytes().decode("utf-8")
@@ -182,17 +184,17 @@ CALLS = [pytest.param(node, id=f"{identify(path)}: {node['title']}")
 COUNTED = re.compile(r"\{agent(\d+)Output\}")
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=identify)
+@table("path", WORKFLOWS, ids=identify)
 def test_a_workflow_says_what_it_shows(path: Path) -> None:
     assert len(load(path)["description"]) > 20
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=identify)
+@table("path", WORKFLOWS, ids=identify)
 def test_a_workflow_has_tests_beside_it(path: Path) -> None:
     assert load(path.with_name(f"{path.stem}.test.json"))["tests"]
 
 
-@pytest.mark.parametrize("path", WITH_SCHEMA, ids=identify)
+@table("path", WITH_SCHEMA, ids=identify)
 def test_a_file_names_the_schema_of_its_kind(path: Path) -> None:
     kind, *rest = path.relative_to(ROOT).parts
     name = SCHEMAS[kind]
@@ -208,20 +210,20 @@ def test_a_file_names_the_schema_of_its_kind(path: Path) -> None:
     assert has(path.parent / load(path)["$schema"])
 
 
-@pytest.mark.parametrize("path", sorted(set(FILES) - set(WITH_SCHEMA)), ids=identify)
+@table("path", sorted(set(FILES) - set(WITH_SCHEMA)), ids=identify)
 def test_a_file_that_is_to_be_copied_elsewhere_names_none(path: Path) -> None:
     assert "$schema" not in load(path)
 
 
 # -- conversations that every back-end takes --------------------------------------------------------------------------
 
-@pytest.mark.parametrize("node", CALLS)
+@table("node", CALLS)
 def test_a_completion_back_end_gets_a_turn_of_the_user_and_an_open_one(node: dict[str, Any]) -> None:
     """Back-ends that take one text get the prompt between the template's tags only if a node asks for it."""
     assert node.get("addUserTurnTemplate" if node.get("prompt") else "forceGenerationPromptIfEndpointAllows") is True
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=identify)
+@table("path", WORKFLOWS, ids=identify)
 def test_a_conversation_begins_with_a_message_of_the_user(path: Path) -> None:
     """Chat templates such as Gemma's and Mistral's refuse any other beginning, and two messages of one side in a row.
 
@@ -250,7 +252,7 @@ def test_the_model_list_has_these_folders(name: str) -> None:
     assert folders == set(SHARED_FOLDERS)
 
 
-@pytest.mark.parametrize(("name", "folder"), SELECTABLE)
+@table(("name", "folder"), SELECTABLE)
 def test_a_selectable_workflow_hands_its_settings_to_a_common_one(name: str, folder: str) -> None:
     file = load(ROOT / "Workflows" / SHIPPED_USERS[name][2] / folder / "_DefaultWorkflow.json")
     (node,) = file["nodes"]
@@ -263,7 +265,7 @@ def test_a_selectable_workflow_hands_its_settings_to_a_common_one(name: str, fol
     assert {int(number) for number in INPUT.findall(child)} == set(range(1, len(keys) + 1))
 
 
-@pytest.mark.parametrize(("name", "folder"), SELECTABLE)
+@table(("name", "folder"), SELECTABLE)
 def test_the_settings_name_endpoints_and_presets_that_exist(name: str, folder: str) -> None:
     user = User(ROOT / "Users" / f"{name}.json")
     file = load(ROOT / "Workflows" / SHIPPED_USERS[name][2] / folder / "_DefaultWorkflow.json")
@@ -275,7 +277,7 @@ def test_the_settings_name_endpoints_and_presets_that_exist(name: str, folder: s
             assert 0 < file[f"MaxTokensToSend{role}LLM"] < room
 
 
-@pytest.mark.parametrize(("name", "folder"), SELECTABLE)
+@table(("name", "folder"), SELECTABLE)
 def test_thinking_and_seeing_are_steps_of_their_own_where_the_user_says_so(name: str, folder: str) -> None:
     file = load(ROOT / "Workflows" / SHIPPED_USERS[name][2] / folder / "_DefaultWorkflow.json")
     assert ("ThinkingModel" in file) is ("cot" in name and folder.endswith("-reasoning"))

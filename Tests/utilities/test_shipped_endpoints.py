@@ -19,6 +19,7 @@ from Middleware.llmapis.samplers import CANONICAL_SAMPLERS, SamplerResolver, inj
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.text_cleaner import CleaningRules
 from Middleware.utilities.text_utils import estimation_level_multiplier
+from Tests.tables import table
 from Tests.utilities.test_shipped_backends import (
     API_TYPES,
     EMBEDDINGS,
@@ -116,7 +117,7 @@ def test_these_endpoints_are_shipped() -> None:
     assert names(ROOT / "Endpoints", "**/*.json") == {"/".join(filter(None, place)) for place in SHIPPED}
 
 
-@pytest.mark.parametrize(("folder", "name"), SHIPPED)
+@table(("folder", "name"), SHIPPED)
 def test_keys_are_known_and_in_order(folder: str, name: str) -> None:
     keys = list(load(path_of(folder, name)))
     assert not set(keys) - set(KEYS)
@@ -142,7 +143,7 @@ def test_endpoint_loads_without_a_warning(folder: str, name: str, use: Any, capl
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("folder", "name"), SHIPPED)
+@table(("folder", "name"), SHIPPED)
 def test_nothing_leaves_this_machine_unasked(folder: str, name: str) -> None:
     data = load(path_of(folder, name))
     assert data["apiKey"] == CLOUD.get(name, "")
@@ -169,7 +170,7 @@ LLAMA_ROLES = [(folder, role) for folder, roles in ROLES.items() for role in rol
                if folder != MCP and role != "Embedding" and not (role == "Vision" and folder in KOBOLD_VISION)]
 
 
-@pytest.mark.parametrize(("folder", "role"), LLAMA_ROLES)
+@table(("folder", "role"), LLAMA_ROLES)
 def test_role_endpoint(folder: str, role: str) -> None:
     data = load(path_of(folder, f"{role}-Endpoint"))
     assert data["endpoint"] == "http://127.0.0.1:5001"
@@ -263,7 +264,8 @@ def test_the_endpoint_files_of_the_documentation_load(
 
 
 def test_the_messages_of_the_documentation_are_those_of_the_program() -> None:
-    sources = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "Middleware" / "llmapis").glob("*.py"))
+    folders = (REPOSITORY / "Middleware" / "llmapis", REPOSITORY / "Middleware" / "utilities" / "http")
+    sources = "".join(path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.glob("*.py")))
     said = re.sub(r'"\s*\n\s*f?"', "", sources).lower()
     for row in rows(document("connecting-backends.md"), "Message"):
         for message in re.findall(r"`([^`]+)`", row.split("|")[1]):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from Middleware.utilities import prompt_template_utils as templates
+from Tests.tables import table
 
 FOLDER = Path(__file__).resolve().parents[2] / "Public" / "Configs" / "PromptTemplates"
 ENDS = ("Prefix", "Suffix")
@@ -108,7 +109,7 @@ def test_these_and_no_others_are_shipped() -> None:
     assert len(TEMPLATES) == 37
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@table("name", SHIPPED)
 def test_template(name: str) -> None:
     values = SHIPPED[name]
     assert load(name) == dict(zip(KEYS[:len(values)], values, strict=True)) | EXTRA.get(name, {})

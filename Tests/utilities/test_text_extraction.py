@@ -15,9 +15,10 @@ from Middleware.utilities.text_extraction import (
     tagged_text,
     whole_number,
 )
+from Tests.tables import table
 
 
-@pytest.mark.parametrize(("text", "field", "result"), [
+@table(("text", "field", "result"), [
     ('{"a": true}', "a", "True"), ('{"a": false}', "a", "False"), ('{"a": null}', "a", ""), ('{"a": 1}', "a", "1"),
     ('{"a": 1.5}', "a", "1.5"), ('{"a": 1.0}', "a", "1.0"), ('{"a": "x y"}', "a", "x y"), ('{"a": ""}', "a", ""),
     ('{"a": {"b": 2}}', "a", '{"b": 2}'), ('{"a":[1,"é"]}', "a", '[1, "\\u00e9"]'), ('{"a": {"b": 2}}', "a.b", ""),

@@ -14,6 +14,7 @@ from Middleware.utilities.text_utils import restore_braces
 from Tests.api.api_lab import ApiLab
 from Tests.corpora import texts_of
 from Tests.stub_backend import StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, llm, reply_to, static, user
 
 HOSTILE = texts_of("template_injection", kind="text")
@@ -198,8 +199,8 @@ def test_variables_of_the_configuration(lab: EngineLab, kind: str, text: str, ex
 
 # -- what the client gets ----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("text", HOSTILE)
+@table("stream", [False, True])
+@table("text", HOSTILE)
 def test_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool, text: str) -> None:
     """From the LLM server to the client and, as part of the conversation, back again."""
     with StubBackend() as backend:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from Middleware.workflows.numeric_fields import FLOAT_FIELDS, KEEP, NUMERIC_FIELDS, coerce_numeric_fields
+from Tests.tables import table
 
 VALUES = {"{size}": "33", "{word}": "many"}
 
@@ -18,7 +19,7 @@ def coerced(key: str, value: Any) -> Any:
     return config[key]
 
 
-@pytest.mark.parametrize(("value", "expected"), [
+@table(("value", "expected"), [
     (7, 7), (0, 0), (-3, -3), (True, True), (False, False), (None, None), (750.9, 750), (-1.5, -1), ("5000", 5000),
     (" 12 ", 12), ("-4", -4), ("{size}", 33), ("{word}", 400), ("abc", 400), ("", 400), ("750.9", 400), ("{nope}", 400),
     ([5], 400), ({"a": 1}, 400), (float("inf"), 400), (float("nan"), 400),
@@ -28,7 +29,7 @@ def test_values(value: Any, expected: Any) -> None:
     assert result == expected and type(result) is type(expected)
 
 
-@pytest.mark.parametrize(("key", "default"), NUMERIC_FIELDS.items())
+@table(("key", "default"), NUMERIC_FIELDS.items())
 def test_defaults(key: str, default: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert coerced(key, "abc") == ("abc" if default is KEEP else default)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from Middleware.api.edge.browser_safety import BrowserSafety, Judgement, is_loopback_name, normal_origin
+from Tests.tables import table
 
 CHAT = "https://chat.example.com"
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
@@ -27,9 +28,9 @@ def status(judgement: Judgement) -> int:
 
 # -- programs that are no browsers -------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("host", ["127.0.0.1:5000", "mybox:5000", "host.docker.internal:5000", "wilmer",
-                                  "llm.home.example.com", "", "a b"])
-@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "application/x-www-form-urlencoded", ""])
+@table("host", ["127.0.0.1:5000", "mybox:5000", "host.docker.internal:5000", "wilmer",
+                "llm.home.example.com", "", "a b"])
+@table("content_type", ["application/json", "text/plain", "application/x-www-form-urlencoded", ""])
 def test_programs_call_by_any_name_and_with_any_content_type(host: str, content_type: str) -> None:
     assert judge(HOST=host, CONTENT_TYPE=content_type, USER_AGENT="Python/3.12 aiohttp/3.11") == Judgement()
     assert judge(HOST=host, CONTENT_TYPE=content_type, USER_AGENT="node", SEC_FETCH_MODE="cors") == Judgement()
@@ -47,7 +48,7 @@ def test_pages_of_this_computer_are_served_and_may_read(origin: str) -> None:
     assert ("Access-Control-Allow-Origin", origin) in judgement.headers and ("Vary", "Origin") in judgement.headers
 
 
-@pytest.mark.parametrize("origin", [
+@table("origin", [
     "null", "NULL", " null ", "http://evil.example", "https://evil.example", "http://127.0.0.1.evil.example",
     "http://localhost.evil.example", "http://127.evil.example", "http://evil.example:5000", "http://192.168.1.9:5000",
     "http://chat.example.com", "https://chat.example.com:444", "https://chat.example.com.evil.example",
@@ -55,7 +56,7 @@ def test_pages_of_this_computer_are_served_and_may_read(origin: str) -> None:
     "http://localhost@evil.example", "http://localhost:3000, http://evil.example", "http://", "http://:80",
     "//localhost", "localhost", "", "http://local host", "http://localhost:x", "http://localhost#.evil.example", "http://[::1",
     "http://\u212aey", "http://127.1", "http://2130706433", "http://[::ffff:10.0.0.1]", "http://;x.evil.example"])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
+@table("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS"])
 def test_other_pages_are_refused_and_may_read_nothing(origin: str, method: str) -> None:
     judgement = judge(method, allowed=(CHAT,), ORIGIN=origin, ACCESS_CONTROL_REQUEST_METHOD="POST")
     assert status(judgement) == 403 and judgement.headers == () and not judgement.preflight
@@ -151,9 +152,9 @@ def test_a_browser_that_hides_where_it_comes_from(method: str, site: str, expect
 
 # -- content types -----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("browser", [{"ORIGIN": "http://localhost:3000"}, {"SEC_FETCH_SITE": "same-origin"}],
-                         ids=["origin", "fetch"])
-@pytest.mark.parametrize(("content_type", "length", "expected"), [
+@table("browser", [{"ORIGIN": "http://localhost:3000"}, {"SEC_FETCH_SITE": "same-origin"}],
+       ids=["origin", "fetch"])
+@table(("content_type", "length", "expected"), [
     ("application/json", "2", 200), ("Application/JSON; charset=utf-8", "2", 200), ("application/x+json", "2", 200),
     ("text/plain", "2", 415), ("text/plain;charset=UTF-8", "2", 415), ("multipart/form-data; boundary=x", "2", 415),
     ("application/x-www-form-urlencoded", "2", 415), ("text/plain; application/json", "2", 415), ("", "2", 415),

@@ -12,6 +12,7 @@ from Middleware.api.requests.text_prompts import completion_messages, generate_m
 from Middleware.api.running.background_requests import is_background_task
 from Tests.api.api_lab import ApiLab
 from Tests.stub_backend import StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import static
 
 HISTORY = """<chat_history>
@@ -82,7 +83,7 @@ def test_prompts_of_front_ends(text: str) -> None:
 
 
 @every_prompt
-@pytest.mark.parametrize("around", [
+@table("around", [
     lambda text: [system(), user(text)], lambda text: [system(), {"role": "systemMes", "content": "x"}, user(text)],
     lambda text: [user("User: " + text)], lambda text: [user(text), {"role": "assistant", "content": ""}],
     lambda text: [system(), user("User: " + text), {"role": "assistant", "content": "Assistant:"}],
@@ -105,7 +106,7 @@ RAG = ("### Task:\nRespond to the user query using the provided context.\n\n### 
        "### Output:\nProvide a clear answer.\n\n<context>\n<source id=\"1\">{document}</source>\n</context>\n\nWhy?")
 
 
-@pytest.mark.parametrize("text", [
+@table("text", [
     "", "hi", "### Task:", "### Task:\nWrite a poem about fish.", "Title, please: { \"title\": \"x\" }",
     '### Task:\nGenerate a title for my blog.\n### Output:\nJSON format: { "title": "x" }',
     '### Task:\nDescribe the JSON { "title": "x" } to me.\n<data>\n1\n</data>',
@@ -132,7 +133,7 @@ def test_texts_of_people(text: str) -> None:
 
 
 @every_prompt
-@pytest.mark.parametrize("around", [
+@table("around", [
     lambda text: [user("hi"), user(text)], lambda text: [user(text), user("hi")], lambda text: [],
     lambda text: [user("hi"), {"role": "assistant", "content": "hello"}, user(text)],
     lambda text: [user(text), {"role": "assistant", "content": "Sure:"}],

@@ -9,6 +9,7 @@ import pytest
 
 from Middleware.api.requests.messages import chat_messages
 from Middleware.api.running.liveness_cleanup import LivenessCall, clean_up
+from Tests.tables import table
 
 SETTING = {"toolName": " ping ", "arguments": {"a": 1, "b": {"c": "ü", "d": []}}}
 OURS = 'wilmer_liveness_01234567'
@@ -67,7 +68,7 @@ def test_machinery_goes_with_its_result(made: Any) -> None:
     assert cleaned(USER, turn(made), result(call_id=made["id"]), USER) == [USER, USER]
 
 
-@pytest.mark.parametrize("made", [
+@table("made", [
     call("any"), call("ping", '{"a": 1}'), call("ping", "not JSON"), call("Ping", PING), call("ping", '{"a": 1.5}'),
     call("any", "{}", "call_wilmer_liveness_1"), call("any", "[Wilmer note: x]"), call("any", '["x"]'),
     call("ping", None), call("ping", ["[Wilmer]"]), "[Wilmer]", None, 3, {}, {"id": OURS},

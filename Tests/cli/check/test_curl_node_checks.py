@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from Tests.cli.check.checking import FakeLookups, brief, check, only, static
+from Tests.tables import table
 
 URL = "https://example.net"
 
@@ -36,7 +37,7 @@ def test_a_text_that_may_name_a_file(args: tuple[str, ...], where: int, instead:
     assert instead in found.expected
 
 
-@pytest.mark.parametrize("args", [
+@table("args", [
     ("--data-raw", "{agent1Output}"), ("--form-string", "text={agent1Output}"), ("-d", "text={agent1Output}"),
     ("-d", " {agent1Output}"), ("-d", '{{"text": "{agent1Output}"}}'), ("-F", "text=a {agent1Output}"),
     ("-H", "X-Text: {agent1Output}"), ("-b", "text={agent1Output}"), ("-b", "{agent1Output}"),

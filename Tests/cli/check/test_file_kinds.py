@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.cli.check.file_kinds import KINDS, kind_of
+from Tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[3] / "Public" / "Configs"
 NAMES = {"user", "current-user", "endpoint", "api-type", "preset", "prompt-template", "routing", "workflow",
@@ -24,7 +25,7 @@ def test_a_kind_is_explained_and_knows_the_reference_of_editors(name: str) -> No
     assert kind.keys or kind.is_open
 
 
-@pytest.mark.parametrize(("path", "name"), [
+@table(("path", "name"), [
     ("Users/ann.json", "user"), ("Users/_current-user.json", "current-user"), ("Users/_archived/bob.json", "user"),
     ("Endpoints/DefaultEndpoint.json", "endpoint"), ("Endpoints/a/b/c.json", "endpoint"),
     ("ApiTypes/Claude.json", "api-type"), ("Presets/KoboldCpp/x/y.json", "preset"), ("Routing/demo.json", "routing"),

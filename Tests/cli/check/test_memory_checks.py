@@ -19,6 +19,7 @@ from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.text_utils import estimation_level_multiplier
 from Tests.cli.check.checking import FakeLookups, brief, check, only, static
 from Tests.llmapis.lab import Lab
+from Tests.tables import table
 
 MEMORY, COMPACTOR = "discussionIdMemoryFileWorkflowSettings", "contextCompactorSettingsFile"
 USER_FILE, FILE, COMPACT = "Users/tester.json", "Workflows/tester/Memory.json", "Workflows/tester/Compact.json"
@@ -342,7 +343,7 @@ SUMMARIZER = {"type": "chatSummarySummarizer", "endpointName": "Main"}
 RAG = {"type": "SlowButQualityRAG", "ragTarget": "x", "ragType": "y"}
 
 
-@pytest.mark.parametrize(("node", "places_"), [
+@table(("node", "places_"), [
     (SEARCH, []), ({**SEARCH, "searchMode": " Keyword "}, []),
     ({**SEARCH, "searchMode": "semantc"}, [("warning", "nodes[0].searchMode")]),
     ({**SEARCH, "searchMode": "semantic"}, [("warning", "nodes[0].searchMode")]),

@@ -16,6 +16,7 @@ from Middleware.cli.init.probing import KEY_VARIABLE, probe, probe_all
 from Middleware.cli.init.servers import Model, NoServer, Server, is_not_for_chat, normal_address
 from Tests.cli.init import llm_servers
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
+from Tests.tables import table
 from Tests.utilities.http.lab import certificate, tls_backend
 
 __all__ = ["certificate", "tls_backend"]  # fixtures
@@ -86,7 +87,7 @@ def test_wilmer_is_never_offered() -> None:
     assert isinstance(result, NoServer) and "WilmerAI" in result.reason
 
 
-@pytest.mark.parametrize("name, other", [
+@table("name, other", [
     ("nomic-embed-text:latest", True), ("text-embedding-3-small", True), ("BAAI/bge-m3", True), ("all-minilm-l6", True),
     ("mxbai-embed-large", True), ("qwen3-reranker", True), ("llama3.2", False), ("gemma-3-4b", False),
     ("mbge-chat", False), ("whisper-1", True), ("gpt-4o-mini-tts", True), ("tts-1-hd", True), ("dall-e-3", True),
@@ -100,7 +101,7 @@ def test_names_of_models_that_do_not_chat(name: str, other: bool) -> None:
 HTML = Reply(body=b"<html>Welcome</html>", headers={"Content-Type": "text/html"})
 
 
-@pytest.mark.parametrize("answer", [
+@table("answer", [
     HTML, json_reply([]), json_reply("text"), json_reply({"data": {}}), json_reply({"data": 3}), json_reply(None),
     Reply(body=b"[" * 100_000), Reply(body=b'{"data": '), Reply(body=b"1" * 10_000), Reply(body=b"\xff\xfe\x00"),
     status_reply(404), status_reply(500), Reply(status=302, body=b"", headers={"Location": "http://10.0.0.1/"}),

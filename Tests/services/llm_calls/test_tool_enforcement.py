@@ -28,6 +28,7 @@ from Tests.stub_backend import (
     sse_reply,
     status_reply,
 )
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, llm
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -144,7 +145,7 @@ def test_a_call_is_read() -> None:
     assert first and second and first["id"] != second["id"]
 
 
-@pytest.mark.parametrize("text", [
+@table("text", [
     "", "It is warm.", f"Sure: {GOOD}", f"```json\n{GOOD}\n```", f"{GOOD}{GOOD}", "[]", "null", "3", '"weather"',
     '{"name": "weather"}', '{"arguments": {}}', '{"name": "", "arguments": {}}', '{"name": 3, "arguments": {}}',
     '{"name": ["weather"], "arguments": {}}', '{"name": "Weather", "arguments": {}}',

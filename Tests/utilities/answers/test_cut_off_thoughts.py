@@ -3,15 +3,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
+from Tests.tables import table
 
 OWN = {"startThinkTag": "<|Reason|>", "endThinkTag": "<|/Reason|>"}
 CLOSING = {"removeThinking": True, "expectOnlyClosingThinkTag": True, "startThinkTag": "<a>", "endThinkTag": "</a>"}
 
 
-@pytest.mark.parametrize(("text", "endpoint", "finish_reason", "cut_off"), [
+@table(("text", "endpoint", "finish_reason", "cut_off"), [
     ("<think>x", {}, None, True), (" \n<Think>\nx", {}, None, True), ("[THINK]x", {}, None, True),
     ("<reasoning>x", {}, "stop", True), ("<think>x</thinking>", {}, None, True),
     ("<think>x</think>", {}, None, False), ("<think>x</THINK> y", {}, "length", False), ("</think>x", {}, None, False),

@@ -20,6 +20,7 @@ from Middleware.utilities.answers.text_cleaner import (
 )
 from Middleware.utilities.text_utils import escape_braces
 from Tests.properties import examples
+from Tests.tables import table
 
 THINK = {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>"}
 STAMP = "[Sent less than a minute ago]"
@@ -125,7 +126,7 @@ def both_ways(text: str, endpoint: dict, node: dict | None = None, prompt: str |
     return whole
 
 
-@pytest.mark.parametrize(("text", "extra", "wanted"), [
+@table(("text", "extra", "wanted"), [
     ("<think>p</think>\n\nYes ", {}, "Yes "),
     ("<think>p</think>\n\nYes ", {"trimBeginningAndEndLineBreaks": True}, "Yes"),
     ("x" * 50 + "<think>h</think>v", {"openingTagGracePeriod": 50}, "x" * 50 + "v"),

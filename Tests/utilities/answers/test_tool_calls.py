@@ -4,9 +4,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
-
 from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers
+from Tests.tables import table
 
 
 def assembled(*fragments: Any) -> list[tuple[str, str, Any]]:
@@ -27,7 +26,7 @@ def whole(call_id: str, index: Any = None) -> dict[str, Any]:
     return part("{}", "f", index, call_id)
 
 
-@pytest.mark.parametrize(("fragments", "calls"), [
+@table(("fragments", "calls"), [
     ((), []),
     ((part('{"a":', "f", 0, "c1"), part("1}")), [("c1", "f", '{"a":1}')]),
     ((part("x", "first"), part("y", "second"), part("z", "")), [("", "second", "xyz")]),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from Middleware.exceptions import ConfigSyntaxError
 from Middleware.utilities.config.json_mistakes import explain
 from Middleware.utilities.config.json_source import JsonSource, parse_json
+from Tests.tables import table
 
 COMMENT = 'JSON has no comments; keep the remark as a text under a key such as "_comment"'
 BACKSLASH = r"in a text a backslash is written twice (C:\\Models), or as a forward slash (C:/Models)"
@@ -18,7 +19,7 @@ INNER_QUOTE = r'a quotation mark inside a text is written \"'
 QUOTES = 'texts and keys stand in straight double quotation marks ("), not in '
 
 
-@pytest.mark.parametrize(("text", "line", "column", "message"), [
+@table(("text", "line", "column", "message"), [
     ('{"a": 1,}', 1, 8, "there is a comma before the closing '}'"),
     ('{"a": 1,\n\n}', 1, 8, "there is a comma before the closing '}'"),
     ('[1, 2, ]', 1, 6, "there is a comma before the closing ']'"),
@@ -45,7 +46,7 @@ QUOTES = 'texts and keys stand in straight double quotation marks ("), not in '
     ('{"a": True}', 1, 7, "'True' is written true in JSON"), ('{"a": None}', 1, 7, "'None' is written null in JSON"),
     ('{"a": NaN}', 1, 7, "NaN is not a JSON value"),
     ('{"a": NaNs}', 1, 1, "NaN is not a JSON value"), ('{"a": ["NaN",\n-Infinity]}', 2, 1,
-                                                       "-Infinity is not a JSON value"),
+                                     "-Infinity is not a JSON value"),
     ("{a: 1}", 1, 2, "the key 'a' needs double quotation marks"),
     ('{"a": hello}', 1, 7, "the text 'hello' needs double quotation marks"),
     ('{"a": 01}', 1, 7, "this is no number: 01"), ('{"a": .5}', 1, 7, "this is no number: .5"),

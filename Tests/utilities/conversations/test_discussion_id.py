@@ -16,6 +16,7 @@ from Middleware.utilities.files import path_utils
 from Middleware.utilities.hashing_utils import hash_single_message
 from Tests.corpora import cases
 from Tests.properties import examples
+from Tests.tables import table
 
 
 def tag(name: str) -> str:
@@ -26,7 +27,7 @@ def m(content: Any, role: str = "user") -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-@pytest.mark.parametrize(("contents", "expected"), [
+@table(("contents", "expected"), [
     ([f"x{tag('d1')}y"], "d1"),
     (["none", f"{tag('first')}{tag('second')}", tag("third")], "first"),
     ([tag("../z"), tag("ok")], None),
@@ -95,8 +96,8 @@ def test_all_tags_are_removed_everywhere() -> None:
 
 # -- hostile names -----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("windows", [False, True], ids=["posix", "windows"])
-@pytest.mark.parametrize("entry", [
+@table("windows", [False, True], ids=["posix", "windows"])
+@table("entry", [
     case for case in cases("traversal_names") if isinstance(case.values[0]["input"], str)])
 def test_only_names_that_can_be_stored_are_ids(monkeypatch: pytest.MonkeyPatch, entry: dict[str, Any],
                                                windows: bool) -> None:

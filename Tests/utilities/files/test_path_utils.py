@@ -12,6 +12,7 @@ from Middleware.utilities.files import path_utils
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name, is_storable_name, safe_join, split_name
 from Middleware.utilities.json_data import freeze
 from Tests.corpora import cases
+from Tests.tables import table
 
 NAMES = cases("traversal_names")
 
@@ -31,14 +32,14 @@ def expected(entry: dict[str, Any], field: str, windows: bool) -> Any:
     return [entry["input"]] if value == "self" else value
 
 
-@pytest.mark.parametrize("entry", NAMES)
+@table("entry", NAMES)
 def test_flat_names(entry: dict[str, Any], windows: bool) -> None:
     flat = expected(entry, "flat", windows)
     assert is_flat_name(entry["input"]) is flat
     assert is_storable_name(entry["input"]) is (flat and entry["storable"])
 
 
-@pytest.mark.parametrize("entry", NAMES)
+@table("entry", NAMES)
 def test_names_of_operators(entry: dict[str, Any], windows: bool) -> None:
     parts = expected(entry, "parts", windows)
     if parts is None:

@@ -16,9 +16,10 @@ from Middleware.utilities.templates.substitution import (
 )
 from Middleware.utilities.text_utils import restore_braces
 from Tests.corpora import cases
+from Tests.tables import table
 
 
-def table(config=None, outside=None):
+def values_of(config=None, outside=None):
     def lookup(name):
         if outside and name in outside:
             return outside[name], False
@@ -29,10 +30,10 @@ def table(config=None, outside=None):
 
 
 def fill(text, config=None, outside=None):
-    return restore_braces(substitute(text, table(config, outside)))
+    return restore_braces(substitute(text, values_of(config, outside)))
 
 
-@pytest.mark.parametrize("text", [
+@table("text", [
     "plain", "{{}}", "a{{b}}c", "{s}", "{s!r}", "{s:>9}", "{n:03d}", "{f:.2f}", "{s:{n}}", "{l}", "{l[1]}", "{d[k]}",
     "{d[k][0]}", "{d!s:>20}", "{o.real}", "{s!a}", "{b}{x}", "{ spaced }", "{l[0]}{l[1]}",
 ])
@@ -40,11 +41,11 @@ def test_same_as_str_format(text):
     values = {"s": "tä", "n": 7, "f": 2.5, "l": [1, "two"], "d": {"k": ["v"]}, "o": 3, "b": True, "x": None,
               " spaced ": "sp"}
     expected = text.format(**values)
-    assert parse(text).fill(table(values)) == expected
-    assert restore_braces(parse(text).fill(table(outside=values))) == expected
+    assert parse(text).fill(values_of(values)) == expected
+    assert restore_braces(parse(text).fill(values_of(outside=values))) == expected
 
 
-@pytest.mark.parametrize("text", [
+@table("text", [
     "{}", "a { b", "a } b", "{0}", "{s!x}", "{s:d}", "{d[zz]}", "{l[9]}", "{l[a]}", "{s.}", "{d[]}", "{d[k}", "{!r}",
     "{d[k]x}", "{d.k}", "{nope}", "{s", "s}", "{s:{n:{n}}}",
 ])
@@ -69,7 +70,7 @@ class Data:
     field = "data"
 
 
-@pytest.mark.parametrize("entry", cases("template_injection", kind="format"))
+@table("entry", cases("template_injection", kind="format"))
 def test_out_of_reach(entry):
     harmless = entry["expected"] != "refused"
     values = {"o": Data() if harmless else Thing(), "m": [1 if harmless else Thing()], "d": {"k": "v"}, "s": "t",
@@ -117,7 +118,7 @@ def test_sentinels_do_not_distort_formats():
 
 
 def test_known_only():
-    lookup = table({"a": "X", "n": 5, "deep": "{a}"})
+    lookup = values_of({"a": "X", "n": 5, "deep": "{a}"})
     assert substitute_known("{a}-{b}", lookup) == "X-{b}"
     assert substitute_known("{b!r:>{a}} {deep} {n}", lookup) == "{b!r:>{a}} X 5"
     with pytest.raises(SubstitutionError):
@@ -125,7 +126,7 @@ def test_known_only():
 
 
 def test_wherever_possible():
-    lookup = table({"a": "X", "p": "{a}{a}"}, {"o": "{a}"})
+    lookup = values_of({"a": "X", "p": "{a}{a}"}, {"o": "{a}"})
     result = substitute_wherever_possible('if (x) { return {a}; } {b} {p} {"k": {o}} {', lookup)
     assert restore_braces(result) == 'if (x) { return X; } {b} XX {"k": {a}} {'
 
@@ -139,7 +140,7 @@ def test_random_templates_agree_with_str_format(text):
         expected = None
     names = [name for _, name, _, _ in _fields(text)]
     try:
-        result = parse(text).fill(table(values))
+        result = parse(text).fill(values_of(values))
     except SubstitutionError:
         assert expected is None or any("." in (name or "") for name in names)
     else:

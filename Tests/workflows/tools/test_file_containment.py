@@ -17,6 +17,7 @@ from Middleware.utilities.files import path_utils
 from Middleware.workflows.tools import file_containment
 from Middleware.workflows.tools.file_containment import allowed_directories, contained_path, real_path_within
 from Tests.stub_backend import StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab
 
 links = pytest.mark.skipif(sys.platform == "win32", reason="making links needs special rights there")
@@ -140,7 +141,7 @@ class NtOs:
     sep = "\\"
 
 
-@pytest.mark.parametrize(("path", "inside"), [
+@table(("path", "inside"), [
     ("C:\\notes\\a.md", True), ("c:/NOTES/sub/a.md", True), ("\\\\nas\\share\\a.md", True), ("//NAS/share/a.md", True),
     ("C:\\notes\\a.md:stream", False), ("C:\\notes\\CON", False), ("C:\\notes\\com¹.txt\\x", False),
     ("C:\\notes\\a.md.", False), ("C:\\notes\\a. \\x", False), ("C:\\notes2\\a.md", False), ("D:\\notes\\a.md", False),

@@ -19,6 +19,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.answers.stream_parsers import NDJSONParser
 from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
+from Tests.tables import table
 
 TYPES: dict[str, type[LlmApiHandler]] = {
     "ollamaApiChat": OllamaChatApiHandler, "ollamaApiGenerate": OllamaGenerateApiHandler}
@@ -65,9 +66,9 @@ def ndjson(*lines: Any) -> list[bytes]:
 
 # -- requests -----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("api_type", [{"streamPropertyName": "stream"}, {"streamPropertyName": ""},
-                                      {"streamPropertyName": None}, {}])
-@pytest.mark.parametrize("samplers", [{"stream": True}, {"stream": False}, {}])
+@table("api_type", [{"streamPropertyName": "stream"}, {"streamPropertyName": ""},
+                    {"streamPropertyName": None}, {}])
+@table("samplers", [{"stream": True}, {"stream": False}, {}])
 def test_stream_flag_follows_the_call_and_is_no_option(
         type_name: str, api_type: dict[str, Any], samplers: dict[str, Any]) -> None:
     call = handler(type_name, samplers=samplers, api_type=api_type)
@@ -110,8 +111,8 @@ def test_schema_replaces_the_format_of_the_preset(type_name: str, caplog: pytest
     assert "replaces the value of 'format'" in caplog.text
 
 
-@pytest.mark.parametrize("source", ["https://h/x.png", "HTTP://h/x.png", "https://h/;base64,AAAA", "file:///x", "",
-                                    None, 5, "data:image/svg+xml,<svg/>", "data:image/png;base64,"])
+@table("source", ["https://h/x.png", "HTTP://h/x.png", "https://h/;base64,AAAA", "file:///x", "",
+                  None, 5, "data:image/svg+xml,<svg/>", "data:image/png;base64,"])
 def test_images_that_are_no_data_are_skipped(type_name: str, source: Any, caplog: pytest.LogCaptureFixture) -> None:
     images = [source, "data:image/png;base64,AAAA", "data:image/gif;name=a;base64,BBBB", "CCCC"]
     payload = handler(type_name).payload(Prompt([{"role": "user", "content": "look", "images": images}]))
@@ -153,10 +154,10 @@ def test_token_counts(type_name: str, counts: dict[str, Any], usage: dict[str, i
     assert whole.outcome.usage == usage
 
 
-@pytest.mark.parametrize("noise", ["123", "{broken", "[]", "null", {}, {"done": False}, {"status": "pulling"},
-                                   {"message": 5, "response": 5}, {"message": {"content": 5}},
-                                   {"message": {"thinking": 5}, "thinking": 5},
-                                   {"message": None, "response": None}, {"message": {}}])
+@table("noise", ["123", "{broken", "[]", "null", {}, {"done": False}, {"status": "pulling"},
+                 {"message": 5, "response": 5}, {"message": {"content": 5}},
+                 {"message": {"thinking": 5}, "thinking": 5},
+                 {"message": None, "response": None}, {"message": {}}])
 def test_noise_says_nothing(type_name: str, noise: Any) -> None:
     chunks = read(type_name, noise, line(type_name, "a"))
     assert [chunk for chunk in chunks if chunk != SILENCE] == [{"token": "a", "finish_reason": None}]
@@ -170,8 +171,8 @@ def test_error_object_raises(type_name: str, error: Any) -> None:
         handler(type_name).read_response({"error": error})
 
 
-@pytest.mark.parametrize("garbage", [5, [], None, "text", {}, {"message": None}, {"message": 5, "response": 5},
-                                     {"done": True}])
+@table("garbage", [5, [], None, "text", {}, {"message": None}, {"message": 5, "response": 5},
+                   {"done": True}])
 def test_malformed_answer_is_an_empty_text(type_name: str, garbage: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert handler(type_name).read_response(garbage) == ""
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

@@ -24,6 +24,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.answers.stream_parsers import SSEParser
 from Tests.backend_dialects import COMPLETION_TOKENS, DIALECTS, PROMPT_TOKENS, Answer, Call, named_event
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_event, status_reply
+from Tests.tables import table
 
 CLAUDE = DIALECTS["claudeMessages"]
 HI = Prompt([{"role": "user", "content": "hi"}])
@@ -279,7 +280,7 @@ def test_message_stop_is_the_last_event() -> None:
     assert api.closed
 
 
-@pytest.mark.parametrize("noise", [
+@table("noise", [
     {"type": "ping"}, {"type": "brand_new"}, {}, {"type": "content_block_delta"}, {"type": "content_block_start"},
     {"type": "content_block_stop"}, {"type": "message_start"}, {"type": "message_start", "message": {"usage": 5}},
     {"type": "content_block_delta", "delta": 5}, {"type": "content_block_start", "content_block": []},

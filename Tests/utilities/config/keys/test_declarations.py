@@ -28,6 +28,7 @@ from Middleware.utilities.config.keys.key_table import KeyTable
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS, estimation_level_multiplier
 from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS
 from Middleware.workflows.handlers.registry import node_types
+from Tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[4]
 SOURCES = [path for folder in ("Middleware", "Scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -64,13 +65,13 @@ ALL = [pytest.param(key, id=name) for where, keys in groups() for name, key in n
 
 # -- each declaration --------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("key", ALL)
+@table("key", ALL)
 def test_a_key_is_explained_in_one_sentence(key: ConfigKey) -> None:
     assert key.meaning.endswith(".") and key.meaning == key.meaning.strip() and "\n" not in key.meaning
     assert key.meaning[:1] == key.meaning[:1].upper() and len(key.meaning) > 5
 
 
-@pytest.mark.parametrize("key", ALL)
+@table("key", ALL)
 def test_a_default_is_of_the_kind_and_among_the_choices(key: ConfigKey) -> None:
     assert key.kind in TYPES and set(key.also) <= TYPES.keys() and (key.entries or "any") in TYPES
     if key.default is None:
@@ -83,7 +84,7 @@ def test_a_default_is_of_the_kind_and_among_the_choices(key: ConfigKey) -> None:
         assert key.most is None or key.default <= key.most
 
 
-@pytest.mark.parametrize("key", ALL)
+@table("key", ALL)
 def test_bounds_choices_and_names_fit_the_kind(key: ConfigKey) -> None:
     numeric = key.kind in ("int", "number", "float")
     assert numeric or key.least is None and key.most is None
@@ -96,7 +97,7 @@ def test_bounds_choices_and_names_fit_the_kind(key: ConfigKey) -> None:
     assert FILES <= KINDS.keys()
 
 
-@pytest.mark.parametrize(("where", "keys"), [pytest.param(where, keys, id=where) for where, keys in groups()])
+@table(("where", "keys"), [pytest.param(where, keys, id=where) for where, keys in groups()])
 def test_no_key_is_declared_twice(where: str, keys: tuple[ConfigKey, ...]) -> None:
     names = [name for name, _ in nested(where, keys)]
     assert len(set(names)) == len(names)

@@ -1,6 +1,7 @@
 """What a keyword search understands, finds and ranks, and how long it may take."""
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import re
@@ -22,6 +23,7 @@ from Middleware.utilities.conversations.vector_memory.connection import recency_
 from Middleware.utilities.conversations.vector_memory.keyword_query import phrases_of, split_query, usable_weights
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Tests.properties import examples
+from Tests.tables import check_all
 from Tests.utilities.conversations.vector_memory.lab import CIPHER, item, metadata, opened, texts
 
 
@@ -130,14 +132,12 @@ ODD_DATES = ["", "never", "2025-01-01", "20250101T120000Z", "2025-W01-1", "9999-
              "0001-01-01T00:00:00+14:00", "2025-01-01T00:30:00-23:59"]
 
 
-@pytest.mark.parametrize("first_rows", [1, 1500])
-@pytest.mark.parametrize("weights", [None, [1, 2, 3, 4, 5], [-1, -1, -1, -1, -1]])
-@pytest.mark.parametrize("limit", [1, 7, 64, 500])
+RANKINGS = list(itertools.product([1, 7, 64, 500], [None, [1, 2, 3, 4, 5], [-1, -1, -1, -1, -1]]))
+"""Limits and weights."""
+
+
 @pytest.mark.parametrize("cipher", [NO_CIPHER, CIPHER], ids=["clear", "encrypted"])
-def test_recency_ranks_like_the_product_of_all(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cipher: Cipher, limit: int, weights: Any, first_rows: int
-) -> None:
-    monkeypatch.setattr(recency_ranking, "FIRST_ROWS", first_rows)
+def test_recency_ranks_like_the_product_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cipher: Cipher) -> None:
     with opened(tmp_path / "m.db", cipher) as memories:
         memories.store_chunk([item(f"{'mill ' * (1 + number * 7 % 11)}{'stone ' * (number * 5 % 13)}")
                               for number in range(400)], None)
@@ -146,15 +146,28 @@ def test_recency_ranks_like_the_product_of_all(
             ((datetime.now(UTC) - timedelta(days=number * 37 % 401)).isoformat(), number) for number in range(900)))
         memories._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", zip(
             ODD_DATES, range(40, 400, 40), strict=False))
-        found = [row["id"] for row in memories.keyword_search("mill;stone", limit, weights, True)]
-        ranked = memories.keyword_search("mill;stone", 1000, weights)
+        found = {}
+        for first_rows in (1, 1500):
+            monkeypatch.setattr(recency_ranking, "FIRST_ROWS", first_rows)
+            for row, (limit, weights) in enumerate(RANKINGS):
+                found[first_rows, row] = [
+                    hit["id"] for hit in memories.keyword_search("mill;stone", limit, weights, True)]
+                assert len(memories.keyword_search("mill;stone", 1000, weights)) == 400
         memories.change_cipher(NO_CIPHER)
-        arguments = "".join(f", {weight}" for weight in weights or ())
-        exact = memories._db.execute(
-            f"SELECT f.rowid FROM memories_fts f JOIN memories m ON m.id = f.rowid WHERE memories_fts MATCH ? "
-            f"ORDER BY bm25(memories_fts{arguments}) * recency_score(m.date_added) LIMIT ?",
-            ('"mill" OR "stone"', limit)).fetchall()
-    assert found == [row[0] for row in exact] and len(ranked) == 400
+        exact = [_exact_ranking(memories, limit, weights) for limit, weights in RANKINGS]
+    check_all(list(found), lambda key: _same(found[key], exact[key[1]]), lambda key: f"{key[0]}: {RANKINGS[key[1]]}")
+
+
+def _exact_ranking(memories: VectorMemories, limit: int, weights: list[int] | None) -> list[int]:
+    arguments = "".join(f", {weight}" for weight in weights or ())
+    return [row[0] for row in memories._db.execute(
+        f"SELECT f.rowid FROM memories_fts f JOIN memories m ON m.id = f.rowid WHERE memories_fts MATCH ? "
+        f"ORDER BY bm25(memories_fts{arguments}) * recency_score(m.date_added) LIMIT ?",
+        ('"mill" OR "stone"', limit))]
+
+
+def _same(found: list[int], exact: list[int]) -> None:
+    assert found == exact
 
 
 @pytest.mark.parametrize("age", [lambda number: number, lambda number: 300 - number, lambda number: number * 37 % 301],

@@ -14,13 +14,14 @@ from Middleware.workflows.tools.curl.options import (
     read_arguments,
     without_last_breaks,
 )
+from Tests.tables import table
 
 
 def urls(*args: str) -> list[str | None]:
     return [argument.value for argument in read_arguments(args) if argument.name == URL]
 
 
-@pytest.mark.parametrize(("args", "expected"), [
+@table(("args", "expected"), [
     (["http://a"], ["http://a"]), (["a.example:80/x", "b"], ["a.example:80/x", "b"]),
     (["-d", "10.0.0.1", "https://ok.example"], ["https://ok.example"]), (["-d10.0.0.1", "b"], ["b"]),
     (["-sSd", "x", "b"], ["b"]), (["-sS", "b"], ["b"]), (["--url", "a", "--url=b", "c"], ["a", "b", "c"]),
@@ -96,7 +97,7 @@ def test_option_injection(template: str, filled: str, refused: bool) -> None:
     assert problem(template, filled) is None
 
 
-@pytest.mark.parametrize("option", [
+@table("option", [
     "-o/tmp/x", "-O", "-sSo", "-K/tmp/x", "-T/etc/passwd", "--output", "--outp", "--remote-name", "--remote-name-all",
     "--config", "--upload-file=x", "--proto", "--proto-default", "--expand-output", "-D-", "-c/tmp/x", "--trace",
     "-w", "-w%output{/tmp/x}", "-sw", "--write-out", "--write-out=@/etc/passwd", "--ssl-sessions", "--ssl-sess",
@@ -135,7 +136,7 @@ def test_options_with_data(option: str) -> None:
     assert problem("{x}", option, ["http://a"]) is None
 
 
-@pytest.mark.parametrize(("raw", "filled", "refused"), [
+@table(("raw", "filled", "refused"), [
     (["-H", "X: {a}"], ["-H", "X: a\r\nEvil: b"], True), (["-HX: {a}"], ["-HX: a\nb"], True),
     (["--header=X: {a}"], ["--header=X: a\rb"], True), (["--expand-header", "{a}"], ["--expand-header", "a\nb"], True),
     (["-A", "{a}"], ["-A", "a\r\nEvil: b"], True), (["-e", "{a}"], ["-e", "a\nb"], True),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.workflows.tools.curl.schemes import brings_scheme_to_data, brings_scheme_to_url
+from Tests.tables import table
 
 READ_BY_CURL = [
     "file://{}", "FILE://{}", "file:{}", "file:////{}", "file://localhost{}", "{{file}}://{}", "{{file,http}}://{}",
@@ -26,7 +27,7 @@ HARMLESS = [
     "[::1]", "plain", "b\u00fccher.example/x", "a/file://b", "a?q=b", "ftpx.example", "%66ile.example/", "C:1", ""]
 
 
-@pytest.mark.parametrize("form", READ_BY_CURL)
+@table("form", READ_BY_CURL)
 def test_what_curl_reads_a_file_for_is_refused(tmp_path: Path, form: str) -> None:
     path = tmp_path / "secret"
     path.write_text("SECRET", encoding="utf-8")
@@ -36,12 +37,12 @@ def test_what_curl_reads_a_file_for_is_refused(tmp_path: Path, form: str) -> Non
     assert brings_scheme_to_url("{x}", url)
 
 
-@pytest.mark.parametrize("url", [*DISGUISED, *GUESSED])
+@table("url", [*DISGUISED, *GUESSED])
 def test_disguises(url: str) -> None:
     assert brings_scheme_to_url("{x}", url)
 
 
-@pytest.mark.parametrize("url", HARMLESS)
+@table("url", HARMLESS)
 def test_harmless_urls(url: str) -> None:
     assert not brings_scheme_to_url("{x}", url)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from Middleware.utilities.conversations.message_places import CONTEXT, MessagePlace, place_from_json, place_of
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
 from Middleware.workflows.tools.memory.new_messages import chunks_of, first_new
+from Tests.tables import table
 
 TEN = [f"m{number}" for number in range(10)]
 
@@ -45,7 +46,7 @@ def test_first_message_has_none_before_it() -> None:
     assert first_new(["k", "a", "k"], ["k"], 3, {"k": MessagePlace(("",))}) == 1
 
 
-@pytest.mark.parametrize(("then", "at", "now", "start"), [
+@table(("then", "at", "now", "start"), [
     ("okkkcd", 1, "okkkcde", 2), ("okkkcd", 2, "okkkcde", 3), ("okkkcd", 3, "okkkcde", 4),  # nothing before changed
     ("kkkk", 1, "kkkkkkkk", 2), ("kakaka", 4, "kakakakaka", 5), ("kakaka", 0, "kaka", 1),
     ("abkcdk", 5, "cdkef", 3), ("abkcdk", 5, "kefk", 1),  # the beginning was cut off

@@ -18,6 +18,7 @@ from Middleware.workflows.tools.memory.vector_answers import (
     without_thinking,
 )
 from Tests.properties import examples
+from Tests.tables import table
 
 
 def item(summary: Any = "s", **more: Any) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def summaries(answer: str) -> list[str] | None:
     return None if found is None else [entry["summary"] for entry in found]
 
 
-@pytest.mark.parametrize("answer", [
+@table("answer", [
     J, f"  {J}\n", f"```json\n{J}\n```", f"```JSON {J}```", f"```\n{J}\n```", f"Here:\n```json\n{J}", f"Sure: {J} Bye.",
     f"[note]\n```json\n{J}\n```", f"{{x}} [1] {J}", f"<think>{{x}}</think>{J}", f"<thinking>{JB}</thinking>{J}",
     f"{JB} was a draft </think> {J}", f"[THINK]{JB}[/THINK]{J}", f'{{"memories": {J}}}', f'Here: {{"memories": {J}}}',
@@ -56,7 +57,7 @@ def test_nothing_worth_keeping(answer: str) -> None:
     assert parse_memories(answer) == []
 
 
-@pytest.mark.parametrize("answer", [
+@table("answer", [
     "", "  ", "Nothing.", "{}", "[{}]", "[1]", "null", '{"memories": null}', '{"memories": "x"}', "```json\n```",
     '{"title": "t", "entities": [], "summ', '[{"title": "t", "entities": []', "[", "{", "<think>[]", f"<think>{JA}",
     f"<think>{JA}</think>", "[" * 50_000, '{"a":' * 50_000, J + " " * MOST_CHARACTERS,
@@ -137,7 +138,7 @@ def test_tags_within_a_whole_answer_are_text() -> None:
     assert summaries(json.dumps([item(text)])) == [text]
 
 
-@pytest.mark.parametrize("piece", [
+@table("piece", [
     "[", "{", '{"a":', "[[1],", '["', "```json [", "```", "<think>", "</think>[", '{"memories":[',
     "[]", '[{"a":[]},', '{"', '[{"', '{"a', '"',
     "{}", '["a", {"b": "', JA[:-1], JA + ",", " ", "[note", "\\",

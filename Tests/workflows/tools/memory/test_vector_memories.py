@@ -42,6 +42,7 @@ from Middleware.workflows.tools.memory.vector_chunk_writer import FailureCounts
 from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store, new_messages
 from Tests.properties import examples
 from Tests.stub_backend import StubBackend, chat_reply, status_reply
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, Message, llm, static, user
 from Tests.workflows.tools.memory.memory_chat import MemoryChat, memory, numbered
 
@@ -76,7 +77,7 @@ def hashes(*numbers: int) -> list[str]:
 
 # -- what is new -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("known, logged, lookback, new", [
+@table("known, logged, lookback, new", [
     ("abcdef", "", 2, (0, 4)), ("abcdef", "b", 2, (2, 4)), ("abcdef", "db", 2, (4, 4)), ("abcdef", "xb", 2, (2, 4)),
     ("abcdef", "xyz", 2, (0, 4)), ("abcdef", "e", 2, (4, 4)), ("abcdef", "eb", 2, (4, 4)), ("abcdef", "xe", 2, (0, 4)),
     ("abab", "a", 1, (3, 3)), ("aaab", "a", 2, (2, 2)), ("abcdef", "bd", 2, (2, 4)), ("ab", "", 2, (0, 0)),
@@ -393,7 +394,7 @@ def failover(cause: Exception) -> FailoverError:
     return error
 
 
-@pytest.mark.parametrize("error, blames", [
+@table("error, blames", [
     (BackendStatusError("x", status=500), True), (BackendStatusError("x", status=413), True),
     (BackendStatusError("x", status=503), False), (BackendStatusError("x", status=429), False),
     (BackendConnectionError("x"), False), (BackendTimeoutError("x"), True), (BackendResponseError("x"), True),

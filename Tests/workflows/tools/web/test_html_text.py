@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from Middleware.workflows.tools.web import html_text
 from Middleware.workflows.tools.web.html_text import visible_text
+from Tests.tables import table
 
 PAGE = ("<html><head><title>T</title><style>p{}</style></head><body><h1>Ferry</h1><p>Leaves at <b>nine</b>.</p>"
         "<script>x('<p>no</p>')</script></body></html>")
 
 
-@pytest.mark.parametrize(("html", "text"), [
+@table(("html", "text"), [
     (PAGE, "Ferry\nLeaves at\nnine\n."),
     ("plain text", "plain text"), ("", ""), ("  a  ", "a"), ("a\n b", "a\n b"),
     ("<p> a </p>\n<p></p><p>b</p>", "a\nb"),

@@ -14,9 +14,10 @@ from Middleware.workflows.handlers.impl.specialized.conditions import (
     parse_condition,
 )
 from Tests.properties import examples
+from Tests.tables import table
 
 
-@pytest.mark.parametrize("text", [
+@table("text", [
     "TRUE OR FALSE AND FALSE", "FALSE AND FALSE OR TRUE", "5 == 5.0", "TRUE == 1", "FALSE == 0", "true==TRUE",
     "-5 < 3", "'x' != 5", "abc", "!TRUE", "a == a", "'a' == a", '"it\'s" == "it\'s"', "'two\nlines'", "5 >= 5",
     "5 <= 5.0", "3 > -4", "TRUE > FALSE", "inf > 99999", "nan != nan", "((TRUE))", "(TRUE) AND (1 == 1)",
@@ -27,7 +28,7 @@ def test_true(text: str) -> None:
     assert evaluate_condition(text)
 
 
-@pytest.mark.parametrize("text", [
+@table("text", [
     "(TRUE OR FALSE) AND FALSE", "5 == '5'", '"5" > "3"', "TRUE == 'TRUE'", "a == A", "0", '""', "''", "0.0", "FALSE",
     "false", "1 == 2", "'a' < 'b'", "'a' <= 'a'", "5 > 5", "TRUE != 1", "5 != 5", "nan == nan", "'x' > 1",
 ])
@@ -36,7 +37,7 @@ def test_false(text: str) -> None:
     parse_condition(text)  # well-formed
 
 
-@pytest.mark.parametrize("text", [
+@table("text", [
     "1 < 2 < 3", "5 >", "()", "(TRUE", "TRUE)", "NOT TRUE", "5=5", "1e5 == 100000", "(1) == (1)", "5-3", "> 5",
     "TRUE AND", "OR TRUE", "TRUE AND OR TRUE", "yes, sure == yes", "== yes", "'it's' == 'a'", "((", "TRUE FALSE",
     "5 == (5)", "." * 3 + "AND",
