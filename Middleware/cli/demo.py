@@ -14,6 +14,7 @@ from Middleware.cli.init.servers import printable
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.endpoint import ENDPOINT as ENDPOINT_KEYS
 from Middleware.utilities.http.addresses import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def _address() -> str:
         content: object = config_utils.load_config(config_utils.get_config_path("Endpoints/demo", "Demo-LLM"))
     except (ConfigurationError, OSError, ValueError):  # reported by the check, and by the first request
         return ""
-    address = content.get("endpoint") if isinstance(content, Mapping) else None
+    address = ENDPOINT_KEYS.value(content, "endpoint") if isinstance(content, Mapping) else None
     return address.strip() if isinstance(address, str) else ""
 
 

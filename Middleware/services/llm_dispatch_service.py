@@ -17,13 +17,14 @@ from Middleware.services.llm_calls.tool_enforcement import ToolRound
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.prompt_extraction_utils import (
     ContextClamp,
     context_clamp,
     extract_last_n_turns,
     extract_last_turns_by_estimated_token_limit,
 )
-from Middleware.utilities.text_utils import as_flag, rough_estimate_token_length
+from Middleware.utilities.text_utils import rough_estimate_token_length
 
 if TYPE_CHECKING:
     from Middleware.workflows.models.execution_context import ExecutionContext
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
-
-DEFAULT_LAST_MESSAGES = 5
 
 
 class LLMDispatchService:
@@ -68,9 +67,9 @@ class _Call:
         self.messages: Sequence[Message] = context.messages
         self.takes_images = llm_takes_images
         self.max_images = max_images if llm_takes_images else 0
-        self.count = _number(self.node.get("lastMessagesToSendInsteadOfPrompt"), DEFAULT_LAST_MESSAGES)
+        self.count = NODE.number(self.node, "lastMessagesToSendInsteadOfPrompt")
         self.shape = AnswerShape.of(context, schema)
-        self.authored = bool(self.node.get("prompt"))
+        self.authored = bool(NODE.value(self.node, "prompt"))
         self.exchange: list[Message] = []
         self._find_tool_exchange()
         self.system_prompt = self._substituted("systemPrompt")
@@ -96,13 +95,13 @@ class _Call:
 
     # -- texts ---------------------------------------------------------------------------------------------------
     def _substituted(self, key: str) -> str:
-        text = self.node.get(key)
+        text = NODE.value(self.node, key)
         return self.context.workflow_variable_service.apply_variables(str(text), self.context) if text else ""
 
     def _find_tool_exchange(self) -> None:
         """Take the trailing tool exchange out of what variables see, if the node wants it as messages."""
         if not (self.authored and self.handler.takes_message_collection
-                and as_flag(self.node.get("appendNativeToolExchange"))
+                and NODE.flag(self.node, "appendNativeToolExchange")
                 and ENDPOINT.flag(self.handler.endpoint_config, "backendSupportsToolTurns")):
             return
         start, end = selection.find_tool_exchange(self.messages)
@@ -139,9 +138,9 @@ class _Call:
             self._warn_if_too_large(prompt)
         else:
             prompt = templates.flatten_messages(self._within_window(self._completion_messages()), template)
-        if as_flag(self.node.get("addUserTurnTemplate")):
+        if NODE.flag(self.node, "addUserTurnTemplate"):
             prompt = templates.wrap_user_turn(prompt, template)
-        if as_flag(self.node.get("addOpenEndedAssistantTurnTemplate")):
+        if NODE.flag(self.node, "addOpenEndedAssistantTurnTemplate"):
             prompt = templates.wrap_open_assistant_turn(prompt, template)
         if self.handler.add_generation_prompt:
             prompt = templates.add_generation_prompt(prompt, template)
@@ -164,12 +163,12 @@ class _Call:
         return extract_last_n_turns(self.messages, self.count + 1, remove_all_systems_override=True)
 
     def _arrange_assistants(self, conversation: list[Message]) -> list[Message]:
-        if as_flag(self.node.get("mergeConsecutiveAssistantMessages")):
+        if NODE.flag(self.node, "mergeConsecutiveAssistantMessages"):
             return selection.merge_assistant_runs(
-                conversation, _text(self.node.get("mergeConsecutiveAssistantMessagesDelimiter"), "\n"))
-        if as_flag(self.node.get("insertUserTurnBetweenAssistantMessages")):
+                conversation, NODE.text(self.node, "mergeConsecutiveAssistantMessagesDelimiter"))
+        if NODE.flag(self.node, "insertUserTurnBetweenAssistantMessages"):
             return selection.separate_assistant_runs(
-                conversation, _text(self.node.get("insertedUserTurnText"), "Continue."))
+                conversation, NODE.text(self.node, "insertedUserTurnText"))
         return conversation
 
     def _images(self) -> list[str]:
@@ -190,9 +189,8 @@ class _Call:
                         self.handler.endpoint_name, count)
 
     def _token_cap(self) -> int | None:
-        cap = self.node.get("lastMessagesToSendInsteadOfPromptMaxTokenSize")
-        number = _number(cap, None)
-        return None if number is None else int(number * self.clamp.multiplier)
+        cap = NODE.number(self.node, "lastMessagesToSendInsteadOfPromptMaxTokenSize")
+        return None if cap is None else int(cap * self.clamp.multiplier)
 
     # -- context window ------------------------------------------------------------------------------------------
     def _context_clamp(self) -> ContextClamp:
@@ -227,17 +225,3 @@ class _Call:
         logger.warning("Node '%s': %s (endpoint '%s', %s tokens).", self.context.node_name, what,
                        self.handler.endpoint_name,
                        ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"))
-
-
-def _number(value: object, default: object) -> Any:
-    """An int from a number or a numeric text, else ``default``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return default
-    try:
-        return int(value)
-    except (ValueError, OverflowError):  # no number, or an infinite one
-        return default
-
-
-def _text(value: object, default: str) -> str:
-    return value if isinstance(value, str) else default

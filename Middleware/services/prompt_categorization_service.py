@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.routing import ROUTING
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class PromptCategorizationService:
         routing = config_utils.load_routing(name)
         category = self._categorize(routing)
         if category in routing:
-            return category, routing[category]["workflow"]
+            return category, str(ROUTING.value(routing[category], "workflow"))
         return UNKNOWN, config_utils.DEFAULT_WORKFLOW
 
     def _categorize(self, routing: Mapping[str, Mapping[str, str]]) -> str:

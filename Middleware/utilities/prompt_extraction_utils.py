@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.utilities.config.declarations import SWITCHED_ON, as_flag
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.conversations.discussion_id import (
     extract_discussion_id as extract_discussion_id,  # for scripts
@@ -18,7 +19,6 @@ from Middleware.utilities.conversations.discussion_id import remove_discussion_i
 from Middleware.utilities.text_utils import (
     estimate_message,
     estimation_level_multiplier,
-    is_switched_on,
     message_text,
 )
 
@@ -220,7 +220,7 @@ def context_clamp(node: Mapping[str, object], endpoint: Mapping[str, object], us
     """Resolve ``clampPromptToContextWindow`` (node, endpoint, then ``user_flag``; the first that is not null)."""
     flags = (flag for flag in (node.get(*_CLAMP), endpoint.get(*_CLAMP), user_flag) if flag is not None)
     window = _number(endpoint.get(*_WINDOW))
-    if not is_switched_on(next(flags, False)) or window <= 0:
+    if not as_flag(next(flags, False), SWITCHED_ON) or window <= 0:
         return ContextClamp()
     response = max(_number(response_tokens), 0)
     multiplier = estimation_level_multiplier(ENDPOINT.value(endpoint, "wilmerContextEstimationLevel"))

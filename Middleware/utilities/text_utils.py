@@ -21,7 +21,6 @@ _PIECE = 128 * 1024  # characters that are searched in one go
 ESTIMATION_LEVELS = {"conservative": 1.0, "balanced": 1.25, "aggressive": 1.5, "xaggressive": 1.85}
 _WORD = re.compile(r"\w+")
 _LABELS = ("User: ", "USER: ", "Assistant: ", "ASSISTANT: ", "systemMes: ", "SYSTEMMES: ")
-_TRUE_WORDS = frozenset({"true", "1", "yes", "on"})
 
 
 def escape_braces(text: str) -> str:
@@ -198,7 +197,7 @@ def _without_labels(text: str) -> str:
     return text
 
 
-# --- flags ---
+# --- levels of estimation ---
 
 def estimation_level_multiplier(level: object) -> float:
     """Factor for a ``wilmerContextEstimationLevel``: how far the estimate may be trusted to be too high."""
@@ -210,16 +209,6 @@ def estimation_level_multiplier(level: object) -> float:
                        level, ", ".join(ESTIMATION_LEVELS))
         return 1.0
     return multiplier
-
-
-def as_flag(value: object) -> bool:
-    """The truth of a config value. The texts ``true`` and ``false`` are booleans, other texts true if not empty."""
-    return bool(value) and not (isinstance(value, str) and value.strip().lower() == "false")
-
-
-def is_switched_on(value: object) -> bool:
-    """The strict reading: of all texts only ``true``, ``1``, ``yes`` and ``on`` (any case) are true."""
-    return value.strip().lower() in _TRUE_WORDS if isinstance(value, str) else bool(value)
 
 
 def _change_content(message: MutableMapping[str, object], change: Any) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, Acts, BaseHandler
+from Middleware.utilities.config.keys.node import COMMON_KEYS
+from Middleware.workflows.handlers.base.base_workflow_node_handler import Acts, BaseHandler
 from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import generated_files, key_tables
 
@@ -121,7 +122,7 @@ def summary(node: type[BaseHandler]) -> str:
 
 
 def _variables(key: ConfigKey) -> str:
-    return {"full": "all", "early": "early"}.get(getattr(key, "variables", ""), "")
+    return {"full": "all", "early": "early"}.get(key.variables, "")
 
 
 COLUMNS = {"Key": key_tables.name, "Type": lambda key: key.kind, "Default": key_tables.default,

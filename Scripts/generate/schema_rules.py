@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from Middleware.cli.check.file_kinds import FileKind
-from Middleware.cli.check.value_checks import CASELESS
 from Scripts.generate.schema_values import Schema, caseless
 
 ADDRESS = {"pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/]",
@@ -53,7 +52,7 @@ def _routing(kind: FileKind, schema: Schema) -> None:
 def _settings(kind: FileKind, schema: Schema) -> None:
     """A blank level is unknown there."""
     for key in kind.keys:
-        if key.name in CASELESS:
+        if key.caseless:
             schema["properties"][key.name]["anyOf"][1]["pattern"] = caseless(key.choices)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from Middleware.cli.check.key_checks import REMARKS
-from Middleware.cli.check.value_checks import CASELESS
 from Middleware.llmapis.samplers import NULL_MARKER
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.samplers import PRESET_SAMPLER_KEYS
@@ -24,24 +23,25 @@ TYPES = {"str": "string", "bool": "boolean", "int": "integer", "number": "number
 MESSAGES = {"bool": "It must be true or false.", "int": "It must be a whole number.", "number": "It must be a number."}
 
 
-def of_key(key: ConfigKey) -> Schema:
-    """The schema of a key's value, with title, description and default."""
+def of_key(key: ConfigKey, of_node: bool = False) -> Schema:
+    """The schema of a key's value, with title, description and default. ``of_node``: numbers and texts as lenient as in
+    nodes."""
     schema: Schema = {"title": _title(key), "description": describe(key)}
     default = plain(key.default)
     if not key.required and default not in (None, "", [], {}):
         schema["default"] = default
     if key.choices:
-        return schema | _choices(key)
+        return schema | _choices(key, of_node)
     if key.kind in MESSAGES and not key.also:
         schema["errorMessage"] = MESSAGES[key.kind]  # editors that know it show it in place of one about types
-    return schema | (values(key) if key.kind in TYPES else {})
+    return schema | (values(key, of_node) if key.kind in TYPES else {})
 
 
-def of_object(keys: Iterable[ConfigKey], is_open: bool) -> Schema:
+def of_object(keys: Iterable[ConfigKey], is_open: bool, of_node: bool = False) -> Schema:
     """The schema of an object with these keys. One that is not open takes beyond them only what people write
     for themselves."""
     keys = list(keys)
-    schema: Schema = {"type": "object", "properties": {key.name: of_key(key) for key in keys}}
+    schema: Schema = {"type": "object", "properties": {key.name: of_key(key, of_node) for key in keys}}
     required = [key.name for key in keys if key.required]
     if required:
         schema["required"] = required
@@ -63,8 +63,8 @@ def describe(key: ConfigKey) -> str:
     sentences = [key.meaning]
     if key.inert and "without effect" not in key.meaning:
         sentences.append("Has no effect.")
-    if getattr(key, "variables", "none") != "none":
-        sentences.append("Variables work here." if getattr(key, "variables", "") == "full" else
+    if key.variables != "none":
+        sentences.append("Variables work here." if key.variables == "full" else
                          "Variables that are known before the endpoint is work here.")
     return " ".join(sentences)
 
@@ -83,12 +83,12 @@ def plain(value: Any) -> Any:
 
 # -- what is right -----------------------------------------------------------------------------------------------------
 
-def _choices(key: ConfigKey) -> Schema:
+def _choices(key: ConfigKey, of_node: bool) -> Schema:
     words = [*key.choices, *([] if key.required else [None])]
-    others = [PLACEHOLDER] if getattr(key, "variables", "none") != "none" else []
-    if not _is_of_node(key) and not key.required:
+    others = [PLACEHOLDER] if key.variables != "none" else []
+    if not of_node and not key.required:
         others.append(BLANK)
-    if key.name in CASELESS:
+    if key.caseless:
         others.append(caseless(key.choices))
     return {"anyOf": [{"enum": words}, {"type": "string", "pattern": "|".join(others)}]} if others else {"enum": words}
 
@@ -98,15 +98,17 @@ def caseless(choices: Iterable[str]) -> str:
     return rf"^\s*({_any_of_words(choices)})\s*$"
 
 
-def values(key: ConfigKey) -> Schema:
+def values(key: ConfigKey, of_node: bool) -> Schema:
     """The rules for a value of the key's kinds. Each rule is about one JSON type only, so that they can stand beside
     each other."""
+    if "any" in key.also:
+        return {}
     schema: Schema = {}
     types: list[str] = []
     for kind in (key.kind, *key.also):
-        for name in _json_types(key, kind):
+        for name in _json_types(kind, of_node):
             types += [name] if name not in types else []
-        schema |= _rules(key, kind)
+        schema |= _rules(key, kind, of_node)
     if "str" in (key.kind, *key.also) and not key.required:
         schema.pop("pattern", None)
     elif key in PRESET_SAMPLER_KEYS:
@@ -117,59 +119,55 @@ def values(key: ConfigKey) -> Schema:
     return {"type": types[0] if len(types) == 1 else types} | schema
 
 
-def _json_types(key: ConfigKey, kind: str) -> list[str]:
+def _json_types(kind: str, of_node: bool) -> list[str]:
     if kind == "str":
-        return ["string", *(["number", "boolean"] if _is_of_node(key) else [])]
+        return ["string", *(["number", "boolean"] if of_node else [])]
     if kind in ("int", "number"):
-        return [TYPES["number" if _is_of_node(key) else kind], "string"]
+        return [TYPES["number" if of_node else kind], "string"]
     return [TYPES[kind], *(["string"] if kind == "bool" else [])]
 
 
-def _rules(key: ConfigKey, kind: str) -> Schema:
+def _rules(key: ConfigKey, kind: str, of_node: bool) -> Schema:
     if kind == "str":
         return {"pattern": NOT_BLANK, "patternErrorMessage": "It must not be blank."} if key.required else {}
     if kind == "bool":
         return {"pattern": rf"^\s*({_in_any_case('true')}|{_in_any_case('false')})?\s*$"}
     if kind in ("int", "number"):
-        return _number(key, kind)
+        return _number(key, kind, of_node)
     if kind == "list":
-        return {"items": _entry(key)} if key.entries or key.keys else {}
-    return _object(key)
+        return {"items": _entry(key, of_node)} if key.entries or key.keys else {}
+    return _object(key, of_node)
 
 
-def _number(key: ConfigKey, kind: str) -> Schema:
+def _number(key: ConfigKey, kind: str, of_node: bool) -> Schema:
     limits = {"minimum": key.least, "maximum": key.most}
-    return {"pattern": _number_text(key, kind)} | {name: limit for name, limit in limits.items() if limit is not None}
+    found = {name: limit for name, limit in limits.items() if limit is not None}
+    return {"pattern": _number_text(key, kind, of_node)} | found
 
 
-def _number_text(key: ConfigKey, kind: str) -> str:
+def _number_text(key: ConfigKey, kind: str, of_node: bool) -> str:
     """What a text must look like to count as a number. Texts in which all variables work must have one."""
-    if not _is_of_node(key):
+    if not of_node:
         return f"^{WHOLE_NUMBER_OF_FILE if kind == 'int' else NUMBER}$|^$"
     text = f"^{WHOLE_NUMBER if kind == 'int' else NUMBER}$"
-    variables = getattr(key, "variables", "none")
-    return PLACEHOLDER if variables == "full" else text if variables == "none" else f"{text}|{PLACEHOLDER}"
+    return PLACEHOLDER if key.variables == "full" else text if key.variables == "none" else f"{text}|{PLACEHOLDER}"
 
 
-def _object(key: ConfigKey) -> Schema:
+def _object(key: ConfigKey, of_node: bool) -> Schema:
     if key.keys:
         return {name: rule for name, rule in of_object(key.keys, key.is_open).items() if name != "type"}
-    return {"patternProperties": remarks(), "additionalProperties": _entry(key)} if key.entries else {}
+    return {"patternProperties": remarks(), "additionalProperties": _entry(key, of_node)} if key.entries else {}
 
 
-def _entry(key: ConfigKey) -> Schema:
+def _entry(key: ConfigKey, of_node: bool) -> Schema:
     """One entry of a list or object. A number counts as a text; in an object null is no entry."""
     if key.keys and key.kind == "list":
         return of_object(key.keys, key.is_open)
     if key.entries not in TYPES:
         return {}
-    names = [*_json_types(key, key.entries), *(["number"] if key.entries == "str" else []),
+    names = [*_json_types(key.entries, of_node), *(["number"] if key.entries == "str" else []),
              *(["null"] if key.kind == "object" else [])]
     return {"type": names}
-
-
-def _is_of_node(key: ConfigKey) -> bool:
-    return hasattr(key, "variables")
 
 
 def _any_of_words(words: Iterable[str]) -> str:

@@ -5,15 +5,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, BaseHandler
+from Middleware.utilities.config.keys.node import COMMON_KEYS
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import schema_values
 from Scripts.generate.node_reference import summary
 from Scripts.generate.schema_values import Schema
 
 NODES = "nodes"
-ANY_VALUE = frozenset({"scoped_variables"})
-"""Lists of which a bare value stands for a list of one."""
 
 
 # -- a workflow --------------------------------------------------------------------------------------------------------
@@ -36,7 +35,7 @@ def _definitions() -> Schema:
 
 
 def _node(types: Mapping[str, type[BaseHandler]], special: set[str]) -> Schema:
-    common = {key.name: schema_values.of_key(key) for key in COMMON_KEYS if key.name not in special}
+    common = {key.name: schema_values.of_key(key, of_node=True) for key in COMMON_KEYS if key.name not in special}
     common["type"] = {**common["type"], "type": "string", "enum": list(types), "enumDescriptions":
                       [summary(node).replace("`", "") for node in types.values()]}
     choice = [{"if": _is_of_type(name), "then": {"$ref": f"#/definitions/{name}"}} for name in types]
@@ -52,11 +51,9 @@ def _is_of_type(name: str) -> Schema:
 def _type(node_type: str, node: type[BaseHandler], special: set[str]) -> Schema:
     keys = {key.name: key for key in (*COMMON_KEYS, *node.KEYS[node_type]) if key.name in special}
     declared = {key.name: key for key in node.KEYS[node_type]}
-    schema = schema_values.of_object({**keys, **declared}.values(), is_open=True)
+    schema = schema_values.of_object({**keys, **declared}.values(), is_open=True, of_node=True)
     schema["description"] = summary(node).replace("`", "")
     schema.pop("type")  # which is said once, of every node
-    for name in ANY_VALUE & schema["properties"].keys():
-        schema["properties"][name].pop("type")
     if node.needs_endpoint:
         schema["required"] = [*schema.get("required", []), "endpointName"]
     return schema

@@ -6,7 +6,7 @@ from typing import Any
 
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.services.settings_file import declared_keys
+from Middleware.utilities.config.declarations import settings_keys
 from Scripts.generate import generated_files, key_tables
 
 PATH = generated_files.ROOT / "Docs" / "User" / "memory-settings.md"
@@ -23,7 +23,7 @@ def render(page: str) -> str:
 
 def table(settings: type[Any]) -> str:
     """The keys of a settings class in the order of their declaration."""
-    return key_tables.table(declared_keys(settings), key_tables.COLUMNS)
+    return key_tables.table(settings_keys(settings).values(), key_tables.COLUMNS)
 
 
 def files() -> dict[Path, str]:

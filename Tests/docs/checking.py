@@ -16,7 +16,7 @@ from Middleware.cli.check.file_checks import check_content
 from Middleware.cli.check.file_kinds import KINDS
 from Middleware.cli.check.value_checks import ObjectCheck
 from Middleware.cli.commands import COMMANDS
-from Middleware.utilities.config.declarations import by_name
+from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.keys.workflow_test import TEST_KEYS
 from Middleware.utilities.json_data import freeze
 from Tests.docs.blocks import Block
@@ -103,7 +103,7 @@ class Checker:
         kind = KINDS[block.value]
         found = check_content(block.value, kind, freeze(content))
         if kind.name == "workflow-test":  # whole files are checked elsewhere
-            found = list(ObjectCheck("").findings(content, {**kind.key, **by_name(TEST_KEYS)}))
+            found = list(ObjectCheck("").findings(content, {**kind.key, **KeyTable(TEST_KEYS)}))
         return [str(block.error(f"{finding.json_path}: {finding.text}")) for finding in found
                 if not _MISSING.search(finding.message)]
 

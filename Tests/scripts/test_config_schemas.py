@@ -11,7 +11,7 @@ from jsonschema import Draft7Validator
 
 from Middleware.cli.check.file_kinds import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS
+from Middleware.utilities.config.keys.node import COMMON_KEYS
 from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import config_schemas, generated_files, schema_values
 from Tests.scripts.schema_lab import CONFIGS, mistakes, schema_of, schemas, shipped_files

@@ -12,7 +12,6 @@ from Middleware.cli.check.file_checks import SETTINGS, check_content
 from Middleware.cli.check.file_kinds import KINDS
 from Middleware.cli.check.value_checks import ObjectCheck
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.handlers.registry import node_types
 from Tests.scripts.schema_lab import mistakes, schemas
 from Tests.tables import table
@@ -143,7 +142,7 @@ STRICTER = frozenset({"endpoint", "$schema", "description"})
 """Keys with rules of their own, and remarks."""
 
 
-def is_reported(key: NodeKey, value: Any) -> bool:
+def is_reported(key: ConfigKey, value: Any) -> bool:
     """Whether the check finds a value of a wrong kind, a number out of range, or nothing where something is needed.
 
     Schemas know no limits of numbers that stand in texts.

@@ -20,8 +20,8 @@ def test_the_tables_are_current() -> None:
 def test_a_table_has_a_row_for_every_key_with_its_meaning(settings: type[Any]) -> None:
     rows = settings_reference.table(settings).splitlines()[2:]
     declared = [field.metadata for field in dataclasses.fields(settings) if "key" in field.metadata]
-    assert [row.split("`")[1] for row in rows] == [metadata["key"] for metadata in declared]
-    assert all(row.endswith(f" {metadata['meaning']} |") for row, metadata in zip(rows, declared, strict=True))
+    assert [row.split("`")[1] for row in rows] == [metadata["key"].name for metadata in declared]
+    assert all(row.endswith(f" {metadata['key'].meaning} |") for row, metadata in zip(rows, declared, strict=True))
 
 
 @pytest.mark.parametrize(("key", "default"), [

@@ -76,13 +76,6 @@ def test_unknown_level_warns(level, caplog):
     assert "wilmerContextEstimationLevel" in caplog.text
 
 
-def test_flags():
-    assert [t.as_flag(v) for v in (True, 1, "true", "no")] == [True] * 4
-    assert [t.as_flag(v) for v in (False, 0, None, "", "False ")] == [False] * 5
-    assert [t.is_switched_on(v) for v in (True, 1, "TRUE", "1", "yes", " On ")] == [True] * 6
-    assert [t.is_switched_on(v) for v in (False, 0, None, "", "no", "maybe")] == [False] * 6
-
-
 @pytest.mark.parametrize("text, size, pieces", [
     ("one two three four five six", 3, ["one two three", "four five six"]), ("", 3, []), (" \n", 3, []),
     ("supercalifragilistic a b", 2, ["supercalifragilistic", "a b"]), ("a  b\nc", 0, ["a", "b", "c"])])

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.utilities.config.keys.user import LIVENESS_CALL
+
 Message = dict[str, Any]
 
 ID_PREFIX = "wilmer_liveness_"
@@ -67,10 +69,10 @@ class LivenessCall:
     @staticmethod
     def of(setting: Any) -> LivenessCall | None:
         """From the value of ``livenessToolCall``; None unless it names a tool."""
-        name = setting.get("toolName") if isinstance(setting, Mapping) else None
+        name = LIVENESS_CALL.value(setting, "toolName") if isinstance(setting, Mapping) else None
         if not isinstance(name, str) or not name.strip():
             return None
-        arguments = setting.get("arguments")
+        arguments = LIVENESS_CALL.value(setting, "arguments")
         encoded = json.dumps(dict(arguments) if isinstance(arguments, Mapping) else {}, sort_keys=True)
         return LivenessCall(name.strip(), encoded)
 

@@ -11,10 +11,10 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.api_types import ALIASES, EMBEDDINGS_TYPES, KNOWN_TYPES
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.lookup import candidate, find_file
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.files.path_utils import split_name
-from Middleware.utilities.text_utils import as_flag
 
 
 class BackupCheck:

@@ -8,8 +8,8 @@ from typing import Any
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.node_view import NodeView
+from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.json_source import child
-from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.tools.curl.options import Argument, may_name_file, read_arguments
 
 _INSTEAD = {

@@ -11,12 +11,11 @@ from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES
-from Middleware.services.settings_file import number_from
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.declarations import as_flag, number_from
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS
 from Middleware.utilities.config.store import read_object
-from Middleware.utilities.text_utils import as_flag
 
 CANONICAL = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
 NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("int", "number"))

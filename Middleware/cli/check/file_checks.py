@@ -18,7 +18,7 @@ from Middleware.cli.check.workflow_checks import located
 from Middleware.exceptions import ConfigSyntaxError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.utilities.config.declarations import by_name
+from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.json_source import JsonSource, Position, child, decode, legacy_code_page
 from Middleware.utilities.json_data import freeze
 
@@ -95,7 +95,7 @@ def _keys(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterat
     if not kind.entries:
         yield from check.findings(content, kind.key, is_open=kind.is_open)
         return
-    top = by_name(kind.top)
+    top = KeyTable(kind.top)
     for name, entry in content.items():
         if name in top or (is_remark(name) and not isinstance(entry, dict)):
             continue

@@ -9,8 +9,7 @@ from types import MappingProxyType
 
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.services.settings_file import declared_keys
-from Middleware.utilities.config.declarations import ConfigKey, by_name
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable, settings_keys
 from Middleware.utilities.config.keys.api_type import API_TYPE_KEYS
 from Middleware.utilities.config.keys.current_user import CURRENT_USER_KEYS
 from Middleware.utilities.config.keys.endpoint import ENDPOINT_KEYS
@@ -50,7 +49,7 @@ class FileKind:
     key: Mapping[str, ConfigKey] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", MappingProxyType(dict(by_name(self.keys))))
+        object.__setattr__(self, "key", KeyTable(self.keys))
 
 
 _ALL = (
@@ -75,11 +74,11 @@ _ALL = (
     FileKind("structured-output", "structured output", "StructuredOutputs/**/*.json",
              "A JSON schema that answers must follow.", (), is_open=True),
     FileKind("memory-settings", "memory settings", "Workflows/**/*MemoryFile-Workflow-Settings.json",
-             "How memories are written; the user file names this file.", (*_REMARKS, *declared_keys(MemorySettings)),
-             is_open=True),
+             "How memories are written; the user file names this file.",
+             (*_REMARKS, *settings_keys(MemorySettings).values()), is_open=True),
     FileKind("compactor-settings", "compactor settings", "Workflows/**/*Compactor-Settings.json",
              "How long conversations are compacted; the user file names this file.",
-             (*_REMARKS, *declared_keys(CompactorSettings)), is_open=True),
+             (*_REMARKS, *settings_keys(CompactorSettings).values()), is_open=True),
     FileKind("workflow-test", "workflow test", "Workflows/**/*.test.json",
              "Tests of the workflow beside it, which need no LLM.", (*_REMARKS, *WORKFLOW_TEST_KEYS)),
     FileKind("workflow", "workflow", "Workflows/**/*.json",

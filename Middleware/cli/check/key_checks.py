@@ -8,7 +8,6 @@ from Middleware.cli.check.findings import Finding, Severity, quoted
 from Middleware.cli.check.names import nearest
 from Middleware.cli.check.node_view import NodeView
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 
 SPELLING_CUTOFF = 0.85
 CHECKED_ELSEWHERE = frozenset({"searchMode"})
@@ -85,7 +84,7 @@ def _missing_keys(view: NodeView) -> Iterator[Finding]:
             yield view.finding("error", "", f"the key '{key.name}' is missing", expected=meaning)
 
 
-def _is_given_otherwise(view: NodeView, key: NodeKey) -> bool:
+def _is_given_otherwise(view: NodeView, key: ConfigKey) -> bool:
     """Whether the node has the key in another spelling, which is reported as such."""
     return any(value is not None and name not in view.keys and meant_key(name, {key.name})
                for name, value in view.node.items())
@@ -93,7 +92,7 @@ def _is_given_otherwise(view: NodeView, key: NodeKey) -> bool:
 
 # -- choices and limits ------------------------------------------------------------------------------------------------
 
-def _choice_and_limits(view: NodeView, key: NodeKey, value: Any) -> Iterator[Finding]:
+def _choice_and_limits(view: NodeView, key: ConfigKey, value: Any) -> Iterator[Finding]:
     if isinstance(value, str) and ("{" in value or not value.strip()):
         return
     if isinstance(value, str) and key.choices:
@@ -116,18 +115,18 @@ def limits(key: ConfigKey) -> str:
 
 # -- kinds -------------------------------------------------------------------------------------------------------------
 
-def _text(key: NodeKey, value: object) -> str:
+def _text(key: ConfigKey, value: object) -> str:
     return f"must be a text, not {quoted(value)}" if isinstance(value, (list, dict)) else ""
 
 
-def _flag(key: NodeKey, value: object) -> str:
+def _flag(key: ConfigKey, value: object) -> str:
     if isinstance(value, bool) or isinstance(value, str) and value.strip().lower() in ("", "true", "false"):
         return ""
     return f"must be true or false, not {_shown(key, value)}"
 
 
-def _number(convert: Callable[[Any], Any]) -> Callable[[NodeKey, Any], str]:
-    def check(key: NodeKey, value: object) -> str:
+def _number(convert: Callable[[Any], Any]) -> Callable[[ConfigKey, Any], str]:
+    def check(key: ConfigKey, value: object) -> str:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return ""
         if isinstance(value, str) and _is_number(key, value, convert):
@@ -136,7 +135,7 @@ def _number(convert: Callable[[Any], Any]) -> Callable[[NodeKey, Any], str]:
     return check
 
 
-def _is_number(key: NodeKey, text: str, convert: Callable[[Any], Any]) -> bool:
+def _is_number(key: ConfigKey, text: str, convert: Callable[[Any], Any]) -> bool:
     """Whether a text counts as a number. Counts of pieces, which take all variables, want a real number."""
     if "{" in text:
         return key.variables != "none"
@@ -149,23 +148,23 @@ def _is_number(key: NodeKey, text: str, convert: Callable[[Any], Any]) -> bool:
     return True
 
 
-def _list(key: NodeKey, value: object) -> str:
-    if isinstance(value, (list, tuple)) or key.name == "scoped_variables":  # where a bare value is a list of one
+def _list(key: ConfigKey, value: object) -> str:
+    if isinstance(value, (list, tuple)) or "any" in key.also:
         return ""
     return f"must be a list, not {_shown(key, value)}"
 
 
-def _object(key: NodeKey, value: object) -> str:
+def _object(key: ConfigKey, value: object) -> str:
     return "" if isinstance(value, dict) else f"must be an object, not {_shown(key, value)}"
 
 
-def _shown(key: NodeKey, value: object) -> str:
+def _shown(key: ConfigKey, value: object) -> str:
     """A value as a finding shows it. Long texts that take variables may hold passwords, say in URLs or arguments."""
     if isinstance(value, str) and key.variables == "full" and key.kind not in ("int", "number"):
         return "a text"
     return quoted(value, key.name)
 
 
-KINDS: Mapping[str, Callable[[NodeKey, Any], str]] = {
+KINDS: Mapping[str, Callable[[ConfigKey, Any], str]] = {
     "str": _text, "bool": _flag, "int": _number(int), "number": _number(float), "float": _number(float),
     "list": _list, "object": _object}

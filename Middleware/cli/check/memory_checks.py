@@ -11,9 +11,9 @@ from Middleware.cli.check.settings_checks import Call, SettingsCheck, holds
 from Middleware.services.memory import compactor_settings, memory_settings
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.workflows import LoadedWorkflow
-from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.condensation import BATCH
 

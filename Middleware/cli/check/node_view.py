@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.cli.check.findings import Finding, Severity, shortened
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.json_source import child
+from Middleware.utilities.config.keys.node import COMMON_KEYS
 from Middleware.utilities.config.workflows import LoadedWorkflow
-from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS, NodeKey
 from Middleware.workflows.handlers.registry import node_types
 
-COMMON: Mapping[str, NodeKey] = {key.name: key for key in COMMON_KEYS}
+COMMON: Mapping[str, ConfigKey] = {key.name: key for key in COMMON_KEYS}
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class NodeView:
     index: int
     node: Mapping[str, Any]
     runs_as: str
-    keys: Mapping[str, NodeKey]
+    keys: Mapping[str, ConfigKey]
     is_misread: bool = False
 
     @property
@@ -53,7 +54,7 @@ class NodeView:
         name = self.node.get("title") or self.node.get("agentName")
         return f"node {self.index + 1}" + (f" '{shortened(name, 40)}'" if isinstance(name, str) else "")
 
-    def values(self) -> Iterator[tuple[NodeKey, Any]]:
+    def values(self) -> Iterator[tuple[ConfigKey, Any]]:
         """The declared keys that the node gives a value, with these values."""
         for name, value in self.node.items():
             key = self.keys.get(name)

@@ -12,12 +12,12 @@ from Middleware.cli.check.workflow_checks import views_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.services.settings_file import declared_keys
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.declarations import settings_keys
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 
-SETTINGS_WORKFLOWS = tuple(key.name for cls in (MemorySettings, CompactorSettings) for key in declared_keys(cls)
-                           if key.names == "workflow")
+SETTINGS_WORKFLOWS = tuple(key.name for cls in (MemorySettings, CompactorSettings)
+                           for key in settings_keys(cls).values() if key.names == "workflow")
 
 
 @dataclass(frozen=True)

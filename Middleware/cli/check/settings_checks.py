@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,11 +11,10 @@ from Middleware.cli.check.key_checks import is_remark, meant_key
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.names import nearest
 from Middleware.cli.check.node_view import COMMON
-from Middleware.services.settings_file import FLAG, INT, LEVEL, NAME, NUMBER, TEXT, number_from, read_settings
+from Middleware.utilities.config.declarations import ConfigKey, as_flag, number_from, read_settings, settings_keys
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.config.workflows import LoadedWorkflow
-from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
 
 NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS}
@@ -56,7 +55,7 @@ class SettingsKeys:
 
     def keys(self, cls: type[Any]) -> Iterator[Finding]:
         """Keys that are nearly declared ones, and values of another kind than declared."""
-        fields = _fields(cls)
+        fields = settings_keys(cls)
         for name, value in self.file.content.items():
             if name in fields:
                 if value is not None:
@@ -66,10 +65,10 @@ class SettingsKeys:
 
     def readable(self, cls: type[T]) -> T:
         """The settings as they are used, but without a word in the log about values of the wrong kind."""
-        fields = _fields(cls)
-        good = {key: value for key, value in self.file.content.items()
-                if key not in fields or fields[key].metadata["kind"] == FLAG or value is None
-                or not (_wrong(fields[key], value) or fields[key].metadata["kind"] == LEVEL)}
+        fields = settings_keys(cls)
+        good = {name: value for name, value in self.file.content.items()
+                if name not in fields or fields[name].kind == "bool" or value is None
+                or not (_wrong(fields[name], value) or fields[name].choices)}
         return read_settings(cls, good, self.file.display)
 
     def _unknown(self, name: str, fields: Collection[str]) -> Iterator[Finding]:
@@ -80,15 +79,14 @@ class SettingsKeys:
         elif meant:
             yield self.finding("warning", name, f"the key {shown} is unknown and has no effect", suggestion=meant)
 
-    def _value(self, field: dataclasses.Field[Any], value: object) -> Iterator[Finding]:
-        key = field.metadata["key"]
-        if field.metadata["kind"] == LEVEL:
-            yield from self._level(key, value)
+    def _value(self, key: ConfigKey, value: Any) -> Iterator[Finding]:
+        if key.choices:
+            yield from self._level(key.name, value)
             return
-        wrong = _wrong(field, value)
+        wrong = _wrong(key, value)
         if wrong:
-            yield self.finding("warning", key, f"'{key}' must be {wrong}, not {quoted(value, key)}; "
-                               f"{_instead(field, value)}")
+            yield self.finding("warning", key.name, f"'{key.name}' must be {wrong}, not {quoted(value, key.name)}; "
+                               f"{_instead(key, value)}")
 
     def _level(self, key: str, value: object) -> Iterator[Finding]:
         if not isinstance(value, str) or value.strip().lower() not in CONTEXT_LEVELS:
@@ -153,41 +151,31 @@ def holds(texts: Collection[str], markers: Collection[str], loaded: LoadedWorkfl
     return any(marker in text for text in (*texts, *inner) for marker in markers)
 
 
-def _fields(cls: type[Any]) -> Mapping[str, dataclasses.Field[Any]]:
-    return {field.metadata["key"]: field for field in dataclasses.fields(cls) if "key" in field.metadata}
-
-
-def _wrong(field: dataclasses.Field[Any], value: Any) -> str:
+def _wrong(key: ConfigKey, value: Any) -> str:
     """What a value of another kind should have been; empty if it is right. Blank numbers count as not given."""
-    kind = field.metadata["kind"]
-    if kind in (NAME, TEXT):
+    if key.kind == "str":
         return "" if isinstance(value, str) else "a text"
-    if kind == FLAG:
+    if key.kind == "bool":
         text = value.strip().lower() if isinstance(value, str) else None
         return "" if isinstance(value, bool) or text in ("", "true", "false") else "true or false"
-    if kind in (INT, NUMBER):
-        if value == "":
-            return ""
-        return _out_of_range(field, float(value)) if number_from(value, kind == INT) is not None else _NUMBERS[kind]
-    return ""
+    if value == "":
+        return ""
+    if number_from(value, key.kind == "int") is None:
+        return "a whole number" if key.kind == "int" else "a number"
+    return _out_of_range(key, float(value))
 
 
-def _out_of_range(field: dataclasses.Field[Any], number: float) -> str:
-    least = field.metadata["least"]
-    if least is not None and number < least:
-        return f"{least} or more"
-    most = field.metadata["most"]
-    return f"at most {most}" if number > most else ""
+def _out_of_range(key: ConfigKey, number: float) -> str:
+    nearest_one = key.within(number)
+    return "" if nearest_one == number else f"at most {nearest_one:.15g}" if nearest_one < number else (
+        f"{nearest_one:.15g} or more")
 
 
-_NUMBERS = {INT: "a whole number", NUMBER: "a number"}
-
-
-def _instead(field: dataclasses.Field[Any], value: Any) -> str:
-    kind, default = field.metadata["kind"], field.metadata["otherwise"]
-    if kind == FLAG:
+def _instead(key: ConfigKey, value: Any) -> str:
+    default = key.default if key.otherwise is None else key.otherwise
+    if key.kind == "bool":
         return f"it counts as {'true' if as_flag(value) else 'false'}"
-    if kind in (INT, NUMBER) and number_from(value, kind == INT) is not None:
-        most = field.metadata["most"]
-        return f"{most if float(value) > most else field.metadata['least']} is used"
-    return "it counts as not given" if kind in (NAME, TEXT) or default is None else f"{default:g} is used"
+    number = number_from(value, key.kind == "int") if key.kind != "str" else None
+    if number is not None:
+        return f"{key.within(number):.15g} is used"
+    return "it counts as not given" if key.kind == "str" or default is None else f"{default:g} is used"

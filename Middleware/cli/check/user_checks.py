@@ -23,7 +23,6 @@ from Middleware.utilities.config.users import (
 )
 from Middleware.utilities.config.workflows import user_workflow_folders
 from Middleware.utilities.files.path_utils import split_name
-from Middleware.utilities.text_utils import is_switched_on
 
 FOLDER_CUTOFF = 0.6
 MEMORY_KEYS = (*HELPERS, "fileMemoryToolWorkflow")
@@ -53,7 +52,7 @@ class UserCheck:
         elif (misspelt := self._misspelt()):
             yield self._at("error", misspelt, f"the key {quoted(misspelt)} is unknown and has no effect, so that there "
                            "is no workflow to run", suggestion=meant_key(misspelt, STARTING_KEYS))
-        elif not self._name("routingConfig") and not is_switched_on(self._settings.get("customWorkflowOverride")):
+        elif not self._name("routingConfig") and not USER.flag(self._settings, "customWorkflowOverride"):
             yield from self._default()
 
     def memory(self, known: Collection[str]) -> Iterator[Finding]:
@@ -83,11 +82,11 @@ class UserCheck:
         All can be chosen by name at any time. But the usual folder belongs to other users, whose endpoints these
         workflows name, where the file neither lists nor names it.
         """
-        if is_switched_on(self._settings.get("allowSharedWorkflows")) or not self._has_workflows():
+        if USER.flag(self._settings, "allowSharedWorkflows") or not self._has_workflows():
             return True
         if self._name(SHARED_FOLDER) not in ("", USER[SHARED_FOLDER].default):
             return True
-        always = self._name("routingConfig") or is_switched_on(self._settings.get("customWorkflowOverride"))
+        always = self._name("routingConfig") or USER.flag(self._settings, "customWorkflowOverride")
         return not always and self._lookups.user_workflow(DEFAULT_WORKFLOW) is not None
 
     # -- folders -----------------------------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ class UserCheck:
         yield from self._folder("presetConfigsSubDirectoryOverride", "note",
                                 *(f"Presets/{preset_type}" for preset_type in types))
         yield from self._folder("workflowConfigsSubDirectoryOverride", "error", "Workflows/_overrides", "Workflows")
-        shared: Severity = "warning" if is_switched_on(self._settings.get("allowSharedWorkflows")) else "note"
+        shared: Severity = "warning" if USER.flag(self._settings, "allowSharedWorkflows") else "note"
         if self._name(SHARED_FOLDER) != USER[SHARED_FOLDER].default:
             yield from self._folder(SHARED_FOLDER, shared, "Workflows")
         yield from self._folder("structuredOutputConfigsSubDirectory", "note", "StructuredOutputs")
@@ -129,8 +128,8 @@ class UserCheck:
 
     def _no_workflows(self) -> Iterator[Finding]:
         """One finding about all names of workflows that cannot be found without their folder."""
-        wanted = any(self._name(key) for key in ("routingConfig", "backgroundTaskWorkflow")) or is_switched_on(
-            self._settings.get("customWorkflowOverride"))
+        wanted = USER.flag(self._settings, "customWorkflowOverride") or any(
+            self._name(key) for key in ("routingConfig", "backgroundTaskWorkflow"))
         if not self._name("workflowConfigsSubDirectoryOverride") and (wanted or not self._shares()):
             name = current_snapshot().name
             yield self._at("error", "", f"there is no folder {quoted(name)} in Workflows, and "
@@ -139,7 +138,7 @@ class UserCheck:
 
     # -- workflows ---------------------------------------------------------------------------------------------------
     def _workflows(self) -> Iterator[Finding]:
-        custom = is_switched_on(self._settings.get("customWorkflowOverride"))
+        custom = USER.flag(self._settings, "customWorkflowOverride")
         routing = self._name("routingConfig")
         if custom and not self._name("customWorkflow"):
             yield self._at("error", "customWorkflowOverride", "'customWorkflowOverride' is true, but 'customWorkflow' "

@@ -8,15 +8,11 @@ from typing import Any
 from Middleware.cli.check.findings import Finding, Severity, quoted
 from Middleware.cli.check.key_checks import is_remark, limits, meant_key
 from Middleware.cli.check.names import nearest
-from Middleware.services.settings_file import number_from
-from Middleware.utilities.config.declarations import ConfigKey, by_name
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable, number_from
 from Middleware.utilities.config.json_source import child
 
 Homes = Mapping[str, str]
 """Key -> the kind of file that it belongs into, for keys that stand in the wrong one."""
-
-CASELESS = frozenset({"wilmerContextEstimationLevel"})
-"""Keys whose choices may be written in any case."""
 
 CHOICE_CUTOFF = 0.55
 _FLAG_TEXTS = frozenset({"", "true", "false"})
@@ -69,7 +65,7 @@ class ObjectCheck:
 
     def _inside(self, key: ConfigKey, value: Mapping[str, object], path: str) -> Iterator[Finding]:
         if key.keys:
-            yield from self.findings(value, by_name(key.keys), path, key.is_open)
+            yield from self.findings(value, KeyTable(key.keys), path, key.is_open)
         for name, entry in value.items() if key.entries else ():
             if not is_remark(name) and entry is not None:
                 yield from self._entry(key, entry, child(path, name), name)
@@ -80,7 +76,7 @@ class ObjectCheck:
             yield self._at("warning", path, f"{what} of '{key.name}' must be {_WANTED[key.entries]}, not "
                                             f"{quoted(entry, key.name, name)}")
         elif key.keys and isinstance(entry, Mapping) and key.kind == "list":
-            yield from self.findings(entry, by_name(key.keys), path, key.is_open)
+            yield from self.findings(entry, KeyTable(key.keys), path, key.is_open)
 
     # -- keys --------------------------------------------------------------------------------------------------------
     def _unknown(self, name: str, content: Mapping[str, object], keys: Mapping[str, ConfigKey],
@@ -115,7 +111,7 @@ class ObjectCheck:
         return self.many_flags and value in (0, 1)
 
     def _choice(self, key: ConfigKey, value: str, path: str) -> Iterator[Finding]:
-        written = value.strip().lower() if key.name in CASELESS else value
+        written = value.strip().lower() if key.caseless else value
         if written in key.choices or not value.strip():
             return
         severity: Severity = "error" if key.required else "warning"

@@ -26,14 +26,13 @@ from Middleware.cli.check.text_checks import (
     check_plain_value,
     check_text,
 )
+from Middleware.utilities.config.declarations import ConfigKey, as_flag
 from Middleware.utilities.config.json_source import JsonSource, child
+from Middleware.utilities.config.keys.node import FLOAT_FIELDS, NUMERIC_FIELDS, is_responder
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.utilities.templates.substitution import has_braces
-from Middleware.utilities.text_utils import as_flag
-from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.handlers.registry import node_types
-from Middleware.workflows.numeric_fields import FLOAT_FIELDS, NUMERIC_FIELDS
 
 HANDED_DOWN = frozenset({"firstNodeSystemPromptOverride", "systemPromptOverride", "firstNodePromptOverride",
                          "promptOverride", "routeOverrides"})
@@ -67,7 +66,7 @@ class _Check:
     lookups: Lookups
 
     def __post_init__(self) -> None:
-        self._declared: dict[str, Mapping[str, NodeKey]] = {}
+        self._declared: dict[str, Mapping[str, ConfigKey]] = {}
         self._user_wide = frozenset(map(str, self.lookups.user_variables()))
         self._partly = self.lookups.fills_partially()
         self._elsewhere = NOISE.union(*(self._keys(node_type) for node_type in node_types()))
@@ -87,7 +86,7 @@ class _Check:
                         "workflow has no nodes, and so no answer", "nodes")
 
     def _responders(self) -> Iterator[Finding]:
-        marked = [index for index, node in enumerate(self.loaded.nodes) if _is_marked(node)]
+        marked = [index for index, node in enumerate(self.loaded.nodes) if is_responder(node)]
         if len(marked) > 1:
             others = ", ".join(str(index + 1) for index in marked[1:])
             yield self._at("warning", f"nodes[{marked[1]}]", "several nodes are marked to answer; node "
@@ -134,7 +133,7 @@ class _Check:
         if "allowTools" not in view.keys or not as_flag(view.node.get("allowTools")):
             return
         nodes = self.loaded.nodes
-        if view.index != next((index for index, node in enumerate(nodes) if _is_marked(node)), len(nodes) - 1):
+        if view.index != next((index for index, node in enumerate(nodes) if is_responder(node)), len(nodes) - 1):
             yield view.finding("warning", "allowTools", "the node gives its model the client's tools, but does not "
                                "answer the client; no tool call of it is carried out")
 
@@ -148,7 +147,7 @@ class _Check:
     def _nearest_type(self, written: object) -> str:
         return nearest(written, node_types(), 0.6) if isinstance(written, str) else ""
 
-    def _keys(self, node_type: str) -> Mapping[str, NodeKey]:
+    def _keys(self, node_type: str) -> Mapping[str, ConfigKey]:
         keys = self._declared.get(node_type)
         if keys is None:
             declared = node_types()[node_type].KEYS[node_type]
@@ -200,7 +199,7 @@ class _Check:
         return frozenset(known)
 
 
-def _check_by_declaration(key: NodeKey, text: str, jinja: bool, rules: TextRules) -> Iterator[TextProblem]:
+def _check_by_declaration(key: ConfigKey, text: str, jinja: bool, rules: TextRules) -> Iterator[TextProblem]:
     if key.variables == "early":
         return check_early_text(text, rules)
     if key.variables != "full":
@@ -231,10 +230,6 @@ def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[
     found = [index for index, node in enumerate(nodes) if entry in (node.get("title"), node.get("agentName"))]
     titles = [title for node in nodes for title in (node.get("title"), node.get("agentName")) if isinstance(title, str)]
     return found, "" if found else nearest(entry, titles)
-
-
-def _is_marked(node: Mapping[str, object]) -> bool:
-    return as_flag(node["is_responder"] if "is_responder" in node else node.get("returnToUser", False))
 
 
 def all_located(findings: Sequence[Finding], lookups: Lookups, loaded: LoadedWorkflow | None = None) -> list[Finding]:

@@ -13,6 +13,7 @@ from Middleware.cli.init.plan import Plan, planned_paths, to_bytes
 from Middleware.cli.init.servers import printable
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.current_user import CURRENT_USER as CURRENT_USER_KEYS
 from Middleware.utilities.file_utils import atomic_write
 from Middleware.utilities.files.path_utils import is_storable_name
 
@@ -135,7 +136,7 @@ def _is_no_loss(path: str, old: bytes) -> bool:
         return False
     try:
         content = json.loads(old)
-        name = content.get("currentUser")
+        name = CURRENT_USER_KEYS.value(content, "currentUser")
     except (ValueError, AttributeError):
         return False
     return name == "demo" or content.keys() <= {"$schema", "currentUser"} and isinstance(name, str) \

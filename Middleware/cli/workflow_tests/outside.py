@@ -8,6 +8,7 @@ from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.cli.workflow_tests.titles import title_of
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.handlers.registry import node_types
 
@@ -21,7 +22,7 @@ def nodes_without_stub(test: WorkflowTest) -> list[str]:
         return []
     found = []
     for workflow, node in _certain_nodes(test.suite.workflow, test.suite.folder or None, None, set(), test.stubs):
-        title, node_type = title_of(node), str(node.get("type"))
+        title, node_type = title_of(node), str(NODE.value(node, "type"))
         handler = node_types().get(node_type)
         if handler is not None and handler.reaches_outside and stub_for(test.stubs, workflow, title) is None:
             found.append(missing_stub(f"{workflow}/{title}", node_type))
@@ -45,7 +46,8 @@ def _certain_nodes(name: str, folder: str | None, caller: LoadedWorkflow | None,
     seen.add(loaded.path)
     for node in loaded.nodes:
         yield loaded.name, node
-        child = node.get("workflowName")
-        if node.get("type") == "CustomWorkflow" and isinstance(child, str) \
+        child = NODE.value(node, "workflowName")
+        if NODE.value(node, "type") == "CustomWorkflow" and isinstance(child, str) \
                 and stub_for(stubs, loaded.name, title_of(node)) is None:
-            yield from _certain_nodes(child, node.get("workflowUserFolderOverride") or None, loaded, seen, stubs)
+            folder = NODE.value(node, "workflowUserFolderOverride") or None
+            yield from _certain_nodes(child, folder, loaded, seen, stubs)

@@ -59,7 +59,7 @@ class Sandbox(Trial):
     def stand_in(self, context: ExecutionContext) -> str | None:
         """The stub of a node. Raises MissingStubError for one that would reach outside and has none."""
         workflow = context.run.workflow_name if context.run is not None else ""
-        node_type = str(context.config["type"])
+        node_type = context.node_type
         title = title_of(context.config, node_type)
         stub = stub_for(self._stubs, workflow, title)
         if stub is None and context.node_handlers[node_type].reaches_outside:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigurationError
+from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
 from Middleware.utilities.config.paths import display_path, get_root_config_directory
 from Middleware.utilities.config.store import config_store
 from Middleware.utilities.config.workflows import TEST_SUFFIX
@@ -13,7 +15,8 @@ from Middleware.utilities.config.workflows import TEST_SUFFIX
 
 def title_of(node: Mapping[str, object], node_type: str = "") -> str:
     """How tests name a node. ``node_type``: what an unknown or missing type runs as."""
-    return str(node.get("title") or node.get("agentName") or node_type or node.get("type") or "Standard")
+    return str(NODE.value(node, "title") or NODE.value(node, "agentName") or node_type
+               or NODE.value(node, "type") or "Standard")
 
 
 def is_title(name: str, workflow: str, title: str) -> bool:
@@ -65,7 +68,7 @@ def _titles(path: str) -> list[str]:
         data = config_store().read_json(path, display=display_path(path))
     except ConfigurationError:
         return []
-    nodes = data.get("nodes") if isinstance(data, Mapping) else data
+    nodes = WORKFLOW_FILE.value(data, "nodes") if isinstance(data, Mapping) else data
     if not isinstance(nodes, (list, tuple)):
         return []
     return [title_of(node) for node in nodes if isinstance(node, Mapping)]

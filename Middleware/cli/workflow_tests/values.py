@@ -10,7 +10,7 @@ from Middleware.cli.check.key_checks import is_remark
 from Middleware.cli.check.names import nearest
 from Middleware.cli.check.workflow_checks import located
 from Middleware.cli.workflow_tests.patterns import Condition, Pattern
-from Middleware.utilities.config.declarations import ConfigKey, by_name
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.config.json_source import JsonSource, child
 from Middleware.utilities.config.keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
 from Middleware.utilities.config.keys.workflow_test import OPERATIONS, PATTERN, PATTERN_KEYS
@@ -44,7 +44,7 @@ class Values:
             self.wrong(path, f"must be an object, not {quoted(value)}",
                        expected=f"an object with {', '.join(key.name for key in keys)}")
             return {key.name: key.default for key in keys}
-        known = by_name(keys if path else (SCHEMA_KEY, DESCRIPTION_KEY, *keys))
+        known = KeyTable(keys if path else (SCHEMA_KEY, DESCRIPTION_KEY, *keys))
         if not is_open:
             for name in value:
                 if name not in known and not is_remark(name):

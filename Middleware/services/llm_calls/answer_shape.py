@@ -12,7 +12,7 @@ from Middleware.llmapis.handlers.base.structured_output import usable_field
 from Middleware.services.llm_calls.tool_enforcement import ToolDemand
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE
-from Middleware.utilities.text_utils import as_flag
+from Middleware.utilities.config.keys.node import NODE
 
 if TYPE_CHECKING:
     from Middleware.workflows.models.execution_context import ExecutionContext
@@ -43,11 +43,11 @@ class AnswerShape:
         Raises ConfigurationError for a schema file that cannot be used, and for a node whose schema meets a demanded
         tool call.
         """
-        forwards = as_flag(context.config.get("allowTools"))
+        forwards = NODE.flag(context.config, "allowTools")
         tools, choice = (context.tools or None, context.tool_choice) if forwards else (None, None)
         demand = ToolDemand.of(tools, choice)
         if demand is not None and _chat(context) and _takes_schema(context):
-            if schema is not None or context.config.get(SCHEMA_KEY):
+            if schema is not None or NODE.value(context.config, SCHEMA_KEY):
                 raise ConfigValueError(
                     f"node '{context.node_name}' holds the answer to a schema, but the request demands a tool call",
                     json_path=SCHEMA_KEY, expected="a node without allowTools, or one without a schema")
@@ -61,7 +61,7 @@ class AnswerShape:
 
 
 def _node_schema(context: ExecutionContext) -> Mapping[str, object] | None:
-    name = context.config.get(SCHEMA_KEY)
+    name = NODE.value(context.config, SCHEMA_KEY)
     if name is None or name == "":
         return None
     declared = API_TYPE.value(_api_type(context), "structuredOutput")

@@ -5,7 +5,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from Middleware.services.settings_file import INT, LEVEL, NAME, TEXT, load_settings, setting
+from Middleware.utilities.config.declarations import ConfigKey, setting
+from Middleware.utilities.config.keys.endpoint import SETTINGS_LEVEL
+from Middleware.utilities.config.workflows import load_settings
+from Middleware.utilities.text_utils import estimation_level_multiplier
 
 USER_KEY = "contextCompactorSettingsFile"
 
@@ -40,28 +43,34 @@ class CompactorSettings:
 
     raw: Mapping[str, object] = field(default_factory=dict)
     file: str = ""
-    endpoint: str = setting("endpointName", NAME, "", "Endpoint that writes the summaries.", names="endpoint")
-    preset_key: str = setting("preset", NAME, "", "Preset for writing the summaries.", names="preset")
-    preset_name_key: str = setting("presetName", NAME, "", "Other name of preset.", names="preset")
-    max_response_tokens: int = setting("maxResponseSizeInTokens", INT, 750, "Longest summary, in tokens.", least=1)
-    recent_tokens: int = setting("recentContextTokens", INT, 20000,
-                                 "Size of the newest section in tokens, never summarised.", least=1)
-    old_tokens: int = setting("oldContextTokens", INT, 20000,
-                              "Size of the section before it in tokens, summarised afresh.", least=1)
-    lookback: int = setting("lookbackStartTurn", INT, 5, "Newest messages that belong to no section.", least=0)
-    level: float = setting("wilmerContextEstimationLevel", LEVEL, 1.0, "How far token estimates are trusted.")
-    old_system_prompt: str = setting("oldSectionSystemPrompt", TEXT, OLD_SYSTEM,
-                                     "System prompt for the summary of the old section.")
-    old_prompt: str = setting("oldSectionPrompt", TEXT, MESSAGES_PROMPT,
-                              f"Prompt for that summary; {MESSAGES} is the section, {RECENT} what follows it.")
-    neutral_system_prompt: str = setting("neutralSummarySystemPrompt", TEXT, NEUTRAL_SYSTEM,
-                                         "System prompt for the record of what leaves the old section.")
-    neutral_prompt: str = setting("neutralSummaryPrompt", TEXT, MESSAGES_PROMPT,
-                                  f"Prompt for that record; {MESSAGES} is what leaves.")
-    oldest_system_prompt: str = setting("oldestUpdateSystemPrompt", TEXT, OLDEST_SYSTEM,
-                                        "System prompt for the summary of all before.")
-    oldest_prompt: str = setting("oldestUpdatePrompt", TEXT, OLDEST_PROMPT,
-                                 f"Prompt for that summary; {EXISTING} is the one so far, {NEW} the record.")
+    endpoint: str = setting(ConfigKey(
+        "endpointName", "str", "", "Endpoint that writes the summaries.", names="endpoint"))
+    preset_key: str = setting(ConfigKey("preset", "str", "", "Preset for writing the summaries.", names="preset"))
+    preset_name_key: str = setting(ConfigKey("presetName", "str", "", "Other name of preset.", names="preset"))
+    max_response_tokens: int = setting(ConfigKey(
+        "maxResponseSizeInTokens", "int", 750, "Longest summary, in tokens.", least=1))
+    recent_tokens: int = setting(ConfigKey(
+        "recentContextTokens", "int", 20000, "Size of the newest section in tokens, never summarised.", least=1))
+    old_tokens: int = setting(ConfigKey(
+        "oldContextTokens", "int", 20000, "Size of the section before it in tokens, summarised afresh.", least=1))
+    lookback: int = setting(ConfigKey(
+        "lookbackStartTurn", "int", 5, "Newest messages that belong to no section.", least=0))
+    level: float = setting(SETTINGS_LEVEL, estimation_level_multiplier)
+    old_system_prompt: str = setting(ConfigKey(
+        "oldSectionSystemPrompt", "str", OLD_SYSTEM, "System prompt for the summary of the old section."))
+    old_prompt: str = setting(ConfigKey(
+        "oldSectionPrompt", "str", MESSAGES_PROMPT,
+        f"Prompt for that summary; {MESSAGES} is the section, {RECENT} what follows it."))
+    neutral_system_prompt: str = setting(ConfigKey(
+        "neutralSummarySystemPrompt", "str", NEUTRAL_SYSTEM,
+        "System prompt for the record of what leaves the old section."))
+    neutral_prompt: str = setting(ConfigKey(
+        "neutralSummaryPrompt", "str", MESSAGES_PROMPT, f"Prompt for that record; {MESSAGES} is what leaves."))
+    oldest_system_prompt: str = setting(ConfigKey(
+        "oldestUpdateSystemPrompt", "str", OLDEST_SYSTEM, "System prompt for the summary of all before."))
+    oldest_prompt: str = setting(ConfigKey(
+        "oldestUpdatePrompt", "str", OLDEST_PROMPT,
+        f"Prompt for that summary; {EXISTING} is the one so far, {NEW} the record."))
 
     def __post_init__(self) -> None:
         """A blank prompt would show the model nothing to summarise."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from Middleware.utilities.answers.text_cleaner import fold_case, is_true, think_tags
+from Middleware.utilities.answers.text_cleaner import fold_case, think_tags
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
 _DATA = ("{", "[", "```")  # nobody begins to think with these
@@ -39,5 +39,5 @@ def _never_closes(text: str, endpoint: Mapping[str, object], finish_reason: str 
     if start and folded.startswith(start):
         return True
     keys = ("removeThinking", "expectOnlyClosingThinkTag")
-    closing_only = all(is_true(ENDPOINT.value(endpoint, key)) for key in keys)
+    closing_only = all(ENDPOINT.flag(endpoint, key) for key in keys)
     return closing_only and finish_reason == "length" and not text.startswith(_DATA)

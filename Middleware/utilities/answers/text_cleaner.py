@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.text_utils import restore_braces, without_surrogates
 
 logger = logging.getLogger(__name__)
@@ -21,15 +22,6 @@ TIMESTAMP_PREFIX = "[Sent less than a minute ago]"
 ASSISTANT_PREFIX = "Assistant:"
 MAX_GENERATION_PROMPT_LENGTH = 99
 _SPEAKER_SLACK = 10
-_REMOVES_THINKING, _REMOVES_TEXTS, _TRIMS = map(ENDPOINT.lookup, (
-    "removeThinking", "removeCustomTextFromResponseStartEndpointWide", "trimBeginningAndEndLineBreaks"))
-
-
-def is_true(value: object) -> bool:
-    """A boolean of a config file; the strings "true" and "false" count as booleans."""
-    if isinstance(value, str):
-        return value.strip().lower() == "true"
-    return bool(value)
 
 
 def find_generation_prompt(last_message: object) -> str:
@@ -44,7 +36,7 @@ def find_generation_prompt(last_message: object) -> str:
 
 def think_tags(endpoint_config: Mapping[str, object]) -> tuple[str, str]:
     """The opening and the closing tag that an endpoint file names, in whatever way; "" for one that is missing."""
-    start, end, legacy = (_text(ENDPOINT.value(endpoint_config, key))
+    start, end, legacy = (ENDPOINT.text(endpoint_config, key)
                           for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
     return (f"<{legacy}>", f"</{legacy}>") if legacy and not start and not end else (start, end)
 
@@ -67,13 +59,13 @@ class ThinkRule:
     @classmethod
     def build(cls, endpoint_config: Mapping[str, object]) -> ThinkRule | None:
         """The rule of an endpoint file, or None if it removes no thinking (or lacks a tag, which is warned about)."""
-        if not is_true(endpoint_config.get(*_REMOVES_THINKING)):
+        if not ENDPOINT.flag(endpoint_config, "removeThinking"):
             return None
         start, end = think_tags(endpoint_config)
         if not start or not end:
             logger.warning("removeThinking is on, but startThinkTag or endThinkTag is missing: thinking is kept.")
             return None
-        closing_only = is_true(ENDPOINT.value(endpoint_config, "expectOnlyClosingThinkTag"))
+        closing_only = ENDPOINT.flag(endpoint_config, "expectOnlyClosingThinkTag")
         return cls(start, end, _grace_period(endpoint_config), closing_only)
 
 
@@ -108,11 +100,7 @@ class CleaningRules:
         if not (bool(endpoint) if has_endpoint is None else has_endpoint):
             return cls(verbatim=True, generation_prompt=prompt)
         return cls(think=ThinkRule.build(endpoint), steps=_prefix_steps(endpoint, node, strip_assistant_prefix),
-                   generation_prompt=prompt, trim=is_true(endpoint.get(*_TRIMS)))
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+                   generation_prompt=prompt, trim=ENDPOINT.flag(endpoint, "trimBeginningAndEndLineBreaks"))
 
 
 def _grace_period(endpoint_config: Mapping[str, object]) -> int:
@@ -133,11 +121,11 @@ def _entries(value: object, *, trimmed: bool = False) -> tuple[str, ...]:
 def _prefix_steps(endpoint: Mapping[str, object], node: Mapping[str, object],
                   strip_assistant_prefix: bool) -> tuple[tuple[str, ...], ...]:
     steps: list[tuple[str, ...]] = []
-    if is_true(node.get("removeCustomTextFromResponseStart")):
-        steps.append(_entries(node.get("responseStartTextToRemove")))
-    if is_true(endpoint.get(*_REMOVES_TEXTS)):
+    if NODE.flag(node, "removeCustomTextFromResponseStart"):
+        steps.append(_entries(NODE.value(node, "responseStartTextToRemove")))
+    if ENDPOINT.flag(endpoint, "removeCustomTextFromResponseStartEndpointWide"):
         steps.append(_entries(ENDPOINT.value(endpoint, "responseStartTextToRemoveEndpointWide"), trimmed=True))
-    if is_true(node.get("addDiscussionIdTimestampsForLLM")):
+    if NODE.flag(node, "addDiscussionIdTimestampsForLLM"):
         steps.append((TIMESTAMP_PREFIX,))
     if strip_assistant_prefix:
         steps.append((ASSISTANT_PREFIX,))

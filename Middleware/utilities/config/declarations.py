@@ -1,24 +1,43 @@
-"""How a key of a configuration file is declared: once, for the code that reads it and for all that explains it."""
+"""How a key of a configuration file is declared, once, and how its value is read: by nothing else than this module."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A typing mistake such as ten digits more must not become a size that is allocated or waited for.
+MOST = 1_000_000_000
+
+ONLY_TRUE = ("true",)
+SWITCHED_ON = ("true", "1", "yes", "on")
+SWITCHED_OFF = ("false", "0", "no", "off", "")
 
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One key of a kind of file.
+    """One key of a kind of file, or of a type of node.
 
     Attributes:
         kind: the JSON type: ``str``, ``bool``, ``int``, ``number``, ``list``, ``object`` or ``any``.
         default: what counts when the key is absent or null.
         meaning: one sentence for the person who writes the file.
+        variables: which variables work in the value of a node's key: ``full`` (all), ``early`` (those known before the
+            endpoint is) or ``none``.
         choices: the only texts that mean something; any text if empty.
+        caseless: the choices may be written in any case.
         names: the kind of thing that a text names: a kind of file such as ``endpoint`` or ``workflow``, a folder of
             such files such as ``endpoint-folder``, ``directory`` or ``file``; empty if it names nothing.
         least: the smallest number that means something.
         most: the largest number that means something.
+        otherwise: what a value counts as that is no number, if not as the default.
+        true_texts: of all texts only these are true; if empty, all but a blank one and ``false``.
         inert: the key is accepted and has no effect.
         also: further JSON types that mean the same, such as a single ``str`` where a ``list`` is declared.
         entries: the kind of each entry of a list, or of each value of an object; any if empty.
@@ -30,18 +49,147 @@ class ConfigKey:
     kind: str
     default: Any
     meaning: str
+    variables: str = "none"
     required: bool = field(default=False, kw_only=True)
     choices: tuple[str, ...] = field(default=(), kw_only=True)
+    caseless: bool = field(default=False, kw_only=True)
     names: str = field(default="", kw_only=True)
     least: float | None = field(default=None, kw_only=True)
     most: float | None = field(default=None, kw_only=True)
+    otherwise: Any = field(default=None, kw_only=True)
+    true_texts: tuple[str, ...] = field(default=(), kw_only=True)
     inert: bool = field(default=False, kw_only=True)
     also: tuple[str, ...] = field(default=(), kw_only=True)
     entries: str = field(default="", kw_only=True)
     keys: tuple[ConfigKey, ...] = field(default=(), kw_only=True)
     is_open: bool = field(default=True, kw_only=True)
 
+    def within(self, number: float) -> float:
+        """The number, or the nearest one in the key's range."""
+        number = number if self.least is None else max(number, self.least)
+        return min(number, MOST if self.most is None else self.most)
 
-def by_name(keys: Iterable[ConfigKey]) -> Mapping[str, ConfigKey]:
-    """The keys of one kind of file, to be looked up by name."""
-    return {key.name: key for key in keys}
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+def as_flag(value: object, true_texts: tuple[str, ...] = ()) -> bool:
+    """The truth of a value. Without ``true_texts``, the only texts that are true, all but "" and ``false`` are."""
+    if not isinstance(value, str):
+        return bool(value)
+    text = value.strip().lower()
+    return text in true_texts if true_texts else value != "" and text != "false"
+
+
+def number_from(value: object, whole: bool) -> int | float | None:
+    """A finite number, which may be in a text; None for anything else, and for a fraction if it must be whole."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    if not math.isfinite(number) or (whole and not number.is_integer()):
+        return None
+    return int(number) if whole else number
+
+
+class KeyTable(dict[str, ConfigKey]):
+    """The keys of one kind of file by name. Asking for the value of a key that is not declared raises KeyError."""
+
+    __slots__ = ()
+
+    def __init__(self, keys: Iterable[ConfigKey]) -> None:
+        super().__init__((key.name, key) for key in keys)
+
+    def value(self, config: Mapping[str, object], name: str) -> Any:
+        """What ``config`` holds under ``name``, of whatever type; absent and null are the declared default."""
+        default = self[name].default
+        found = config.get(name)
+        return default if found is None else found
+
+    def read(self, config: Mapping[str, object], name: str) -> Any:
+        """``value``, with flags as booleans."""
+        key = self[name]
+        found = config.get(name)
+        if found is None:
+            found = key.default
+        return as_flag(found, key.true_texts) if key.kind == "bool" else found
+
+    def has(self, config: Mapping[str, object], name: str) -> bool:
+        """Whether ``config`` gives the key a value."""
+        return config.get(self[name].name) is not None
+
+    def lookup(self, name: str) -> tuple[str, Any]:
+        """What ``dict.get`` needs to look a key up where every call counts: its name and default. Null stays None."""
+        return name, self[name].default
+
+    def flag(self, config: Mapping[str, object], name: str) -> bool:
+        """``value`` as true or false, with texts read as the key declares."""
+        key = self[name]
+        found = config.get(name)
+        if found is None:
+            return key.default is True
+        return found if found is True or found is False else as_flag(found, key.true_texts)
+
+    def number(self, config: Mapping[str, object], name: str) -> Any:
+        """The whole number in ``config``, which may be in a text, without its fraction; else the declared default."""
+        value = config.get(name)
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            try:
+                return int(value)
+            except (ValueError, OverflowError):  # no number, or an infinite one
+                pass
+        return self[name].default
+
+    def text(self, config: Mapping[str, object], name: str) -> str:
+        """The text in ``config``; the declared default where there is none or something else."""
+        default = self[name].default or ""
+        found = config.get(name)
+        return found if isinstance(found, str) else str(default)
+
+
+# -- settings files ----------------------------------------------------------------------------------------------------
+
+def setting(key: ConfigKey, read: Callable[[Any], Any] | None = None) -> Any:
+    """A field of a settings dataclass. ``read`` makes something else of a value than the key's kind says."""
+    return field(default=read(key.default) if read else key.default, metadata={"key": key, "read": read})
+
+
+def settings_keys(cls: type[Any]) -> KeyTable:
+    """The keys that a settings dataclass declares, in their order."""
+    return KeyTable(field.metadata["key"] for field in dataclasses.fields(cls) if "key" in field.metadata)
+
+
+def read_settings(cls: type[T], content: Mapping[str, object], display: str) -> T:
+    """The declared keys of ``content``; a number may be in a text, and a blank one is absent.
+
+    What is no number or text, and a number out of range, is logged with what is used in its place. ``cls`` has a field
+    ``raw`` for the whole file, and may have one ``file`` for the name that messages give it.
+    """
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    values: dict[str, Any] = {"file": display} if any(field.name == "file" for field in fields) else {}
+    for one in fields:
+        key: ConfigKey | None = one.metadata.get("key")
+        if key is not None and content.get(key.name) is not None:
+            read = one.metadata["read"]
+            values[one.name] = read(content[key.name]) if read else _setting(content[key.name], key, display)
+    return cls(**values, **{"raw": content})
+
+
+def _setting(value: object, key: ConfigKey, display: str) -> Any:
+    if key.kind == "bool":
+        return as_flag(value, key.true_texts)
+    if key.kind == "str" and isinstance(value, str):
+        return value.strip() if key.names else value
+    number = number_from(value, whole=key.kind == "int") if key.kind != "str" else None
+    if number is not None:
+        nearest = key.within(number)
+        if nearest != number:
+            logger.warning("%s: '%s' is %s; using %s", display, key.name, number, nearest)
+        return nearest
+    if key.kind != "str" and value == "":
+        return key.default
+    instead = key.default if key.otherwise is None else key.otherwise
+    logger.warning("%s: '%s' is no %s: %r; %s", display, key.name, "text" if key.kind == "str" else "number", value,
+                   "it counts as not given" if instead is None else f"using {instead!r}")
+    return instead

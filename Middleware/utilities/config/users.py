@@ -11,7 +11,7 @@ from typing import Any
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerError
 from Middleware.models.request_context import current_request
-from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, ConfigKey
 from Middleware.utilities.config.keys.current_user import CURRENT_USER
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.lookup import Candidate, candidate, find_file, require_file
@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 CURRENT_USER_FILE = "_current-user"
 CHAT_ONLY_TEMPLATE: str = USER["chatPromptTemplateName"].default
 DEFAULT_WORKFLOW: str = USER["categorizationWorkflow"].default
-_TRUE_TEXTS = frozenset({"true", "1", "yes", "on"})
-_FALSE_TEXTS = frozenset({"false", "0", "no", "off", ""})
 
 
 @dataclass(frozen=True)
@@ -141,17 +139,12 @@ def flag_in(settings: Mapping[str, object], key: str, user: str) -> bool:
 
     Raises KeyError for a key that user files do not declare.
     """
-    default = bool(USER[key].default)
-    value = settings.get(key)
-    if value is None:
-        return default
-    if isinstance(value, (bool, int, float)):
-        return bool(value)
-    text = value.strip().lower() if isinstance(value, str) else None
-    if text in _TRUE_TEXTS:
-        return True
-    if text in _FALSE_TEXTS:
-        return False
+    value = USER.value(settings, key)
+    usable = value.strip().lower() in (*SWITCHED_ON, *SWITCHED_OFF) if isinstance(value, str) else (
+        value is None or isinstance(value, (bool, int, float)))
+    if usable:
+        return USER.flag(settings, key)
+    default = USER[key].default is True
     _warn(user, key, value, default)
     return default
 

@@ -6,9 +6,10 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, ConfigValueError
+from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
 from Middleware.utilities.config.lookup import Candidate, candidate, config_lookup, find_file, require_file
@@ -30,6 +31,8 @@ from Middleware.utilities.files.path_utils import is_flat_name, split_name
 from Middleware.utilities.json_data import FrozenDict
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TEST_SUFFIX = ".test.json"
 """How the names of files end that lie beside workflows and hold tests of them; none of them is a workflow."""
@@ -91,6 +94,22 @@ def load_settings_file(name: str) -> tuple[dict[str, object], str]:
     """A settings file that lies among the user's workflows, and how messages name it. Raises ``ConfigurationError``."""
     found = require_file("settings file", name, *workflow_candidates(name))
     return read_object(found), found.display
+
+
+def load_settings(cls: type[T], user_key: str, purpose: str, level: int = logging.ERROR) -> T | None:
+    """The settings in the file that the user's ``user_key`` names; None, with a line in the log, if there is none.
+
+    ``purpose`` says in that line what does not happen without them.
+    """
+    try:
+        name = user_name_setting(user_key)
+        if not name:
+            logger.log(level, "%s: the user's file names no settings file ('%s')", purpose, user_key)
+            return None
+        return read_settings(cls, *load_settings_file(name))
+    except ConfigurationError as error:
+        logger.log(level, "%s: %s", purpose, error)
+        return None
 
 
 def workflow_candidates(name: str, folder_override: str | None = None) -> tuple[Candidate, ...]:

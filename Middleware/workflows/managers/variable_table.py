@@ -14,10 +14,11 @@ from typing import Any
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_extraction_utils as extraction
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.datetime_utils import month_name, pretty_date, time_12h, weekday_name
 from Middleware.utilities.prompt_template_utils import flatten_messages, wrap_system
 from Middleware.utilities.templates.substitution import UnknownVariableError
-from Middleware.utilities.text_utils import as_flag, restore_braces_in_data
+from Middleware.utilities.text_utils import restore_braces_in_data
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 Message = dict[str, Any]
@@ -113,9 +114,9 @@ class Values:
             self.context.clock = datetime.now()
         return self.context.clock
 
-    def number(self, key: str, default: int) -> int:
-        value = self.node.get(key, default)
-        return int(value) if isinstance(value, (int, float)) else default
+    def number(self, key: str) -> int:
+        value = NODE.value(self.node, key)
+        return int(value if isinstance(value, (int, float)) else NODE[key].default)
 
     def conversation(self, templated: bool, clamp: extraction.ContextClamp) -> list[Message]:
         """The messages that slices are taken from."""
@@ -124,7 +125,7 @@ class Values:
 
     def messages(self) -> list[Message]:
         messages = self.context.messages or []
-        visible = as_flag(self.node.get("includeToolCallsInConversation"))
+        visible = NODE.flag(self.node, "includeToolCallsInConversation")
         return extraction.with_visible_tool_calls(messages) if visible else messages
 
     def clamp(self) -> extraction.ContextClamp:
@@ -145,7 +146,7 @@ class Values:
     def render(self, messages: list[Message], templated: bool) -> str:
         if templated:
             return flatten_messages(messages, self.template(of_endpoint=True))
-        return extraction.join_contents(messages, _separator(), as_flag(self.node.get("addUserAssistantTags")))
+        return extraction.join_contents(messages, _separator(), NODE.flag(self.node, "addUserAssistantTags"))
 
 
 # --- built-in variables ---
@@ -158,13 +159,13 @@ def _last(count: int, templated: bool) -> Callable[[Values], str]:
 
 
 def _n_messages(templated: bool) -> Callable[[Values], str]:
-    return lambda values: _last(values.number("nMessagesToIncludeInVariable", 5), templated)(values)
+    return lambda values: _last(values.number("nMessagesToIncludeInVariable"), templated)(values)
 
 
 def _token_limit(templated: bool) -> Callable[[Values], str]:
     def compute(values: Values) -> str:
         clamp = values.clamp()
-        limit = clamp.limit(values.number("estimatedTokensToIncludeInVariable", 2048))
+        limit = clamp.limit(values.number("estimatedTokensToIncludeInVariable"))
         return values.render(extraction.newest_within(values.conversation(templated, clamp), limit), templated)
     return compute
 
@@ -172,9 +173,9 @@ def _token_limit(templated: bool) -> Callable[[Values], str]:
 def _min_n_max_tokens(templated: bool) -> Callable[[Values], str]:
     def compute(values: Values) -> str:
         clamp = values.clamp()
-        limit = clamp.limit(values.number("maxEstimatedTokensInVariable", 2048))
+        limit = clamp.limit(values.number("maxEstimatedTokensInVariable"))
         messages = values.conversation(templated, clamp)  # already within the clamp's budget, so the floor yields to it
-        floor = values.number("minMessagesInVariable", 5)
+        floor = values.number("minMessagesInVariable")
         return values.render(extraction.newest_within(messages, limit, floor), templated)
     return compute
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.templates.jinja_limits import RenderLimitError
 from Middleware.utilities.templates.substitution import (
     SubstitutionError,
@@ -18,7 +19,7 @@ from Middleware.utilities.templates.substitution import (
     substitute_known,
     substitute_wherever_possible,
 )
-from Middleware.utilities.text_utils import as_flag, restore_braces
+from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, Values, readable
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -48,7 +49,7 @@ class WorkflowVariableManager:
         """
         if not isinstance(text, str):
             text = "" if text is None else str(text)
-        if "jinja2" in context.config and as_flag(context.config["jinja2"]):
+        if NODE.flag(context.config, "jinja2"):
             result = self._apply_jinja(text, context, escaped=not restore)
         elif has_braces(text):
             result = self._apply_format(text, context)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import RequestContext
+from Middleware.utilities.config.keys.node import NODE
 
 if TYPE_CHECKING:
     from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -93,7 +94,11 @@ class ExecutionContext:
 
     @property
     def node_name(self) -> str:
-        return str(self.config.get("title") or self.config.get("agentName") or "N/A")
+        return str(NODE.value(self.config, "title") or NODE.value(self.config, "agentName") or "N/A")
+
+    @property
+    def node_type(self) -> str:
+        return str(NODE.value(self.config, "type") or "Standard")
 
     def substitute(self, value: object) -> str:
         """``value`` as text with this node's variables filled in."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.utilities import config_utils
-from Middleware.utilities.text_utils import as_flag
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.models.execution_context import Message, RunRequest
 
 STAMPED = "addDiscussionIdTimestampsForLLM"
@@ -21,7 +21,7 @@ class MessageTimes:
 
     def __init__(self, run: RunRequest) -> None:
         self._run = run
-        self._wanted = bool(run.discussion_id) and any(as_flag(node.get(STAMPED)) for node in run.nodes)
+        self._wanted = bool(run.discussion_id) and any(NODE.flag(node, STAMPED) for node in run.nodes)
         self._service = TimestampService(run.api_key_hash, run.encryption_key, scope=run.request.cancel_scope)
 
     def begin(self) -> None:
@@ -34,7 +34,7 @@ class MessageTimes:
         if not self._applies(node):
             return self._run.messages
         return self._service.format_messages_with_timestamps(
-            self._run.messages, self._run.discussion_id, as_flag(node.get(RELATIVE)))
+            self._run.messages, self._run.discussion_id, NODE.flag(node, RELATIVE))
 
     def before_answer(self, node: Mapping[str, object]) -> None:
         """Note the time at which the responder starts."""
@@ -43,7 +43,7 @@ class MessageTimes:
 
     def after_answer(self, node: Mapping[str, object], output: object) -> None:
         """Give that time to the answer, where the node does not wait for the client to send it back."""
-        if not self._applies(node) or not as_flag(node.get(AT_ONCE)) or not self._first(_COMMITTED):
+        if not self._applies(node) or not NODE.flag(node, AT_ONCE) or not self._first(_COMMITTED):
             return
         content = output.get("content") if isinstance(output, Mapping) else output
         text = content if isinstance(content, str) else ""
@@ -51,7 +51,7 @@ class MessageTimes:
         self._service.commit_assistant_response(self._run.discussion_id, prefix + text)
 
     def _applies(self, node: Mapping[str, object]) -> bool:
-        return self._wanted and self._run.non_responder is None and as_flag(node.get(STAMPED))
+        return self._wanted and self._run.non_responder is None and NODE.flag(node, STAMPED)
 
     def _prefixed(self) -> bool:
         """Whether the answer will come back with the name of its role before it."""

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from Middleware.utilities.text_utils import as_flag
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 
 MAX_WORKERS = 16
+_TYPE = NODE.lookup("type")
 
 _OUTPUT = re.compile(r"\bagent(\d+)Output\b")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -78,7 +79,7 @@ def run_together(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: 
 
 
 def _keeps_order(node: Node, handlers: Mapping[str, BaseHandler]) -> bool:
-    if as_flag(node.get("parallelSafe")):
+    if NODE.flag(node, "parallelSafe"):
         return False
     handler = _handler(node, handlers)
     # Of an unknown type nobody can say what was meant, although it runs as Standard.
@@ -87,11 +88,11 @@ def _keeps_order(node: Node, handlers: Mapping[str, BaseHandler]) -> bool:
 
 def _is_barrier(node: Node, handlers: Mapping[str, BaseHandler]) -> bool:
     handler = _handler(node, handlers)
-    return handler is not None and handler.barrier and not as_flag(node.get("parallelSafe"))
+    return handler is not None and handler.barrier and not NODE.flag(node, "parallelSafe")
 
 
 def _handler(node: Node, handlers: Mapping[str, BaseHandler]) -> BaseHandler | None:
-    node_type = node.get("type", "Standard")
+    node_type = node.get(*_TYPE)
     return handlers.get(node_type) if isinstance(node_type, str) else None
 
 
@@ -123,12 +124,12 @@ def _texts(value: object) -> Iterable[str]:
 
 def _demanded(node: Node, nodes: Sequence[Node]) -> set[int]:
     """The nodes in ``dependsOn``: numbers, counted from 1, or titles."""
-    wanted = node.get("dependsOn")
+    wanted = NODE.value(node, "dependsOn")
     found: set[int] = set()
     for entry in wanted if isinstance(wanted, list) else ():
         if isinstance(entry, int) and not isinstance(entry, bool):
             found.add(entry - 1)
         else:
             found |= {index for index, other in enumerate(nodes)
-                      if entry in (other.get("title"), other.get("agentName"))}
+                      if entry in (NODE.value(other, "title"), NODE.value(other, "agentName"))}
     return {index for index in found if index >= 0}

@@ -18,6 +18,7 @@ from Middleware.services.locking_service import locking_service
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.node import NODE, coerce_numeric_fields, is_responder
 from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
 from Middleware.utilities.sensitive_logging_utils import mask_url
 from Middleware.utilities.streaming_utils import (
@@ -25,12 +26,10 @@ from Middleware.utilities.streaming_utils import (
     post_process_llm_output,
     strip_assistant_prefix_enabled,
 )
-from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.events import RunRecord
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.sub_workflow.children import ChildRun
 from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo, RunRequest
-from Middleware.workflows.numeric_fields import coerce_numeric_fields
 from Middleware.workflows.private_errors import mark_if_private
 from Middleware.workflows.processors.message_times import MessageTimes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
@@ -38,6 +37,9 @@ from Middleware.workflows.streaming.response_handler import StreamingResponseHan
 from Middleware.workflows.streaming.value_stream import as_message, chunks_to_value, value_to_chunks
 
 logger = logging.getLogger(__name__)
+
+# Read by name and default, since null says something of its own: an unknown type, and an answer without a limit.
+_TYPE, _LONGEST_ANSWER = map(NODE.lookup, ("type", "maxResponseSizeInTokens"))
 
 OVERRIDABLE = ("systemPrompt", "prompt")
 END: dict[str, object] = {"token": "", "finish_reason": None, "end": True}
@@ -200,7 +202,7 @@ class WorkflowProcessor:
         return next((i for i, node in enumerate(self.run.nodes) if any(key in node for key in OVERRIDABLE)), -1)
 
     def _node_type(self, index: int) -> str:
-        node_type = self.run.nodes[index].get("type", "Standard")
+        node_type = self.run.nodes[index].get(*_TYPE)
         if self._is_type(node_type):
             return str(node_type)
         logger.warning("Workflow %s, node %d: unknown type %r, running it as Standard%s", self._shown_name(),
@@ -212,7 +214,7 @@ class WorkflowProcessor:
 
     def _doubt(self, index: int) -> str:
         """What may be behind the failure of a node whose type nobody knows."""
-        node_type = self.run.nodes[index].get("type", "Standard")
+        node_type = self.run.nodes[index].get(*_TYPE)
         if self._is_type(node_type):
             return ""
         return f", which has the unknown type {node_type!r:.80} and ran as Standard{self._nearest_type(node_type)}"
@@ -253,20 +255,20 @@ class WorkflowProcessor:
 
     def _llm_handler(self, context: ExecutionContext) -> LlmHandler:
         config = context.config
-        endpoint = config.get("endpointName")
+        endpoint = NODE.value(config, "endpointName")
         if not endpoint:
             return self.llm_handler_service.without_endpoint()
-        preset = config.get("preset", config.get("presetName"))
+        preset = NODE.value(config, "preset") or NODE.value(config, "presetName")
         return self.llm_handler_service.load_model_from_config(
             self._early(str(endpoint)), self._early(str(preset)) if preset else None, context.stream,
-            config.get("maxResponseSizeInTokens", 400), self._generation_prompt_flag(config, context.is_responder),
+            config.get(*_LONGEST_ANSWER), self._generation_prompt_flag(config, context.is_responder),
             context.request.cancel_scope)
 
     def _generation_prompt_flag(self, config: Mapping[str, object], is_responder: bool) -> bool | None:
-        if as_flag(config.get("blockGenerationPrompt")):
+        if NODE.flag(config, "blockGenerationPrompt"):
             return False
-        lifted = as_flag(config.get("forceGenerationPromptIfEndpointAllows")) or as_flag(
-            config.get("addUserTurnTemplate"))
+        lifted = NODE.flag(config, "forceGenerationPromptIfEndpointAllows") or NODE.flag(
+            config, "addUserTurnTemplate")
         if not lifted and (not is_responder or self.run.non_responder is None):
             return False
         return None
@@ -313,7 +315,7 @@ class WorkflowProcessor:
             result = chunks_to_value(result)
         message = as_message(result)
         if message is not None and message["tool_calls"]:
-            if as_flag(context.config.get("lowercaseToolCallFunctionNames")):
+            if NODE.flag(context.config, "lowercaseToolCallFunctionNames"):
                 message["tool_calls"] = lowercase_tool_call_names(message["tool_calls"])
             message["content"] = self._clean_text(context, message["content"], tool_calls_seen=True)
             return message
@@ -335,7 +337,7 @@ class WorkflowProcessor:
 
     def _speaker(self, config: Mapping[str, object]) -> str:
         """The line ``Name:`` at the end of the conversation that the answer is to start with, or ""."""
-        if not self.run.messages or not as_flag(config.get("useGroupChatTimestampLogic")):
+        if not self.run.messages or not NODE.flag(config, "useGroupChatTimestampLogic"):
             return ""
         return find_generation_prompt(self.run.messages[-1].get("content"))
 
@@ -396,8 +398,7 @@ class WorkflowProcessor:
 def find_responder(nodes: Sequence[Mapping[str, object]]) -> int:
     """The index of the node whose output is the answer: the first that says so, else the last; -1 without nodes."""
     for index, node in enumerate(nodes):
-        flag = node["is_responder"] if "is_responder" in node else node.get("returnToUser", False)
-        if as_flag(flag):
+        if is_responder(node):
             return index
     return len(nodes) - 1
 
@@ -414,7 +415,7 @@ class _RunEnds(Exception):
 def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     """The endpoint file whose cleaning rules apply: that of the endpoint which answered."""
     handler = context.llm_handler
-    if handler is None or handler.llm is None or context.node_handlers[context.config["type"]].cleans_itself:
+    if handler is None or handler.llm is None or context.node_handlers[context.node_type].cleans_itself:
         return None
     outcome = getattr(handler.llm, "outcome", None)
     return getattr(outcome, "endpoint_config", None) or handler.endpoint_config
@@ -426,14 +427,15 @@ def _user_wide_variables() -> Mapping[str, object]:
 
 
 def _log_name(node: Mapping[str, object]) -> str:
-    return str(node.get("title") or node.get("agentName") or "N/A")
+    return str(NODE.value(node, "title") or NODE.value(node, "agentName") or "N/A")
 
 
 def _summary_name(config: Mapping[str, object], name: str) -> str:
-    if config["type"] == "CustomWorkflow":
-        return f"{name} -> {config.get('workflowName', 'N/A')}"
-    if config["type"] == "ConditionalCustomWorkflow":
-        table = config.get("conditionalWorkflows")
+    node_type = NODE.value(config, "type")
+    if node_type == "CustomWorkflow":
+        return f"{name} -> {NODE.value(config, 'workflowName')}"
+    if node_type == "ConditionalCustomWorkflow":
+        table = NODE.value(config, "conditionalWorkflows")
         targets = [str(target) for target in table.values()] if isinstance(table, Mapping) else []
         shown = targets if len(targets) <= 3 else [*targets[:2], f"+{len(targets) - 2} more"]
         return f"{name} -> [{', '.join(shown)}]"

@@ -10,7 +10,9 @@ from typing import Any
 
 from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
 from Middleware.models.request_context import current_request
-from Middleware.utilities.answers.text_cleaner import CleaningRules, ResponseCleaner, SurrogateJoiner, is_true
+from Middleware.utilities.answers.text_cleaner import CleaningRules, ResponseCleaner, SurrogateJoiner
+from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.config.keys.user import LIVENESS_CALL
 from Middleware.utilities.streaming_utils import lowercase_tool_call_names, strip_assistant_prefix_enabled
 
 logger = logging.getLogger(__name__)
@@ -47,9 +49,9 @@ class StreamingResponseHandler:
         self._endpoint_config = endpoint_config
         self._node, self._generation_prompt, self._has_endpoint = node, generation_prompt, has_endpoint
         self._reasoning = SurrogateJoiner()
-        self._lowercase_names = is_true(node.get("lowercaseToolCallFunctionNames"))
+        self._lowercase_names = NODE.flag(node, "lowercaseToolCallFunctionNames")
         self._liveness = liveness
-        self._liveness_wanted = is_true(node.get("injectLivenessToolCall"))
+        self._liveness_wanted = NODE.flag(node, "injectLivenessToolCall")
         self._request_id = request_id
         self._parts: list[str] = []
         self._state = _READING
@@ -207,11 +209,11 @@ class StreamingResponseHandler:
             return None
         if not self._liveness_wanted and self.full_response_text.strip():
             return None
-        name = self._liveness.get("toolName") if isinstance(self._liveness, Mapping) else None
+        name = LIVENESS_CALL.value(self._liveness, "toolName") if isinstance(self._liveness, Mapping) else None
         if not isinstance(name, str) or not name.strip():
             logger.warning("livenessToolCall needs a non-blank toolName; it is ignored (request %s).", self._request_id)
             return None
-        arguments = self._liveness.get("arguments")
+        arguments = LIVENESS_CALL.value(self._liveness, "arguments")
         encoded = json.dumps(dict(arguments) if isinstance(arguments, Mapping) else {}, ensure_ascii=False)
         return {"index": 0, "id": f"wilmer_liveness_{uuid.uuid4().hex[:8]}", "type": "function",
                 "function": {"name": name.strip(), "arguments": encoded}}

@@ -20,11 +20,11 @@ from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.vision_cache import RecentDescriptions, recent_descriptions
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.prompt_extraction_utils import context_clamp, extract_last_n_turns, message_text
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 
 SEPARATOR = "\n-------------\n"
-DEFAULT_LAST_MESSAGES = 5
 UNSHAPING_KEYS = frozenset({
     "type", "title", "agentName", "returnToUser", "is_responder", "addAsUserMessage", "message", "systemPrompt",
     "prompt", "saveVisionResponsesToDiscussionId", "visionScanMessageLimit"})
@@ -59,8 +59,8 @@ class ImageDescriber:
         if context.clock is None:
             context.clock = datetime.now()  # all calls of the node tell the same time
         self._context, self._messages, self._memory = context, messages, memory
-        self._authored = bool(context.config.get("prompt"))
-        self._count = _count(context.config.get("lastMessagesToSendInsteadOfPrompt"))
+        self._authored = bool(NODE.value(context.config, "prompt"))
+        self._count = NODE.number(context.config, "lastMessagesToSendInsteadOfPrompt")
 
     def describe(self, places: Iterable[tuple[int, str]]) -> dict[str, str]:
         """Descriptions by image; blank ones included, as for a model that got no further than its thoughts.
@@ -118,7 +118,7 @@ class ImageDescriber:
         return users[-1] if users else len(messages) - 1
 
     def _surely_sent(self, messages: Sequence[Message], index: int) -> bool:
-        if self._context.config.get("lastMessagesToSendInsteadOfPromptMaxTokenSize") is not None or self._clamped():
+        if NODE.has(self._context.config, "lastMessagesToSendInsteadOfPromptMaxTokenSize") or self._clamped():
             return False
         return any(message is messages[index] for message in extract_last_n_turns(messages, self._count))
 
@@ -153,8 +153,4 @@ class ImageDescriber:
     def _texts(self) -> list[str]:
         plain = [message for message in self._context.messages if not isinstance(message, VisionNote)]
         context = dataclasses.replace(self._context, messages=plain)
-        return [context.substitute(self._context.config.get(key) or "") for key in ("systemPrompt", "prompt")]
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) else DEFAULT_LAST_MESSAGES
+        return [context.substitute(NODE.value(self._context.config, key) or "") for key in ("systemPrompt", "prompt")]

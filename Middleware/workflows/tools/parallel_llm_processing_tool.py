@@ -16,13 +16,15 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import current_request
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
-from Middleware.services.llm_service import DEFAULT_MAX_TOKENS, LlmHandlerService
+from Middleware.services.llm_service import LlmHandlerService
 from Middleware.utilities import config_utils
-from Middleware.utilities.text_utils import as_flag
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_ANSWER = NODE.lookup("maxResponseSizeInTokens")
 
 
 class ParallelLlmProcessingTool:
@@ -64,16 +66,16 @@ class ParallelLlmProcessingTool:
         return custom_delimiter.join(work.results)
 
     def _handler(self, entry: object, index: int) -> LlmHandler:
-        name = entry.get("endpointName") if isinstance(entry, Mapping) else None
+        name = NODE.value(entry, "endpointName") if isinstance(entry, Mapping) else None
         if not isinstance(name, str) or not name.strip():
             raise ConfigValueError("an entry of multiModelList names no endpoint",
                                    json_path=f"multiModelList[{index}].endpointName",
                                    expected="the name of a file in Endpoints")
-        preset = self._config.get("preset") or self._config.get("presetName")
-        blocked = as_flag(self._config.get("blockGenerationPrompt"))
+        preset = NODE.value(self._config, "preset") or NODE.value(self._config, "presetName")
+        blocked = NODE.flag(self._config, "blockGenerationPrompt")
         return LlmHandlerService().load_model_from_config(
             self._early(name), self._early(str(preset)) if preset else None, False,
-            self._config.get("maxResponseSizeInTokens", DEFAULT_MAX_TOKENS), False if blocked else None, self._scope)
+            self._config.get(*_LONGEST_ANSWER), False if blocked else None, self._scope)
 
     def _early(self, text: str) -> str:
         context = self._context
@@ -159,7 +161,7 @@ class _Work:
 
 
 def _entries(config: Mapping[str, object]) -> Sequence[object]:
-    entries = config.get("multiModelList")
+    entries = NODE.value(config, "multiModelList")
     if not isinstance(entries, (list, tuple)) or not entries:
         raise ConfigValueError("multiModelList names no endpoints", json_path="multiModelList",
                                expected='a list of objects such as {"endpointName": "Worker-A"}')

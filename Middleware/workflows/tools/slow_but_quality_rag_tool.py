@@ -4,19 +4,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import first_time_told
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled, unstreamed
 from Middleware.services.memory.memory_settings import MemorySettings, load_memory_settings
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.services.settings_file import read_settings
+from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.search_utils import CHUNK_BREAK, search_conversation, search_memories
-from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
@@ -99,7 +98,7 @@ class SlowButQualityRAGTool:
         """What ``CurrentConversation`` or ``RecentMemories`` says about the words; "" for other targets."""
         messages = raw_messages(context)
         if target == "CurrentConversation":
-            return search_conversation(messages, keywords, _whole_number(context.config.get("lookbackStartTurn")))
+            return search_conversation(messages, keywords, NODE.number(context.config, "lookbackStartTurn"))
         folder = folder_of(context)
         if target == "RecentMemories" and folder is not None:
             return search_memories([text for text, _ in MemoryStore(folder).memories()], messages, keywords)
@@ -123,7 +122,7 @@ class SlowButQualityRAGTool:
         """
         blocks = text_chunk.split(CHUNK_BREAK)
         memory = load_discussion_memory(context)
-        models = workflow_config.get("multiModelList")
+        models = NODE.value(workflow_config, "multiModelList")
         if isinstance(models, (list, tuple)) and models:
             tool = ParallelLlmProcessingTool(workflow_config, context)
             return tool.process_prompt_chunks(blocks, prompt, system_prompt, context.messages, custom_delimiter,
@@ -150,7 +149,7 @@ class SlowButQualityRAGTool:
 
     def _answer(self, system_prompt: str, prompt: str, block: str, context: ExecutionContext,
                 workflow_config: Mapping[str, object], memory: DiscussionMemory) -> str:
-        workflow = workflow_config.get("fileMemoryWorkflowName")
+        workflow = NODE.value(workflow_config, "fileMemoryWorkflowName")
         if not workflow:
             return self.process_single_chunk(block, prompt, system_prompt, context, memory)
         inputs = (block, memory.recent, memory.full, memory.summary)
@@ -171,8 +170,8 @@ def _sees_but_a_part(context: ExecutionContext) -> bool:
 
 def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHandler:
     """The node's LLM, unstreamed. The prompt is a whole user turn, so that the endpoint may open the answer's."""
-    opens = ENDPOINT.flag(handler.endpoint_config, "addGenerationPrompt") and not as_flag(
-        context.config.get("blockGenerationPrompt"))
+    opens = ENDPOINT.flag(handler.endpoint_config, "addGenerationPrompt") and not NODE.flag(
+        context.config, "blockGenerationPrompt")
     return dataclasses.replace(unstreamed(handler, context.request.cancel_scope), add_generation_prompt=opens)
 
 
@@ -180,10 +179,3 @@ def _as_settings(settings: MemorySettings | Mapping[str, object]) -> MemorySetti
     if isinstance(settings, MemorySettings):
         return settings
     return read_settings(MemorySettings, settings, "memory settings")
-
-
-def _whole_number(value: Any) -> int:
-    try:
-        return int(value or 0)
-    except (TypeError, ValueError):
-        return 0

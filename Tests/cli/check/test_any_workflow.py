@@ -65,7 +65,7 @@ def test_any_json_with_real_files(nodes: list[dict[str, Any]], variables: dict[s
 
 MEMORY_NODES = [{"type": name} for name in (
     "QualityMemory", "RecentMemory", "FullChatSummary", "ConversationMemory", "ContextCompactor")]
-SETTINGS_KEYS = st.sampled_from(sorted(field.metadata["key"] for cls in (MemorySettings, CompactorSettings)
+SETTINGS_KEYS = st.sampled_from(sorted(field.metadata["key"].name for cls in (MemorySettings, CompactorSettings)
                                        for field in dataclasses.fields(cls) if "key" in field.metadata))
 SETTINGS = st.dictionaries(SETTINGS_KEYS | TEXTS, JSON | st.sampled_from([True, "true", "missing", "Vectors"]))
 

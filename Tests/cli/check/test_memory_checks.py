@@ -203,7 +203,7 @@ def test_the_levels_are_those_that_are_known(caplog: pytest.LogCaptureFixture) -
 
 @pytest.mark.parametrize("cls", [MemorySettings, CompactorSettings])
 def test_no_declared_key_is_taken_for_another(lab: MemoryChecks, cls: type[Any]) -> None:
-    keys = [field.metadata["key"] for field in dataclasses.fields(cls) if "key" in field.metadata]
+    keys = [field.metadata["key"].name for field in dataclasses.fields(cls) if "key" in field.metadata]
     lab.write("Workflows/tester/Compact", dict.fromkeys(keys))
     found = lab.with_settings(dict.fromkeys(keys), "QualityMemory", "ContextCompactor")
     assert [finding for finding in found if "unknown" in finding.message and finding.file == (

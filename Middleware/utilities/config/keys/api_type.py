@@ -1,8 +1,7 @@
 """The keys of an ApiTypes file."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.json_data import FrozenDict
 
 TYPES = ("openAIChatCompletion", "claudeMessages", "ollamaApiChat", "openAIV1Completion", "ollamaApiGenerate",

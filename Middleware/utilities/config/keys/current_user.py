@@ -1,8 +1,7 @@
 """The keys of ``Users/_current-user.json``."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 
 CURRENT_USER_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("currentUser", "str", "", "The user who counts when the command line names none.", names="user",

@@ -1,8 +1,7 @@
 """The keys of an endpoint file."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable
 from Middleware.utilities.config.keys.samplers import PRESET_SAMPLER_KEYS
 from Middleware.utilities.json_data import FrozenDict, FrozenList
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS
@@ -56,30 +55,37 @@ SAMPLERS_AND_FAILOVER: tuple[ConfigKey, ...] = (
     ConfigKey("allowRemoteBackup", "bool", False,
               "Lets this endpoint stand in for others although it is not in the local network."),
     ConfigKey("clampPromptToContextWindow", "bool", None,
-              "Leaves out the oldest messages where a prompt would not fit; what the user's file says if not given."),
+              "Leaves out the oldest messages where a prompt would not fit; what the user's file says if not given.",
+              true_texts=SWITCHED_ON),
     ConfigKey("wilmerContextEstimationLevel", "str", "conservative",
               "How far the estimate of tokens is trusted to be too high, so that more fits the window.",
-              choices=CONTEXT_LEVELS),
+              choices=CONTEXT_LEVELS, caseless=True),
     ConfigKey("backendSupportsToolTurns", "bool", True,
               "The server takes tool calls and their results as messages of their own."),
 )
 
 RESPONSE_CLEANING: tuple[ConfigKey, ...] = (
     ConfigKey("removeThinking", "bool", False,
-              "Takes the first block between startThinkTag and endThinkTag out of answers."),
+              "Takes the first block between startThinkTag and endThinkTag out of answers.", true_texts=ONLY_TRUE),
     ConfigKey("startThinkTag", "str", "", "The text that such a block begins with, such as <think>."),
     ConfigKey("endThinkTag", "str", "", "The text that such a block ends with, such as </think>."),
     ConfigKey("openingTagGracePeriod", "int", 100,
               "The last position, in characters, at which the first tag may begin."),
     ConfigKey("expectOnlyClosingThinkTag", "bool", False,
-              "Takes out everything up to endThinkTag, for models that leave out the first tag."),
+              "Takes out everything up to endThinkTag, for models that leave out the first tag.", true_texts=ONLY_TRUE),
     ConfigKey("thinkTagText", "str", "", "The name of both tags without brackets; startThinkTag and endThinkTag win."),
     ConfigKey("removeCustomTextFromResponseStartEndpointWide", "bool", False,
-              "Takes the texts of responseStartTextToRemoveEndpointWide from the start of answers."),
+              "Takes the texts of responseStartTextToRemoveEndpointWide from the start of answers.",
+              true_texts=ONLY_TRUE),
     ConfigKey("responseStartTextToRemoveEndpointWide", "list", FrozenList(),
               "Texts of which the first that an answer begins with is taken away.", entries="str", also=("str",)),
-    ConfigKey("trimBeginningAndEndLineBreaks", "bool", False, "Takes blank space from both ends of answers."),
+    ConfigKey("trimBeginningAndEndLineBreaks", "bool", False, "Takes blank space from both ends of answers.",
+              true_texts=ONLY_TRUE),
 )
+
+SETTINGS_LEVEL = ConfigKey("wilmerContextEstimationLevel", "str", CONTEXT_LEVELS[0],
+                           "How far token estimates are trusted.", choices=CONTEXT_LEVELS, caseless=True)
+"""The same level in the settings of memories and of the compactor."""
 
 ENDPOINT_KEYS = (*CONNECTION, *TEXT_INJECTION, *SAMPLERS_AND_FAILOVER, *RESPONSE_CLEANING)
 ENDPOINT = KeyTable(ENDPOINT_KEYS)

@@ -1,8 +1,7 @@
 """The keys of the file of an MCP server."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.json_data import FrozenDict, FrozenList
 
 TRANSPORTS = ("stdio", "sse", "streamable_http")

@@ -1,8 +1,7 @@
 """The keys of a prompt template."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 
 _TURNS = (("system", "the system prompt"), ("user", "a message of the user"),
           ("assistant", "a message of the assistant"), ("systemMes", "a system message inside the conversation"),

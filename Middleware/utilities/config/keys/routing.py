@@ -1,8 +1,7 @@
 """The keys of one category of a routing file, in which every key is the name of a category."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 
 ROUTING_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("description", "str", "", "What belongs to the category, as the model that chooses is told.",

@@ -1,8 +1,7 @@
 """The samplers that ``presetSamplers`` of an endpoint file can hold, under the names that fit every back-end."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 
 CANONICAL_SAMPLER_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("temperature", "number", None, "How adventurous the choice of words is; 0 always takes the likeliest.",

@@ -1,8 +1,9 @@
 """The keys of a user file."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.key_table import KeyTable
+from dataclasses import replace
+
+from Middleware.utilities.config.declarations import SWITCHED_ON, ConfigKey, KeyTable
 from Middleware.utilities.json_data import FrozenDict
 
 WORKFLOW_CHOICE: tuple[ConfigKey, ...] = (
@@ -129,5 +130,8 @@ LAUNCH: tuple[ConfigKey, ...] = (
     ConfigKey("verboseLogging", "bool", None, "Accepted without effect.", inert=True),
 )
 
-USER_KEYS = (*LAUNCH, *WORKFLOW_CHOICE, *FOLDERS, *PROMPTS, *CLIENTS, *MEMORY, *SERVICES)
+# Every switch of a user file has always understood yes, no, on, off, 1 and 0, too.
+USER_KEYS = tuple(replace(key, true_texts=SWITCHED_ON) if key.kind == "bool" else key for key in (
+    *LAUNCH, *WORKFLOW_CHOICE, *FOLDERS, *PROMPTS, *CLIENTS, *MEMORY, *SERVICES))
 USER = KeyTable(USER_KEYS)
+LIVENESS_CALL = KeyTable(LIVENESS)

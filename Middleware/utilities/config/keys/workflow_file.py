@@ -1,8 +1,7 @@
 """The keys at the top of a workflow file that mean something; every other one is a variable of the workflow."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.json_data import FrozenList
 
 WORKFLOW_FILE_KEYS: tuple[ConfigKey, ...] = (

@@ -3,41 +3,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey, KeyTable
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.streaming_utils import stream_static_content, stream_text
-from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 
-
-@dataclass(frozen=True)
-class NodeKey(ConfigKey):
-    """One key of a node type.
-
-    Attributes:
-        variables: ``full`` (all variables), ``early`` (those known before the endpoint is) or ``none``.
-    """
-
-    variables: str = "none"
-
-
-COMMON_KEYS: tuple[NodeKey, ...] = (
-    NodeKey("type", "str", "Standard", "Kind of the node."),
-    NodeKey("title", "str", None, "Name of the node in logs."),
-    NodeKey("agentName", "str", None, "Name of the node in logs if there is no title."),
-    NodeKey("returnToUser", "bool", False, "Makes the node the responder."),
-    NodeKey("is_responder", "bool", None, "Same as returnToUser, and wins over it when present."),
-    NodeKey("jinja2", "bool", False, "Texts of this node are Jinja2 templates."),
-    NodeKey("endpointName", "str", None, "Endpoint that answers this node's prompt.", "early", names="endpoint"),
-    NodeKey("preset", "str", None, "Sampler settings.", "early", names="preset"),
-    NodeKey("presetName", "str", None, "Other name of preset.", "early", names="preset"),
-    NodeKey("maxResponseSizeInTokens", "int", 400, "Longest answer of the LLM.", "early"),
-    NodeKey("maxContextTokenSize", "int", 4096, "Accepted without effect.", "early", inert=True),
-    NodeKey("dependsOn", "list", None, "With parallelNodes: nodes to wait for, by number (from 1) or title."),
-    NodeKey("parallelSafe", "bool", False, "With parallelNodes: need not keep its order among nodes that act."),
-)
+_TYPE = NODE.lookup("type")
 
 
 Acts = Literal["no", "reads", "writes", "outside"]
@@ -68,7 +41,8 @@ class BaseHandler(ABC):
         needs_endpoint: it fails without an endpoint of its own.
     """
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {}
+    TABLES: ClassVar[Mapping[str, KeyTable]] = {}
 
     acts: ClassVar[Acts] = "outside"
     pure: ClassVar[bool] = False
@@ -76,6 +50,9 @@ class BaseHandler(ABC):
     reaches_outside: ClassVar[bool] = False
     cleans_itself: ClassVar[bool] = False
     needs_endpoint: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.TABLES = {node_type: KeyTable(keys) for node_type, keys in cls.KEYS.items()}
 
     def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
         self.workflow_manager = workflow_manager
@@ -90,20 +67,17 @@ class BaseHandler(ABC):
         """Whether ``pure`` holds for a node with these keys."""
         return cls.pure
 
-    @classmethod
-    def key(cls, node_type: str, name: str) -> NodeKey:
-        for key in cls.KEYS[node_type]:
-            if key.name == name:
-                return key
-        raise KeyError(f"{node_type} declares no key {name!r}")
+    def table(self, context: ExecutionContext) -> KeyTable:
+        """The keys of the node's type."""
+        return self.TABLES[context.node_type]
 
     def value(self, context: ExecutionContext, name: str) -> Any:
         """The node's value of a declared key, flags as booleans, its default when absent."""
-        key = self.key(str(context.config.get("type") or "Standard"), name)
-        value = context.config.get(name, key.default)
-        if value is None:
-            value = key.default
-        return as_flag(value) if key.kind == "bool" else value
+        return self.TABLES[context.config.get(*_TYPE) or "Standard"].read(context.config, name)
+
+    def number(self, context: ExecutionContext, name: str) -> int:
+        """A declared whole number; its default for anything that is none."""
+        return int(self.table(context).number(context.config, name))
 
     def text(self, context: ExecutionContext, name: str) -> str:
         """A declared text key with variables filled in."""

@@ -15,8 +15,8 @@ from urllib3.util import parse_url
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.http.addresses import usable_hosts
-from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 MAX_SECONDS = 1_000_000.0
@@ -25,32 +25,33 @@ MAX_SECONDS = 1_000_000.0
 PROXY_SCHEMES = ("http", "https", "socks4", "socks5", "socks5h")
 DEFAULT_MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 
-ON_ERROR = NodeKey("onError", "str", "raise", "What a failure does: raise (end the run) or return (become the output).",
-                   choices=("raise", "return"))
-PROXY = NodeKey("proxy", "str", None, "URL of a proxy: http, https, socks4, socks5 or socks5h.", "full")
-MAX_RESPONSE_BYTES = NodeKey("maxResponseBytes", "int", DEFAULT_MAX_RESPONSE_BYTES,
-                             "Largest answer in bytes; 0 or less: no limit.", "early")
-BLOCK_PRIVATE_ADDRESSES = NodeKey("blockPrivateAddresses", "bool", False,
-                                  "Refuse hosts that are or resolve to an address that is not globally routable.")
-ALLOWED_HOSTS = NodeKey("allowedHosts", "list", None, "The only hosts that may be asked, without port.", "full")
+ON_ERROR = ConfigKey("onError", "str", "raise",
+                     "What a failure does: raise (end the run) or return (become the output).",
+                     choices=("raise", "return"))
+PROXY = ConfigKey("proxy", "str", None, "URL of a proxy: http, https, socks4, socks5 or socks5h.", "full")
+MAX_RESPONSE_BYTES = ConfigKey("maxResponseBytes", "int", DEFAULT_MAX_RESPONSE_BYTES,
+                               "Largest answer in bytes; 0 or less: no limit.", "early")
+BLOCK_PRIVATE_ADDRESSES = ConfigKey("blockPrivateAddresses", "bool", False,
+                                    "Refuse hosts that are or resolve to an address that is not globally routable.")
+ALLOWED_HOSTS = ConfigKey("allowedHosts", "list", None, "The only hosts that may be asked, without port.", "full")
 
 
-def positive_number(context: ExecutionContext, key: NodeKey) -> float:
+def positive_number(context: ExecutionContext, key: ConfigKey) -> float:
     """A finite number above 0; numeric text is accepted, booleans are not."""
     return _number(context, key, float, "a number above 0", lambda value: math.isfinite(value) and value > 0)
 
 
-def seconds(context: ExecutionContext, key: NodeKey) -> float:
+def seconds(context: ExecutionContext, key: ConfigKey) -> float:
     """A positive number as a time to wait."""
     return min(positive_number(context, key), MAX_SECONDS)
 
 
-def byte_cap(context: ExecutionContext, key: NodeKey) -> int | None:
+def byte_cap(context: ExecutionContext, key: ConfigKey) -> int | None:
     """A number of bytes, None for no cap (0 or less); numeric text is accepted, booleans are not."""
     return _number(context, key, _whole, "a whole number of bytes (0 or less: no limit)", lambda value: True) or None
 
 
-def boolean(context: ExecutionContext, key: NodeKey) -> bool:
+def boolean(context: ExecutionContext, key: ConfigKey) -> bool:
     """A boolean, or the text ``true`` or ``false`` in any case."""
     value = _raw(context, key)
     if isinstance(value, str):
@@ -58,7 +59,7 @@ def boolean(context: ExecutionContext, key: NodeKey) -> bool:
     return value if isinstance(value, bool) else refuse(context, key, "true or false")
 
 
-def choice(context: ExecutionContext, key: NodeKey, choices: Sequence[str]) -> str:
+def choice(context: ExecutionContext, key: ConfigKey, choices: Sequence[str]) -> str:
     """One of ``choices``."""
     value = _raw(context, key)
     if isinstance(value, str) and value in choices:
@@ -67,7 +68,7 @@ def choice(context: ExecutionContext, key: NodeKey, choices: Sequence[str]) -> s
     return refuse(context, key, f"one of {', '.join(choices)}", near[0] if near else "")
 
 
-def allowed_hosts(context: ExecutionContext, key: NodeKey = ALLOWED_HOSTS) -> list[str] | None:
+def allowed_hosts(context: ExecutionContext, key: ConfigKey = ALLOWED_HOSTS) -> list[str] | None:
     """The hosts of an allow-list, None without one. A list that has no usable entry is an error, not "all hosts"."""
     value = _raw(context, key)
     if value is None:
@@ -78,7 +79,7 @@ def allowed_hosts(context: ExecutionContext, key: NodeKey = ALLOWED_HOSTS) -> li
     return hosts or refuse(context, key, "at least one host name")
 
 
-def proxy_url(context: ExecutionContext, key: NodeKey = PROXY) -> str | None:
+def proxy_url(context: ExecutionContext, key: ConfigKey = PROXY) -> str | None:
     """The URL of a proxy, None if the key is absent or empty."""
     value = _raw(context, key)
     if value is not None and not isinstance(value, str):
@@ -94,21 +95,21 @@ def proxy_url(context: ExecutionContext, key: NodeKey = PROXY) -> str | None:
     return url if parts.scheme in PROXY_SCHEMES and parts.host else refuse(context, key, expected)
 
 
-def refuse(context: ExecutionContext, key: NodeKey, expected: str, suggestion: str = "") -> NoReturn:
+def refuse(context: ExecutionContext, key: ConfigKey, expected: str, suggestion: str = "") -> NoReturn:
     """Raise the error for a value that is not ``expected``. Shows what the config holds, never what it became."""
     written = repr(context.config.get(key.name))
     secret = key.variables == "full"  # URLs, headers and their like may hold passwords
     shown = "" if secret else f", got {written if len(written) <= 60 else written[:57] + '...'}"
-    raise ConfigValueError(f"{context.config.get('type')} node '{context.node_name}': '{key.name}' must be "
+    raise ConfigValueError(f"{context.node_type} node '{context.node_name}': '{key.name}' must be "
                            f"{expected}{shown}", suggestion=suggestion)
 
 
-def _raw(context: ExecutionContext, key: NodeKey) -> object:
+def _raw(context: ExecutionContext, key: ConfigKey) -> object:
     value = context.config.get(key.name)
     return key.default if value is None else value
 
 
-def _number(context: ExecutionContext, key: NodeKey, convert: Callable[[Any], Any], expected: str,
+def _number(context: ExecutionContext, key: ConfigKey, convert: Callable[[Any], Any], expected: str,
             is_good: Callable[[Any], bool]) -> Any:
     value = _raw(context, key)
     if isinstance(value, str) and "{" in value:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from Middleware.services.memory.compactor_settings import load_compactor_settings
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of
 from Middleware.workflows.tools.memory.context_compaction import ContextCompaction
@@ -18,7 +19,7 @@ class ContextCompactorHandler(BaseHandler):
     barrier = True
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ContextCompactor": ()}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ContextCompactor": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         folder = folder_of(context)

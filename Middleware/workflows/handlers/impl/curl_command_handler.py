@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.utilities.text_utils import without_surrogates
 from Middleware.workflows.handlers.base import network_keys as network
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.curl.checks import address_problem, has_option, injection_problem
 from Middleware.workflows.tools.curl.options import without_last_breaks
@@ -22,14 +23,14 @@ logger = logging.getLogger(__name__)
 
 OUTPUT_FORMATS = ("stdout", "stdout+stderr", "full")
 
-ARGS = NodeKey("args", "list", None, "Arguments of curl, one process argument per item.", "full", required=True)
-TIMEOUT = NodeKey("timeout", "number", 30, "Seconds that curl may take in all.", "early")
-OUTPUT_FORMAT = NodeKey("outputFormat", "str", "stdout", "How much of the result becomes the output.",
-                        choices=OUTPUT_FORMATS)
-BLOCK_OPTION_INJECTION = NodeKey("blockOptionInjection", "bool", False,
-                                 "Refuse an item that starts with - or @ only because of a variable.")
-ALLOW_SCHEME_INJECTION = NodeKey("allowSchemeInjection", "bool", False,
-                                 "Let variables bring URL schemes other than http and https.")
+ARGS = ConfigKey("args", "list", None, "Arguments of curl, one process argument per item.", "full", required=True)
+TIMEOUT = ConfigKey("timeout", "number", 30, "Seconds that curl may take in all.", "early")
+OUTPUT_FORMAT = ConfigKey("outputFormat", "str", "stdout", "How much of the result becomes the output.",
+                          choices=OUTPUT_FORMATS)
+BLOCK_OPTION_INJECTION = ConfigKey("blockOptionInjection", "bool", False,
+                                   "Refuse an item that starts with - or @ only because of a variable.")
+ALLOW_SCHEME_INJECTION = ConfigKey("allowSchemeInjection", "bool", False,
+                                   "Let variables bring URL schemes other than http and https.")
 
 
 class CurlCommandHandler(BaseHandler):
@@ -38,7 +39,7 @@ class CurlCommandHandler(BaseHandler):
     acts = "outside"
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"CurlCommand": (
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"CurlCommand": (
         ARGS, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, network.MAX_RESPONSE_BYTES,
         network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS, BLOCK_OPTION_INJECTION, ALLOW_SCHEME_INJECTION)}
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.base.network_keys import early_text
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.mcp_client_tool import (
@@ -29,15 +30,15 @@ class MCPToolCallHandler(BaseHandler):
     acts = "outside"
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "MCPToolCall": (
-            NodeKey("server", "str", None, "The server: name of a file in MCPServers.", "full", required=True,
-                    names="mcp-server"),
-            NodeKey("tool", "str", None, "Name of the tool.", "full", required=True),
-            NodeKey("arguments", "object", {}, "Arguments of the tool; texts at any depth take variables.", "full"),
-            NodeKey("timeout", "number", DEFAULT_TIMEOUT_SECONDS,
-                    "Seconds for connecting, the handshake and the call together.", "early"),
-            NodeKey("onError", "str", "raise", "What a failed call does: raise fails the workflow, return makes the "
+            ConfigKey("server", "str", None, "The server: name of a file in MCPServers.", "full", required=True,
+                      names="mcp-server"),
+            ConfigKey("tool", "str", None, "Name of the tool.", "full", required=True),
+            ConfigKey("arguments", "object", {}, "Arguments of the tool; texts at any depth take variables.", "full"),
+            ConfigKey("timeout", "number", DEFAULT_TIMEOUT_SECONDS,
+                      "Seconds for connecting, the handshake and the call together.", "early"),
+            ConfigKey("onError", "str", "raise", "What a failed call does: raise fails the workflow, return makes the "
                                                "error's text the output.", choices=ON_ERROR))}
 
     def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:

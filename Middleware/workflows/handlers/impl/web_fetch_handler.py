@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.web.connection import tls_settings
 from Middleware.workflows.tools.web.errors import WebFetchError, WebFetchTimeoutError
@@ -25,16 +26,17 @@ logger = logging.getLogger(__name__)
 MAX_RENDER_SECONDS = 60.0
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
-URL = NodeKey("url", "str", None, "The URL to ask for.", "full", required=True)
-METHOD = NodeKey("method", "str", "GET", "HTTP method.")
-HEADERS = NodeKey("headers", "object", None, "Headers of the request; variables work in the values.", "full")
-BODY = NodeKey("body", "str", None, "Body of the request, sent as it is.", "full")
-TIMEOUT = NodeKey("timeout", "number", 30, "Seconds that connecting and each wait for data may take.", "early")
-OUTPUT_FORMAT = NodeKey("outputFormat", "str", "text", "How much of the answer becomes the output, and in which form.",
-                        choices=OUTPUT_FORMATS)
-VERIFY = NodeKey("verify", "bool", True, "Check the server's certificate.")
-CA_BUNDLE = NodeKey("caBundle", "str", None, "PEM file of the certificates to trust.", "full", names="file")
-ALLOW_REDIRECTS = NodeKey("allowRedirects", "bool", True, "Follow redirects.")
+URL = ConfigKey("url", "str", None, "The URL to ask for.", "full", required=True)
+METHOD = ConfigKey("method", "str", "GET", "HTTP method.")
+HEADERS = ConfigKey("headers", "object", None, "Headers of the request; variables work in the values.", "full")
+BODY = ConfigKey("body", "str", None, "Body of the request, sent as it is.", "full")
+TIMEOUT = ConfigKey("timeout", "number", 30, "Seconds that connecting and each wait for data may take.", "early")
+OUTPUT_FORMAT = ConfigKey("outputFormat", "str", "text",
+                          "How much of the answer becomes the output, and in which form.",
+                          choices=OUTPUT_FORMATS)
+VERIFY = ConfigKey("verify", "bool", True, "Check the server's certificate.")
+CA_BUNDLE = ConfigKey("caBundle", "str", None, "PEM file of the certificates to trust.", "full", names="file")
+ALLOW_REDIRECTS = ConfigKey("allowRedirects", "bool", True, "Follow redirects.")
 
 
 class WebFetchHandler(BaseHandler):
@@ -44,13 +46,13 @@ class WebFetchHandler(BaseHandler):
     pure = True
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"WebFetch": (
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"WebFetch": (
         URL, METHOD, HEADERS, BODY, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, VERIFY, CA_BUNDLE,
         ALLOW_REDIRECTS, network.MAX_RESPONSE_BYTES, network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS)}
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:
-        return str(node.get("method") or "GET").upper() in ("GET", "HEAD")
+        return str(cls.TABLES["WebFetch"].value(node, "method") or "GET").upper() in ("GET", "HEAD")
 
     def handle(self, context: ExecutionContext) -> object:
         output_format = network.choice(context, OUTPUT_FORMAT, OUTPUT_FORMATS)
@@ -91,7 +93,7 @@ def _request(context: ExecutionContext) -> WebRequest:
         allowed_hosts=network.allowed_hosts(context))
 
 
-def _text(context: ExecutionContext, key: NodeKey) -> str:
+def _text(context: ExecutionContext, key: ConfigKey) -> str:
     value = context.config.get(key.name)
     if value is not None and not isinstance(value, str):
         network.refuse(context, key, "a text")

@@ -76,8 +76,7 @@ class _Reader:
     def server(self) -> McpServer:
         transport = MCP_SERVER.value(self.data, "transport")
         if transport not in TRANSPORTS:
-            written = self.data.get("transport")
-            raise self._error(f"has the transport {written!r}; it must be {_either(TRANSPORTS)}")
+            raise self._error(f"has the transport {transport!r}; it must be {_either(TRANSPORTS)}")
         if transport == "stdio":
             return McpServer(self.name, transport, command=os.path.expanduser(self._needed("command", transport)),
                              args=self._args(), env=self._texts("env"), cwd=self._folder())

@@ -15,11 +15,11 @@ from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.memory.memory_settings import USER_KEY, MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, SUMMARY_SEPARATOR, memories_and_covered, unsummarized
-from Middleware.services.settings_file import read_settings
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.declarations import read_settings
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.utilities.text_utils import as_flag
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.memory.discussion_memory import counted
@@ -103,7 +103,7 @@ class ChatSummarizer:
                                    json_path="endpointName", expected="the name of a file in Endpoints")
         handler = unstreamed(context.llm_handler, context.request.cancel_scope)
         node = dict(context.config)
-        images, most = as_flag(node.get("acceptImages")), node.get("maxImagesToSend")
+        images, most = NODE.flag(node, "acceptImages"), NODE.value(node, "maxImagesToSend")
         result = LLMDispatchService.dispatch(dataclasses.replace(
             context, config=node, llm_handler=handler, stream=False,
             workflow_variable_service=_WithMarkers(context.workflow_variable_service, markers)),

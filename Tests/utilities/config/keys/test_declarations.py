@@ -12,7 +12,7 @@ import pytest
 from Middleware.cli.check.file_kinds import KINDS
 from Middleware.llmapis import api_types
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.declarations import ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable
 from Middleware.utilities.config.keys import (
     api_type,
     current_user,
@@ -24,9 +24,8 @@ from Middleware.utilities.config.keys import (
     workflow_file,
 )
 from Middleware.utilities.config.keys import samplers as sampler_keys
-from Middleware.utilities.config.keys.key_table import KeyTable
+from Middleware.utilities.config.keys.node import COMMON_KEYS, NODE
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS, estimation_level_multiplier
-from Middleware.workflows.handlers.base.base_workflow_node_handler import COMMON_KEYS
 from Middleware.workflows.handlers.registry import node_types
 from Tests.tables import table
 
@@ -36,7 +35,8 @@ TABLES: Mapping[str, KeyTable] = {
     "USER": user.USER, "ENDPOINT": endpoint.ENDPOINT, "API_TYPE": api_type.API_TYPE, "THINKING": api_type.THINKING,
     "STRUCTURED_OUTPUT": api_type.STRUCTURED_OUTPUT, "MCP_SERVER": mcp_server.MCP_SERVER, "ROUTING": routing.ROUTING,
     "PROMPT_TEMPLATE": prompt_template.PROMPT_TEMPLATE, "CURRENT_USER": current_user.CURRENT_USER,
-    "WORKFLOW_FILE": workflow_file.WORKFLOW_FILE, "PRESET_SAMPLERS": sampler_keys.PRESET_SAMPLERS}
+    "WORKFLOW_FILE": workflow_file.WORKFLOW_FILE, "NODE": NODE,
+    "LIVENESS_CALL": user.LIVENESS_CALL, "PRESET_SAMPLERS": sampler_keys.PRESET_SAMPLERS}
 TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,), "bool": (bool,), "int": (int,), "number": (int, float), "float": (int, float), "list": (list, tuple),
     "object": (dict,), "any": (object,)}
@@ -107,7 +107,7 @@ def test_no_key_is_declared_twice(where: str, keys: tuple[ConfigKey, ...]) -> No
 
 USER_READERS: Mapping[str, int] = {"user_flag": 0, "user_int": 0, "user_name_setting": 0, "user_setting": 0,
                                    "flag_in": 1, "int_in": 1, "user_name": 0}
-TABLE_READERS: Mapping[str, int] = {"value": 1, "flag": 1, "lookup": 0}
+TABLE_READERS: Mapping[str, int] = {"value": 1, "flag": 1, "read": 1, "number": 1, "text": 1, "has": 1, "lookup": 0}
 
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
@@ -162,23 +162,9 @@ def test_every_key_that_is_read_is_declared(all_reads: set[tuple[str, str]]) -> 
     assert {(table, key) for table, key in all_reads if key not in TABLES[table]} == set()
 
 
-def test_keys_are_read_through_their_declarations() -> None:
-    """Nobody asks an endpoint, an API type or the user's settings for a key by its bare name, except what checks the
-    files as they are written."""
-    owners = {"endpoint": "ENDPOINT", "endpoint_config": "ENDPOINT", "api_type": "API_TYPE", "user_settings()": "USER"}
-    found = []
-    for path, tree in trees():
-        for node in ast.walk(tree) if path.parent.name != "check" else ():
-            if isinstance(node, ast.Call) and called(node) == "get" and isinstance(node.func, ast.Attribute):
-                owner = owners.get(ast.unparse(node.func.value).rpartition(".")[2])
-                if owner and node.args and text(node.args[0], path) in TABLES[owner]:
-                    found.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
-    assert "\n".join(found) == ""
-
-
 def test_every_key_that_has_an_effect_is_read() -> None:
     """By its name somewhere in the code beyond its declaration."""
-    declared = ROOT / "Middleware" / "utilities" / "config_keys"
+    declared = ROOT / "Middleware" / "utilities" / "config" / "keys"
     known = {node.value for path, tree in trees() if declared not in path.parents for node in ast.walk(tree)
              if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     scripts = {"MCPO_URL"}
@@ -187,13 +173,39 @@ def test_every_key_that_has_an_effect_is_read() -> None:
     assert [key.name for key in keys if not key.inert and key.name not in known | scripts] == []
 
 
-@pytest.mark.parametrize("read", [KeyTable.value, KeyTable.flag], ids=["value", "flag"])
+@pytest.mark.parametrize("read", [
+    KeyTable.value, KeyTable.flag, KeyTable.read, KeyTable.number, KeyTable.text, KeyTable.has],
+    ids=["value", "flag", "read", "number", "text", "has"])
 @pytest.mark.parametrize("config", [{}, {"appendPresetname": "x"}], ids=["absent", "present"])
 def test_what_is_not_declared_cannot_be_read(read: Callable[..., object], config: dict[str, Any]) -> None:
     with pytest.raises(KeyError, match="appendPresetname"):
         read(endpoint.ENDPOINT, config, "appendPresetname")
     with pytest.raises(KeyError, match="appendPresetname"):
         endpoint.ENDPOINT.lookup("appendPresetname")
+
+
+@pytest.mark.parametrize(("true_texts", "true", "false"), [
+    ((), (True, 1, "true", "no", " "), (False, 0, None, "", "False ")),
+    (ONLY_TRUE, (True, 1, " TRUE "), (False, 0, None, "", "yes", "no")),
+    (SWITCHED_ON, (True, 1, "TRUE", "1", "yes", " On "), (False, 0, None, "", "no", "maybe"))])
+def test_which_texts_are_true(true_texts: tuple[str, ...], true: tuple[object, ...], false: tuple[object, ...]) -> None:
+    table = KeyTable((ConfigKey("k", "bool", False, "A switch.", true_texts=true_texts),))
+    assert [value for value in true if not table.flag({"k": value}, "k") or not table.read({"k": value}, "k")] == []
+    assert [value for value in false if table.flag({"k": value}, "k") or table.read({"k": value}, "k")] == []
+
+
+@pytest.mark.parametrize(("written", "number"), [
+    (7, 7), ("7", 7), (2.9, 2), (" -3 ", -3), (True, 5), (None, 5), ("2.9", 5), ("x", 5), ([7], 5),
+    (float("inf"), 5), (float("nan"), 5)])
+def test_whole_numbers(written: object, number: int) -> None:
+    table = KeyTable((ConfigKey("k", "int", 5, "A number."),))
+    assert table.number({"k": written}, "k") == number and table.number({}, "k") == 5
+
+
+def test_texts() -> None:
+    table = KeyTable((ConfigKey("k", "str", "x", "A text."), ConfigKey("none", "str", None, "A text.")))
+    assert [table.text({"k": value}, "k") for value in ("y", "", None, 5, ["y"])] == ["y", "", "x", "x", "x"]
+    assert table.text({}, "none") == "" and table.has({"k": ""}, "k") and not table.has({"k": None}, "k")
 
 
 @pytest.mark.parametrize(("config", "value", "flag"), [

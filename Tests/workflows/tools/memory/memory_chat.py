@@ -9,7 +9,7 @@ from typing import Any
 
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.services.settings_file import read_settings
+from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.stub_backend import Reply, chat_reply

@@ -14,7 +14,7 @@ from Middleware.models.request_context import request_scope
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import unsummarized
-from Middleware.services.settings_file import read_settings
+from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.conversations.discussion_folder import MEMORIES
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool

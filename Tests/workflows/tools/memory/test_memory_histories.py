@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 from Middleware.models.request_context import RequestContext
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.services.settings_file import read_settings
 from Middleware.utilities.config import data_directories
+from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import file_memories

@@ -10,10 +10,11 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, MemoryService, summary_lag
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
-from Middleware.workflows.handlers.impl.memory.node_values import helper_result, keys_of, whole_number
-from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.impl.memory.node_values import helper_result, keys_of
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of
 from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer, save_summary, take_turn
@@ -30,8 +31,8 @@ class FullChatSummaryHandler(BaseHandler):
     # The workflow that the user's file names may have nodes of any type.
     acts = "outside"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"FullChatSummary": (
-        NodeKey("isManualConfig", "bool", False, "Just the summary as it is."),)}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"FullChatSummary": (
+        ConfigKey("isManualConfig", "bool", False, "Just the summary as it is."),)}
 
     def handle(self, context: ExecutionContext) -> object:
         folder = folder_of(context)
@@ -55,16 +56,16 @@ class ChatSummarySummarizerHandler(BaseHandler):
     acts = "writes"
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"chatSummarySummarizer": (
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"chatSummarySummarizer": (
         *PROMPT_KEYS,
-        NodeKey("minMemoriesPerSummary", "int", 3, "As many new memories make a call worth while.", "early"),
-        NodeKey("loopIfMemoriesExceed", "int", 3, "More new memories are folded in this many at a time.", "early"))}
+        ConfigKey("minMemoriesPerSummary", "int", 3, "As many new memories make a call worth while.", "early"),
+        ConfigKey("loopIfMemoriesExceed", "int", 3, "More new memories are folded in this many at a time.", "early"))}
 
     def handle(self, context: ExecutionContext) -> object:
         folder = folder_of(context)
         if folder is None:
             return NO_SUMMARY
-        least, most = (whole_number(self.value(context, name), 3) for name in (
+        least, most = (self.number(context, name) for name in (
             "minMemoriesPerSummary", "loopIfMemoriesExceed"))
         return ChatSummarizer(context, folder, least, most).update()
 
@@ -73,8 +74,8 @@ class WriteCurrentSummaryHandler(BaseHandler):
     """Makes a text the summary of all memories so far."""
     acts = "writes"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"WriteCurrentSummaryToFileAndReturnIt": (
-        NodeKey("input", "str", None, "The text.", "full", required=True),)}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"WriteCurrentSummaryToFileAndReturnIt": (
+        ConfigKey("input", "str", None, "The text.", "full", required=True),)}
 
     def handle(self, context: ExecutionContext) -> object:
         if self.value(context, "input") is None:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from Middleware.services.memory_service import NO_MEMORIES, MemoryService
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.search_utils import CHUNK_BREAK
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.memory.node_values import helper_result, keys_of
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import raw_messages
@@ -22,7 +23,7 @@ class QualityMemoryHandler(BaseHandler):
     # The workflows that the user's settings name may have nodes of any type.
     acts = "outside"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"QualityMemory": ()}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"QualityMemory": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         if context.discussion_id:
@@ -37,7 +38,7 @@ class RecentMemoryHandler(BaseHandler):
     # The workflow that the user's file names may have nodes of any type.
     acts = "outside"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"RecentMemory": ()}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"RecentMemory": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         if context.discussion_id:
@@ -53,7 +54,7 @@ class ConversationMemoryHandler(BaseHandler):
     # The workflow that the user's file names may have nodes of any type.
     acts = "outside"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ConversationMemory": ()}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ConversationMemory": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         if not context.discussion_id:

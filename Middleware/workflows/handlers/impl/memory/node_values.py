@@ -8,11 +8,6 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
 
 
-def whole_number(value: object, default: int = 0) -> int:
-    """``value``, which the engine has made a number if it can be one; anything else counts as ``default``."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
-
-
 def keys_of(context: ExecutionContext) -> dict[str, Any]:
     """What the methods of MemoryService want to know of the client's API key."""
     return {"encryption_key": context.encryption_key, "api_key_hash": context.api_key_hash}

@@ -5,29 +5,30 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from Middleware.services.memory_service import NO_STATE_DOCUMENT, MemoryService
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.conversations.discussion_files import if_readable
 from Middleware.utilities.search_utils import CHUNK_BREAK
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
-from Middleware.workflows.handlers.impl.memory.node_values import keys_of, whole_number
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.impl.memory.node_values import keys_of
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import raw_messages
 
-TURNS = NodeKey("maxTurnsToPull", "int", 0, "Messages to take if there is no discussion id.", "early", required=True)
+TURNS = ConfigKey("maxTurnsToPull", "int", 0, "Messages to take if there is no discussion id.", "early", required=True)
 
 
 class RecentMemorySummarizerHandler(BaseHandler):
     """The newest memories; without a discussion id, blocks of the newest messages."""
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"RecentMemorySummarizerTool": (
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"RecentMemorySummarizerTool": (
         TURNS,
-        NodeKey("maxSummaryChunksFromFile", "int", 0, "How many memories; 0: three, negative: all.", "early",
-                required=True),
-        NodeKey("lookbackStart", "int", 0, "Newest messages to leave out if there is no discussion id.", "early"),
-        NodeKey("customDelimiter", "str", None, "What stands between them, instead of --ChunkBreak--."))}
+        ConfigKey("maxSummaryChunksFromFile", "int", 0, "How many memories; 0: three, negative: all.", "early",
+                  required=True),
+        ConfigKey("lookbackStart", "int", 0, "Newest messages to leave out if there is no discussion id.", "early"),
+        ConfigKey("customDelimiter", "str", None, "What stands between them, instead of --ChunkBreak--."))}
 
     def handle(self, context: ExecutionContext) -> object:
-        turns, chunks, lookback = (whole_number(self.value(context, name)) for name in (
+        turns, chunks, lookback = (self.number(context, name) for name in (
             "maxTurnsToPull", "maxSummaryChunksFromFile", "lookbackStart"))
         text = MemoryService().get_recent_memories(raw_messages(context), context.discussion_id, turns, chunks,
                                                    lookback, **keys_of(context))
@@ -39,11 +40,11 @@ class ChatSummaryMemoryGatheringHandler(BaseHandler):
     """The memories that are not yet in the summary; without a discussion id, blocks of the newest messages."""
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ChatSummaryMemoryGatheringTool": (TURNS,)}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ChatSummaryMemoryGatheringTool": (TURNS,)}
 
     def handle(self, context: ExecutionContext) -> object:
         return MemoryService().get_chat_summary_memories(
-            raw_messages(context), context.discussion_id, whole_number(self.value(context, "maxTurnsToPull")),
+            raw_messages(context), context.discussion_id, self.number(context, "maxTurnsToPull"),
             **keys_of(context))
 
 
@@ -51,8 +52,8 @@ class CurrentMemoryHandler(BaseHandler):
     """All memories."""
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentMemoryFromFile": (
-        NodeKey("customDelimiter", "str", CHUNK_BREAK, "What stands between them."),)}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentMemoryFromFile": (
+        ConfigKey("customDelimiter", "str", CHUNK_BREAK, "What stands between them."),)}
 
     def handle(self, context: ExecutionContext) -> object:
         memories = MemoryService().get_current_memories(context.discussion_id, **keys_of(context))
@@ -63,7 +64,7 @@ class CurrentSummaryHandler(BaseHandler):
     """The summary."""
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentSummaryFromFile": ()}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentSummaryFromFile": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))
@@ -73,7 +74,7 @@ class CurrentStateDocumentHandler(BaseHandler):
     """The document of the present state."""
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"GetCurrentStateDocument": ()}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentStateDocument": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         return if_readable(lambda: MemoryService().get_current_state_document(

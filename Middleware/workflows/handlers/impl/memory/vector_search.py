@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.services.memory_service import MemoryService
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
-from Middleware.workflows.handlers.impl.memory.node_values import keys_of, whole_number
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.impl.memory.node_values import keys_of
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
@@ -20,25 +21,25 @@ class VectorMemorySearchHandler(BaseHandler):
     """The memories that fit best, best first."""
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"VectorMemorySearch": (
-        NodeKey("input", "str", "", "Words or phrases to look for, ; between them.", "full"),
-        NodeKey("limit", "int", DEFAULT_LIMIT, "Most memories to give.", "early"),
-        NodeKey("bm25Weights", "list", None, "Five numbers: how much title, summary, entities, key phrases and text "
-                "of a memory count."),
-        NodeKey("useRecencyScoring", "bool", False, "Newer memories come sooner."),
-        NodeKey("includeDates", "bool", False, "Each memory starts with its date."),
-        NodeKey("searchMode", "str", "keyword", "Whether words count, meaning, or both.",
-                choices=("keyword", "semantic", "hybrid")),
-        NodeKey("semanticQuery", "str", "", "What to look for by meaning, if not the words of input.", "full"),
-        NodeKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared.", names="endpoint"),
-        NodeKey("useEntityExpansion", "bool", False, "Also look for who and what the found memories name."))}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"VectorMemorySearch": (
+        ConfigKey("input", "str", "", "Words or phrases to look for, ; between them.", "full"),
+        ConfigKey("limit", "int", DEFAULT_LIMIT, "Most memories to give.", "early"),
+        ConfigKey("bm25Weights", "list", None, "Five numbers: how much title, summary, entities, key phrases and text "
+                  "of a memory count."),
+        ConfigKey("useRecencyScoring", "bool", False, "Newer memories come sooner."),
+        ConfigKey("includeDates", "bool", False, "Each memory starts with its date."),
+        ConfigKey("searchMode", "str", "keyword", "Whether words count, meaning, or both.",
+                  choices=("keyword", "semantic", "hybrid")),
+        ConfigKey("semanticQuery", "str", "", "What to look for by meaning, if not the words of input.", "full"),
+        ConfigKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared.", names="endpoint"),
+        ConfigKey("useEntityExpansion", "bool", False, "Also look for who and what the found memories name."))}
 
     def handle(self, context: ExecutionContext) -> Any:
         if not context.discussion_id:
             return NO_DISCUSSION
         return MemoryService().search_vector_memories(
             context.discussion_id, self.text(context, "input"),
-            max(0, whole_number(self.value(context, "limit"), DEFAULT_LIMIT)),
+            max(0, self.number(context, "limit")),
             bm25_weights=self._weights(context), use_recency=self.value(context, "useRecencyScoring"),
             include_dates=self.value(context, "includeDates"), search_mode=str(self.value(context, "searchMode")),
             semantic_query=self.text(context, "semanticQuery"),

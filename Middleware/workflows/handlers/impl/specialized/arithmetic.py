@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from Middleware.utilities.arithmetic import calculate
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
@@ -14,9 +15,9 @@ class ArithmeticProcessorHandler(BaseHandler):
     acts = "no"
     pure = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "ArithmeticProcessor": (
-            NodeKey("expression", "str", "", "Number, operator (one of + - * /), number.", "full", required=True),)}
+            ConfigKey("expression", "str", "", "Number, operator (one of + - * /), number.", "full", required=True),)}
 
     def handle(self, context: ExecutionContext) -> object:
         return calculate(self.text(context, "expression"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.specialized.conditions import evaluate_condition
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -14,8 +15,8 @@ class ConditionalHandler(BaseHandler):
     acts = "no"
     pure = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
-        "Conditional": (NodeKey("condition", "str", "", "The expression to judge.", "full"),)}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "Conditional": (ConfigKey("condition", "str", "", "The expression to judge.", "full"),)}
 
     def handle(self, context: ExecutionContext) -> object:
         return "TRUE" if evaluate_condition(self.text(context, "condition"), context.node_name) else "FALSE"

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.paths import get_root_public_directory
 from Middleware.utilities.file_utils import CUSTOM_FILE_MODES, load_custom_file, resolve_file_path, save_custom_file
 from Middleware.utilities.files.file_access import find_file_ignoring_case
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.specialized.counts import is_count, resolved_count
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.file_containment import contained_path
@@ -25,15 +26,15 @@ class GetCustomFileHandler(BaseHandler):
     # Not pure: a SaveCustomFile before it may write the same file.
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "GetCustomFile": (
-            NodeKey("filepath", "str", None, "The file; the case of its name does not count.", "full", required=True,
-                    names="file"),
-            NodeKey("delimiter", "str", None, "Text to replace; customReturnDelimiter, else a line feed."),
-            NodeKey("customReturnDelimiter", "str", None, "What to replace it by; delimiter if absent."),
-            NodeKey("headCount", "int", None, "Keep this many of the first pieces, at least 1.", "full", least=1),
-            NodeKey("tailCount", "int", None, "Keep this many of the last pieces, at least 1.", "full", least=1),
-            NodeKey("chunkDelimiter", "str", "\n", "What stands between the pieces that are counted."))}
+            ConfigKey("filepath", "str", None, "The file; the case of its name does not count.", "full", required=True,
+                      names="file"),
+            ConfigKey("delimiter", "str", None, "Text to replace; customReturnDelimiter, else a line feed."),
+            ConfigKey("customReturnDelimiter", "str", None, "What to replace it by; delimiter if absent."),
+            ConfigKey("headCount", "int", None, "Keep this many of the first pieces, at least 1.", "full", least=1),
+            ConfigKey("tailCount", "int", None, "Keep this many of the last pieces, at least 1.", "full", least=1),
+            ConfigKey("chunkDelimiter", "str", "\n", "What stands between the pieces that are counted."))}
 
     def handle(self, context: ExecutionContext) -> object:
         if not self.value(context, "filepath"):
@@ -63,13 +64,13 @@ class SaveCustomFileHandler(BaseHandler):
     """Says what was done to the file, or why nothing could be done."""
     acts = "writes"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "SaveCustomFile": (
-            NodeKey("filepath", "str", None, "The file; missing folders are created.", "full", required=True,
-                    names="file"),
-            NodeKey("content", "str", None, "The text; needed by all modes but remove and trim.", "full"),
-            NodeKey("mode", "str", "overwrite", "What is done to the file.", choices=CUSTOM_FILE_MODES),
-            NodeKey("find", "str", None, "What replace and remove look for, literally.", "full"))}
+            ConfigKey("filepath", "str", None, "The file; missing folders are created.", "full", required=True,
+                      names="file"),
+            ConfigKey("content", "str", None, "The text; needed by all modes but remove and trim.", "full"),
+            ConfigKey("mode", "str", "overwrite", "What is done to the file.", choices=CUSTOM_FILE_MODES),
+            ConfigKey("find", "str", None, "What replace and remove look for, literally.", "full"))}
 
     def handle(self, context: ExecutionContext) -> object:
         problem = self._problem(context)

@@ -4,9 +4,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.json_data import type_name
 from Middleware.utilities.text_extraction import first_pieces, last_pieces
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -16,14 +17,14 @@ class DelimitedChunkerHandler(BaseHandler):
     acts = "no"
     pure = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "DelimitedChunker": (
-            NodeKey("content", "str", None, "The text.", "full", required=True),
-            NodeKey("delimiter", "str", None, "What stands between its pieces.", "full", required=True),
-            NodeKey("mode", "str", None, "'head' (first pieces) or 'tail' (last pieces).", required=True,
-                    choices=("head", "tail")),
-            NodeKey("count", "int", None, "How many pieces to keep, at least 1.", "full", required=True,
-                    least=1))}
+            ConfigKey("content", "str", None, "The text.", "full", required=True),
+            ConfigKey("delimiter", "str", None, "What stands between its pieces.", "full", required=True),
+            ConfigKey("mode", "str", None, "'head' (first pieces) or 'tail' (last pieces).", required=True,
+                      choices=("head", "tail")),
+            ConfigKey("count", "int", None, "How many pieces to keep, at least 1.", "full", required=True,
+                      least=1))}
 
     def handle(self, context: ExecutionContext) -> object:
         count = resolved_count(context, self.value(context, "count"))

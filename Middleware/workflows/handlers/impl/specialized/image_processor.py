@@ -6,11 +6,12 @@ from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.vision_cache import VisionResponses
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.hashing_utils import hash_message_with_images
 from Middleware.utilities.text_utils import escape_braces
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
-from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 from Middleware.workflows.tools.discussion_context import folder_of
 from Middleware.workflows.tools.image_describer import ImageDescriber, VisionNote, images_of, join_descriptions
@@ -33,13 +34,13 @@ class ImageProcessorHandler(BaseHandler):
     cleans_itself = True
     needs_endpoint = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ImageProcessor": (
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ImageProcessor": (
         *(key for key in PROMPT_KEYS if key.name not in UNUSED_KEYS),
-        NodeKey("addAsUserMessage", "bool", False, "Insert the descriptions into the conversation."),
-        NodeKey("message", "str", DEFAULT_MESSAGE, "Text of the inserted message; [IMAGE_BLOCK] is the description.",
-                "full"),
-        NodeKey("saveVisionResponsesToDiscussionId", "bool", False, "Keep the descriptions with the discussion."),
-        NodeKey("visionScanMessageLimit", "int", 20, "How many messages are searched if they are kept.", "early"))}
+        ConfigKey("addAsUserMessage", "bool", False, "Insert the descriptions into the conversation."),
+        ConfigKey("message", "str", DEFAULT_MESSAGE, "Text of the inserted message; [IMAGE_BLOCK] is the description.",
+                  "full"),
+        ConfigKey("saveVisionResponsesToDiscussionId", "bool", False, "Keep the descriptions with the discussion."),
+        ConfigKey("visionScanMessageLimit", "int", 20, "How many messages are searched if they are kept.", "early"))}
 
     def handle(self, context: ExecutionContext) -> object:
         if context.llm_handler is None or context.llm_handler.llm is None:
@@ -91,8 +92,7 @@ class ImageProcessorHandler(BaseHandler):
         return {index: known[key] if key in known else new[key] for index, key in hashes.items()}
 
     def _scan_limit(self, context: ExecutionContext) -> int:
-        limit = self.value(context, "visionScanMessageLimit")
-        return limit if isinstance(limit, int) else 20
+        return self.number(context, "visionScanMessageLimit")
 
     # -- notes ---------------------------------------------------------------------------------------------------
     def _insert(self, context: ExecutionContext, notes: Mapping[int, str]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.text_extraction import json_field
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
@@ -14,11 +15,11 @@ class JsonExtractorHandler(BaseHandler):
     acts = "no"
     pure = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "JsonExtractor": (
-            NodeKey("jsonToExtractFrom", "str", None, "The JSON object, alone or as one fenced block.", "full",
-                    required=True),
-            NodeKey("fieldToExtract", "str", None, "Name of one of its fields; no path.", "full", required=True))}
+            ConfigKey("jsonToExtractFrom", "str", None, "The JSON object, alone or as one fenced block.", "full",
+                      required=True),
+            ConfigKey("fieldToExtract", "str", None, "Name of one of its fields; no path.", "full", required=True))}
 
     def handle(self, context: ExecutionContext) -> object:
         return json_field(self.text(context, "jsonToExtractFrom"), self.text(context, "fieldToExtract"))

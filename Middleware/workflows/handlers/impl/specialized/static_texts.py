@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
@@ -13,8 +14,8 @@ class StaticResponseHandler(BaseHandler):
     acts = "no"
     pure = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
-        "StaticResponse": (NodeKey("content", "str", "", "The text.", "full"),)}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "StaticResponse": (ConfigKey("content", "str", "", "The text.", "full"),)}
 
     def handle(self, context: ExecutionContext) -> object:
         return self.static_text(context, self.text(context, "content"))
@@ -25,16 +26,16 @@ class StringConcatenatorHandler(BaseHandler):
     acts = "no"
     pure = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "StringConcatenator": (
-            NodeKey("strings", "list", (), "The texts to join.", "full"),
-            NodeKey("delimiter", "str", "", "What stands between them."))}
+            ConfigKey("strings", "list", (), "The texts to join.", "full"),
+            ConfigKey("delimiter", "str", "", "What stands between them."))}
 
     def handle(self, context: ExecutionContext) -> object:
         return self.static_text(context, self._joined(context))
 
     def _joined(self, context: ExecutionContext) -> str:
-        strings = context.config.get("strings")
+        strings = self.value(context, "strings")
         if not isinstance(strings, list):
             return ""
         return str(self.value(context, "delimiter")).join(

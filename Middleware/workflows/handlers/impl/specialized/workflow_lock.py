@@ -7,9 +7,10 @@ from typing import ClassVar
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import LOCKED
 from Middleware.services.locking_service import LockingService, locking_service
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config_utils import user_flag
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
@@ -23,9 +24,9 @@ class WorkflowLockHandler(BaseHandler):
     acts = "writes"
     barrier = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
-        "WorkflowLock": (NodeKey("workflowLockId", "str", None, "Name of the lock, one per user.", "full",
-                                 required=True),)}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "WorkflowLock": (ConfigKey("workflowLockId", "str", None, "Name of the lock, one per user.", "full",
+                                   required=True),)}
 
     locks: LockingService = locking_service
 
@@ -34,7 +35,7 @@ class WorkflowLockHandler(BaseHandler):
         if not lock_id.strip():
             raise ConfigValueError(f"WorkflowLock node '{context.node_name}' needs a workflowLockId",
                                    json_path="workflowLockId", expected="the name of a lock")
-        if lock_id != context.config.get("workflowLockId") and user_flag("encryptUsingApiKey"):
+        if lock_id != self.value(context, "workflowLockId") and user_flag("encryptUsingApiKey"):
             lock_id = hash_content(lock_id)  # what variables bring may be said in a conversation, and is stored
         if not self.locks.acquire(lock_id, context.workflow_id, scope=context.request.cancel_scope):
             raise EarlyTerminationException(f"The workflow lock of node '{context.node_name}' is held by another run",

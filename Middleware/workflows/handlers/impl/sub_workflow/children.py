@@ -4,14 +4,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from Middleware.workflows.handlers.base.base_workflow_node_handler import NodeKey
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.models.execution_context import ExecutionContext
-
-MISSING_WORKFLOW = "No_Workflow_Name_Supplied"
-
-FOLDER_OVERRIDE = NodeKey("workflowUserFolderOverride", "str", None, "Folder of the child under Workflows.",
-                          names="workflow-folder")
-SCOPED_VARIABLES = NodeKey("scoped_variables", "list", None, "The child's agent1Input, agent2Input, ...", "full")
 
 
 class ChildRun:
@@ -39,7 +33,7 @@ class ChildRun:
 
 def scoped_inputs(context: ExecutionContext) -> tuple[str, ...]:
     """The node's ``scoped_variables`` with variables filled in; a bare value counts as a list of one."""
-    values = context.config.get("scoped_variables")
+    values = NODE.value(context.config, "scoped_variables")
     if values is None:
         return ()
     if not isinstance(values, list):

@@ -9,18 +9,15 @@ from typing import ClassVar, NoReturn
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.services.chunk_cursor import ChunkCursor
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.node import FOLDER_OVERRIDE, SCOPED_VARIABLES
 from Middleware.utilities.file_utils import load_custom_file, resolve_file_path
 from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
-from Middleware.workflows.handlers.impl.sub_workflow.children import (
-    FOLDER_OVERRIDE,
-    SCOPED_VARIABLES,
-    ChildRun,
-    scoped_inputs,
-)
+from Middleware.workflows.handlers.impl.sub_workflow.children import ChildRun, scoped_inputs
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 from Middleware.workflows.tools.discussion_context import raw_messages
 from Middleware.workflows.tools.file_containment import contained_path
@@ -46,17 +43,17 @@ class ConversationChunkProcessorHandler(BaseHandler):
     acts = "outside"
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "ConversationChunkProcessor": (
-            NodeKey("id", "str", None, "Name of the progress, of letters, digits, '_', '.' and '-'.", required=True),
-            NodeKey("workflowName", "str", None, "The workflow to run for each block.", required=True,
-                    names="workflow"),
-            NodeKey("chunkSize", "int", 10, "Messages in a block.", "full", least=1),
-            NodeKey("lookbackMessages", "int", 4, "How many of the newest messages wait for later.", "full",
-                    least=0),
-            NodeKey("cursorDirectory", "str", None, "Folder of the files that hold the progress.", "full",
-                    required=True, names="directory"),
-            NodeKey("returnFile", "str", None, "File whose content becomes the output.", "full", names="file"),
+            ConfigKey("id", "str", None, "Name of the progress, of letters, digits, '_', '.' and '-'.", required=True),
+            ConfigKey("workflowName", "str", None, "The workflow to run for each block.", required=True,
+                      names="workflow"),
+            ConfigKey("chunkSize", "int", 10, "Messages in a block.", "full", least=1),
+            ConfigKey("lookbackMessages", "int", 4, "How many of the newest messages wait for later.", "full",
+                      least=0),
+            ConfigKey("cursorDirectory", "str", None, "Folder of the files that hold the progress.", "full",
+                      required=True, names="directory"),
+            ConfigKey("returnFile", "str", None, "File whose content becomes the output.", "full", names="file"),
             FOLDER_OVERRIDE,
             replace(SCOPED_VARIABLES, meaning="The child's agent2Input, agent3Input, ..."))}
 
@@ -87,7 +84,7 @@ class ConversationChunkProcessorHandler(BaseHandler):
             _refuse(context, "cursorDirectory", "the path of a folder")
         path = os.path.join(resolve_file_path(directory), f"chunk_cursor_{name}_{context.discussion_id}.txt")
         path = contained_path(path, "cursorDirectory", self.value(context, "cursorDirectory"))
-        folder = context.config.get(FOLDER_OVERRIDE.name) or None
+        folder = self.value(context, "workflowUserFolderOverride") or None
         return _Settings(workflow, folder, self._number(context, "chunkSize", 1),
                          self._number(context, "lookbackMessages", 0), path, scoped_inputs(context))
 

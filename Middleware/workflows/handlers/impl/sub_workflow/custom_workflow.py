@@ -4,21 +4,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
-from Middleware.workflows.handlers.impl.sub_workflow.children import (
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.node import (
+    CONDITIONAL_WORKFLOWS,
     FOLDER_OVERRIDE,
     MISSING_WORKFLOW,
+    NODE,
     SCOPED_VARIABLES,
-    ChildRun,
-    scoped_inputs,
+    WORKFLOW_NAME,
 )
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.impl.sub_workflow.children import ChildRun, scoped_inputs
 from Middleware.workflows.models.execution_context import ExecutionContext
 
-OVERRIDE_KEYS: tuple[NodeKey, ...] = (
-    NodeKey("firstNodeSystemPromptOverride", "str", None, "System prompt of the child's first prompting node.", "full"),
-    NodeKey("systemPromptOverride", "str", None, "Other name of firstNodeSystemPromptOverride.", "full"),
-    NodeKey("firstNodePromptOverride", "str", None, "Prompt of the child's first prompting node.", "full"),
-    NodeKey("promptOverride", "str", None, "Other name of firstNodePromptOverride.", "full"),
+OVERRIDE_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("firstNodeSystemPromptOverride", "str", None, "System prompt of the child's first prompting node.",
+              "full"),
+    ConfigKey("systemPromptOverride", "str", None, "Other name of firstNodeSystemPromptOverride.", "full"),
+    ConfigKey("firstNodePromptOverride", "str", None, "Prompt of the child's first prompting node.", "full"),
+    ConfigKey("promptOverride", "str", None, "Other name of firstNodePromptOverride.", "full"),
 )
 
 
@@ -28,13 +32,12 @@ class CustomWorkflowHandler(BaseHandler):
     acts = "outside"
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "CustomWorkflow": (
-            NodeKey("workflowName", "str", MISSING_WORKFLOW, "The workflow to run.", required=True, names="workflow"),
-            FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
+            WORKFLOW_NAME, FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
 
     def handle(self, context: ExecutionContext) -> object:
-        return _run_child(context, str(context.config.get("workflowName") or MISSING_WORKFLOW), context.config)
+        return _run_child(context, str(self.value(context, "workflowName") or MISSING_WORKFLOW), context.config)
 
 
 class ConditionalCustomWorkflowHandler(BaseHandler):
@@ -43,13 +46,13 @@ class ConditionalCustomWorkflowHandler(BaseHandler):
     acts = "outside"
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "ConditionalCustomWorkflow": (
-            NodeKey("conditionalKey", "str", "", "The value that chooses.", "full"),
-            NodeKey("conditionalWorkflows", "object", {}, "Value -> workflow; Default is the fallback.",
-                    names="workflow"),
-            NodeKey("UseDefaultContentInsteadOfWorkflow", "any", None, "Text instead of the Default workflow.", "full"),
-            NodeKey("routeOverrides", "object", {}, "Value -> prompt overrides.", "full"),
+            ConfigKey("conditionalKey", "str", "", "The value that chooses.", "full"),
+            CONDITIONAL_WORKFLOWS,
+            ConfigKey("UseDefaultContentInsteadOfWorkflow", "any", None, "Text instead of the Default workflow.",
+                      "full"),
+            ConfigKey("routeOverrides", "object", {}, "Value -> prompt overrides.", "full"),
             FOLDER_OVERRIDE, SCOPED_VARIABLES)}
 
     def handle(self, context: ExecutionContext) -> object:
@@ -59,7 +62,7 @@ class ConditionalCustomWorkflowHandler(BaseHandler):
         name = targets.get(value)
         if name:
             return _run_child(context, str(name), overrides.get(value))
-        content = context.config.get("UseDefaultContentInsteadOfWorkflow")
+        content = self.value(context, "UseDefaultContentInsteadOfWorkflow")
         if content is not None:
             return self.static_text(context, context.substitute(content))
         return _run_child(context, str(targets.get("default") or MISSING_WORKFLOW),
@@ -68,7 +71,7 @@ class ConditionalCustomWorkflowHandler(BaseHandler):
 
 def _run_child(context: ExecutionContext, name: str, overrides: object) -> object:
     items = context.workflow_manager.start_child(
-        context, name, folder_override=context.config.get("workflowUserFolderOverride") or None,
+        context, name, folder_override=NODE.value(context.config, "workflowUserFolderOverride") or None,
         scoped_inputs=scoped_inputs(context),
         system_prompt_override=_override(context, overrides, "firstNodeSystemPromptOverride", "systemPromptOverride"),
         prompt_override=_override(context, overrides, "firstNodePromptOverride", "promptOverride"))

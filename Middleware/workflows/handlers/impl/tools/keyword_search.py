@@ -5,26 +5,21 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.node import NODE, SEARCH_KEYS
 from Middleware.utilities.search_utils import search_conversation, search_memories
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
 
 NO_KEYWORDS = "No keywords specified in Keyword Search node"
-
-SEARCH_KEYS: tuple[NodeKey, ...] = (
-    NodeKey("keywords", "str", None, "The words to look for.", "full", required=True),
-    NodeKey("searchTarget", "str", "CurrentConversation", "What is searched.",
-            choices=("CurrentConversation", "RecentMemories")),
-    NodeKey("lookbackStartTurn", "int", 0, "Search only the newest messages, this many; 0: all but the newest one.",
-            "early"))
 
 
 class MemoryKeywordSearchHandler(BaseHandler):
     """Blocks of text that hold any of the words; which texts are searched is up to ``searchTarget`` alone."""
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"MemoryKeywordSearchPerformerTool": SEARCH_KEYS}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"MemoryKeywordSearchPerformerTool": SEARCH_KEYS}
 
     def handle(self, context: ExecutionContext) -> object:
         if self.value(context, "keywords") is None:
@@ -45,8 +40,8 @@ class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
     acts = "reads"
     pure = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"ConversationalKeywordSearchPerformerTool": SEARCH_KEYS}
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ConversationalKeywordSearchPerformerTool": SEARCH_KEYS}
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:
-        return (node.get("searchTarget") or "CurrentConversation") == "CurrentConversation"
+        return (NODE.value(node, "searchTarget") or "CurrentConversation") == "CurrentConversation"

@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.offline_wikipedia_api_tool import OfflineWikiApiClient
 
-PROMPT_TO_SEARCH = NodeKey("promptToSearch", "str", None, "What to look for.", "full", required=True)
-PERCENTILE = NodeKey("percentile", "number", 0.5, "How well an article must fit, from 0 to 1.", "early",
-                     least=0, most=1)
+PROMPT_TO_SEARCH = ConfigKey("promptToSearch", "str", None, "What to look for.", "full", required=True)
+PERCENTILE = ConfigKey("percentile", "number", 0.5, "How well an article must fit, from 0 to 1.", "early",
+                       least=0, most=1)
 
 Question = Callable[[OfflineWikiApiClient, str, Callable[[str], Any]], str]
 """Asks the service about a prompt; the last argument gives the node's keys."""
@@ -34,25 +35,25 @@ class OfflineWikipediaHandler(BaseHandler):
     pure = True
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "OfflineWikiApiPartialArticle": (
-            PROMPT_TO_SEARCH, PERCENTILE, NodeKey("num_results", "int", 1, "How many summaries.", "early")),
+            PROMPT_TO_SEARCH, PERCENTILE, ConfigKey("num_results", "int", 1, "How many summaries.", "early")),
         "OfflineWikiApiFullArticle": (PROMPT_TO_SEARCH,),
         "OfflineWikiApiBestFullArticle": (PROMPT_TO_SEARCH,),
         "OfflineWikiApiTopNFullArticles": (
             PROMPT_TO_SEARCH, PERCENTILE,
-            NodeKey("num_results", "int", 10, "How many articles the best are chosen from.", "early"),
-            NodeKey("top_n_articles", "int", 3, "How many articles; negative: the least fitting first.", "early")),
+            ConfigKey("num_results", "int", 10, "How many articles the best are chosen from.", "early"),
+            ConfigKey("top_n_articles", "int", 3, "How many articles; negative: the least fitting first.", "early")),
     }
 
     def handle(self, context: ExecutionContext) -> object:
         client = OfflineWikiApiClient(context.request.cancel_scope)
-        return QUESTIONS[context.config["type"]](client, prompt_to_search(self, context), partial(self.value, context))
+        return QUESTIONS[context.node_type](client, prompt_to_search(self, context), partial(self.value, context))
 
 
 def prompt_to_search(handler: BaseHandler, context: ExecutionContext) -> str:
     """The node's ``promptToSearch`` with variables filled in. Raises ConfigValueError if the node has none."""
     if handler.value(context, "promptToSearch") in (None, ""):
-        raise ConfigValueError(f"{context.config['type']} node '{context.node_name}' needs a promptToSearch",
+        raise ConfigValueError(f"{context.node_type} node '{context.node_name}' needs a promptToSearch",
                                json_path="promptToSearch", expected="the text to look for")
     return handler.text(context, "promptToSearch")

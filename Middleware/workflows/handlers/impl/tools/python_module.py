@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.json_data import type_name
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module
 
@@ -17,12 +18,12 @@ class PythonModuleHandler(BaseHandler):
     acts = "outside"
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "PythonModule": (
-            NodeKey("module_path", "str", None, "The script: a .py file that defines Invoke.", "full", required=True,
-                    names="script"),
-            NodeKey("args", "list", (), "Positional arguments of Invoke, each as text.", "full"),
-            NodeKey("kwargs", "object", {}, "Named arguments of Invoke, each value as text.", "full"))}
+            ConfigKey("module_path", "str", None, "The script: a .py file that defines Invoke.", "full", required=True,
+                      names="script"),
+            ConfigKey("args", "list", (), "Positional arguments of Invoke, each as text.", "full"),
+            ConfigKey("kwargs", "object", {}, "Named arguments of Invoke, each value as text.", "full"))}
 
     def handle(self, context: ExecutionContext) -> object:
         args = self._container(context, "args", (list, tuple))

@@ -5,8 +5,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler, NodeKey
-from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.node import MANY_LLM_KEYS, PROMPT_KEYS
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 
@@ -29,15 +30,13 @@ class SlowButQualityRAGHandler(BaseHandler):
     acts = "outside"
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[NodeKey, ...]]] = {"SlowButQualityRAG": (
-        NodeKey("ragTarget", "str", None, "The text; --ChunkBreak-- stands between its blocks.", "full",
-                required=True),
-        NodeKey("ragType", "str", None, "Must be present; its value has no effect.", required=True),
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"SlowButQualityRAG": (
+        ConfigKey("ragTarget", "str", None, "The text; --ChunkBreak-- stands between its blocks.", "full",
+                  required=True),
+        ConfigKey("ragType", "str", None, "Must be present; its value has no effect.", required=True),
         *(key for key in PROMPT_KEYS if key.name in SHARED_KEYS),
-        NodeKey("multiModelList", "list", None, 'Several LLMs in parallel: {"endpointName": name}.', "early"),
-        NodeKey("fileMemoryWorkflowName", "str", None, "A workflow that answers instead of the prompt.",
-                names="workflow"),
-        NodeKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early", inert=True))}
+        *MANY_LLM_KEYS,
+        ConfigKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early", inert=True))}
 
     def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
         super().__init__(workflow_manager, workflow_variable_service)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.workflows.numeric_fields import FLOAT_FIELDS, KEEP, NUMERIC_FIELDS, coerce_numeric_fields
+from Middleware.utilities.config.keys.node import FLOAT_FIELDS, KEEP, NUMERIC_FIELDS, coerce_numeric_fields
 from Tests.tables import table
 
 VALUES = {"{size}": "33", "{word}": "many"}

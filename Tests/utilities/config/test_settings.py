@@ -9,20 +9,11 @@ from typing import Any
 
 import pytest
 
-from Middleware.services.settings_file import (
-    FLAG,
-    INT,
-    LEVEL,
-    NAME,
-    NUMBER,
-    TEXT,
-    declared_keys,
-    load_settings,
-    read_settings,
-    setting,
-)
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey, read_settings, setting, settings_keys
+from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
+from Middleware.utilities.config.workflows import load_settings
+from Middleware.utilities.text_utils import estimation_level_multiplier
 from Tests.llmapis.lab import Lab
 
 USER_KEY = "contextCompactorSettingsFile"
@@ -31,12 +22,13 @@ USER_KEY = "contextCompactorSettingsFile"
 @dataclass(frozen=True)
 class Plain:
     raw: Mapping[str, Any] = field(default_factory=dict)
-    endpoint: str = setting("endpointName", NAME, "", "Who answers.", names="endpoint")
-    count: int = setting("count", INT, 3, "How many.", least=1)
-    share: float = setting("share", NUMBER, 0.5, "How much.", most=1)
-    level: float = setting("level", LEVEL, 1.0, "How far.")
-    text: str = setting("text", TEXT, "x", "What.")
-    on: bool = setting("on", FLAG, False, "Whether.")
+    endpoint: str = setting(ConfigKey("endpointName", "str", "", "Who answers.", names="endpoint"))
+    count: int = setting(ConfigKey("count", "int", 3, "How many.", least=1))
+    share: float = setting(ConfigKey("share", "number", 0.5, "How much.", most=1))
+    level: float = setting(ConfigKey("level", "str", "conservative", "How far.", choices=CONTEXT_LEVELS),
+                           estimation_level_multiplier)
+    text: str = setting(ConfigKey("text", "str", "x", "What."))
+    on: bool = setting(ConfigKey("on", "bool", False, "Whether."))
 
 
 @dataclass(frozen=True)
@@ -53,12 +45,12 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 
 def test_the_keys_that_a_class_declares() -> None:
     levels = ("conservative", "balanced", "aggressive", "xaggressive")
-    assert declared_keys(Plain) == (
+    assert tuple(settings_keys(Plain).values()) == (
         ConfigKey("endpointName", "str", "", "Who answers.", names="endpoint"),
         ConfigKey("count", "int", 3, "How many.", least=1), ConfigKey("share", "number", 0.5, "How much.", most=1),
         ConfigKey("level", "str", "conservative", "How far.", choices=levels), ConfigKey("text", "str", "x", "What."),
         ConfigKey("on", "bool", False, "Whether."))
-    assert declared_keys(WithFile) == ()
+    assert settings_keys(WithFile) == {}
 
 
 def test_a_class_may_keep_how_messages_name_the_file() -> None:

@@ -1,0 +1,141 @@
+"""The keys of every node and of nodes that call an LLM, which more than the handlers of these nodes read."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from Middleware.utilities.config.declarations import ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable
+from Middleware.utilities.json_data import FrozenDict
+
+logger = logging.getLogger(__name__)
+
+COMMON_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("type", "str", "Standard", "Kind of the node."),
+    ConfigKey("title", "str", None, "Name of the node in logs."),
+    ConfigKey("agentName", "str", None, "Name of the node in logs if there is no title."),
+    ConfigKey("returnToUser", "bool", False, "Makes the node the responder."),
+    ConfigKey("is_responder", "bool", None, "Same as returnToUser, and wins over it when present."),
+    ConfigKey("jinja2", "bool", False, "Texts of this node are Jinja2 templates."),
+    ConfigKey("endpointName", "str", None, "Endpoint that answers this node's prompt.", "early", names="endpoint"),
+    ConfigKey("preset", "str", None, "Sampler settings.", "early", names="preset"),
+    ConfigKey("presetName", "str", None, "Other name of preset.", "early", names="preset"),
+    ConfigKey("maxResponseSizeInTokens", "int", 400, "Longest answer of the LLM.", "early"),
+    ConfigKey("maxContextTokenSize", "int", 4096, "Accepted without effect.", "early", inert=True),
+    ConfigKey("dependsOn", "list", None, "With parallelNodes: nodes to wait for, by number (from 1) or title."),
+    ConfigKey("parallelSafe", "bool", False, "With parallelNodes: need not keep its order among nodes that act."),
+)
+
+PROMPT_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("systemPrompt", "str", "", "System prompt.", "full"),
+    ConfigKey("prompt", "str", "", "The prompt; empty: the conversation is sent instead.", "full"),
+    ConfigKey("lastMessagesToSendInsteadOfPrompt", "int", 5, "How many messages are sent without a prompt.", "early"),
+    ConfigKey("lastMessagesToSendInsteadOfPromptMaxTokenSize", "int", None, "Their token cap.", "early"),
+    ConfigKey("addUserTurnTemplate", "bool", False, "Wrap the prompt as a user turn (completion back-ends)."),
+    ConfigKey("addOpenEndedAssistantTurnTemplate", "bool", False, "Put an assistant prefix before the prompt."),
+    ConfigKey("forceGenerationPromptIfEndpointAllows", "bool", False, "End the prompt with an assistant prefix."),
+    ConfigKey("blockGenerationPrompt", "bool", False, "Never end the prompt with an assistant prefix."),
+    ConfigKey("nMessagesToIncludeInVariable", "int", 5, "Size of the _n_messages variables.", "early"),
+    ConfigKey("estimatedTokensToIncludeInVariable", "int", 2048, "Size of the token limit variables.", "early"),
+    ConfigKey("minMessagesInVariable", "int", 5, "Least messages of the min_n variables.", "early"),
+    ConfigKey("maxEstimatedTokensInVariable", "int", 2048, "Token cap of the min_n variables.", "early"),
+    ConfigKey("addUserAssistantTags", "bool", False, "Prefix messages in variables with their role."),
+    ConfigKey("includeToolCallsInConversation", "bool", False, "Show tool calls in variables as text."),
+    ConfigKey("acceptImages", "bool", False, "Send images along."),
+    ConfigKey("maxImagesToSend", "int", 0, "At most this many images; 0: all.", "early"),
+    ConfigKey("allowTools", "bool", False, "Pass the client's tools on."),
+    ConfigKey("structuredOutputFile", "str", None, "JSON schema in StructuredOutputs that the answer must follow.",
+              names="structured-output"),
+    ConfigKey("lowercaseToolCallFunctionNames", "bool", False, "Lower-case function names of tool calls."),
+    ConfigKey("removeCustomTextFromResponseStart", "bool", False, "Remove a text from the start of the answer.",
+              true_texts=ONLY_TRUE),
+    ConfigKey("responseStartTextToRemove", "any", None, "The text, or a list of texts, to remove."),
+    ConfigKey("mergeConsecutiveAssistantMessages", "bool", False, "Join adjacent assistant messages."),
+    ConfigKey("mergeConsecutiveAssistantMessagesDelimiter", "str", "\n", "What stands between them."),
+    ConfigKey("insertUserTurnBetweenAssistantMessages", "bool", False, "Insert a user turn between them."),
+    ConfigKey("insertedUserTurnText", "str", "Continue.", "Text of that user turn."),
+    ConfigKey("appendNativeToolExchange", "bool", False, "Deliver the trailing tool exchange as messages."),
+    ConfigKey("clampPromptToContextWindow", "bool", None, "Keep the prompt within the endpoint's window.",
+              true_texts=SWITCHED_ON),
+    ConfigKey("addDiscussionIdTimestampsForLLM", "bool", False, "Stamp messages with their time."),
+    ConfigKey("useRelativeTimestamps", "bool", False, "Stamps say how long ago."),
+    ConfigKey("useGroupChatTimestampLogic", "bool", False, "Start the answer with the speaker's name."),
+    ConfigKey("injectLivenessToolCall", "bool", False, "Add the configured liveness tool call.", true_texts=ONLY_TRUE),
+)
+
+MANY_LLM_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("multiModelList", "list", None, 'Several LLMs in parallel: {"endpointName": name}.', "early"),
+    ConfigKey("fileMemoryWorkflowName", "str", None, "A workflow that answers instead of the prompt.",
+              names="workflow"),
+)
+
+SEARCH_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("keywords", "str", None, "The words to look for.", "full", required=True),
+    ConfigKey("searchTarget", "str", "CurrentConversation", "What is searched.",
+              choices=("CurrentConversation", "RecentMemories")),
+    ConfigKey("lookbackStartTurn", "int", 0, "Search only the newest messages, this many; 0: all but the newest one.",
+              "early"))
+
+MISSING_WORKFLOW = "No_Workflow_Name_Supplied"
+WORKFLOW_NAME = ConfigKey("workflowName", "str", MISSING_WORKFLOW, "The workflow to run.", required=True,
+                          names="workflow")
+CONDITIONAL_WORKFLOWS = ConfigKey("conditionalWorkflows", "object", FrozenDict(),
+                                  "Value -> workflow; Default is the fallback.", names="workflow")
+FOLDER_OVERRIDE = ConfigKey("workflowUserFolderOverride", "str", None, "Folder of the child under Workflows.",
+                            names="workflow-folder")
+SCOPED_VARIABLES = ConfigKey("scoped_variables", "list", None, "The child's agent1Input, agent2Input, ...", "full",
+                             also=("any",))
+
+NODE = KeyTable((*COMMON_KEYS, *PROMPT_KEYS, *MANY_LLM_KEYS, *SEARCH_KEYS, WORKFLOW_NAME, CONDITIONAL_WORKFLOWS,
+                 FOLDER_OVERRIDE, SCOPED_VARIABLES))
+
+
+def is_responder(node: Mapping[str, Any]) -> bool:
+    """Whether a node says that it answers. ``is_responder`` counts even where it is null."""
+    return NODE.flag(node, "is_responder" if "is_responder" in node else "returnToUser")
+
+
+
+KEEP = object()
+"""In place of a number: a text that is no number stays."""
+
+NUMERIC_FIELDS: dict[str, Any] = {
+    **{key.name: KEEP if key.default is None else key.default
+       for key in (*COMMON_KEYS, *PROMPT_KEYS) if key.kind == "int"},
+    "limit": 5, "maxTurnsToPull": KEEP, "maxSummaryChunksFromFile": KEEP, "lookbackStart": 0, "lookbackStartTurn": 0,
+    "minMemoriesPerSummary": 3, "loopIfMemoriesExceed": 3, "visionScanMessageLimit": 20, "num_results": 10,
+    "top_n_articles": 3, "chunksPerMemory": 3, "vectorMemoryMaxResponseSizeInTokens": 1024,
+    "vectorMemoryChunkEstimatedTokenSize": 1000, "vectorMemoryMaxMessagesBetweenChunks": 5,
+    "chunkEstimatedTokenSize": 1000, "maxMessagesBetweenChunks": 5, "memoryCondensationBuffer": 0,
+    "offlineWikiApiPort": KEEP}
+"""Keys that are numbers in a node of whatever type, with what counts for a text that is no number."""
+FLOAT_FIELDS: dict[str, float] = {"percentile": 0.5}
+
+
+def coerce_numeric_fields(config: dict[str, Any], substitute: Callable[[str], str], node_name: str) -> None:
+    """Turn the numeric keys present in ``config`` into numbers, in place.
+
+    A text is substituted with early variables if it holds a placeholder; one that is no number becomes the default,
+    or stays where the key has none.
+    """
+    for key in config.keys() & NUMERIC_FIELDS.keys():
+        config[key] = _coerce(config[key], key, NUMERIC_FIELDS[key], int, substitute, node_name)
+    for key in config.keys() & FLOAT_FIELDS.keys():
+        config[key] = _coerce(config[key], key, FLOAT_FIELDS[key], float, substitute, node_name)
+
+
+def _coerce(value: Any, key: str, default: Any, convert: Callable[[Any], Any], substitute: Callable[[str], str],
+            node_name: str) -> Any:
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, (str, float)):
+        text = substitute(value) if isinstance(value, str) and "{" in value else value
+        try:
+            return convert(text)
+        except (ValueError, OverflowError):  # no number, or an infinite one
+            pass
+    if default is KEEP:
+        logger.error("Node '%s': '%s' is not a number: %r", node_name, key, value)
+        return value
+    logger.warning("Node '%s': '%s' is not a number: %r; using %s", node_name, key, value, default)
+    return default

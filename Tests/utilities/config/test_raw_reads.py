@@ -1,0 +1,101 @@
+"""Configuration is read through its declarations: nobody asks an object of it for a declared key by the bare name."""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from Middleware.cli.check.file_kinds import KINDS
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.node import NODE
+from Middleware.workflows.handlers.registry import node_types
+
+ROOT = Path(__file__).resolve().parents[3]
+READERS = frozenset({"get", "pop", "setdefault"})
+
+CONFIGURATION = frozenset({"config", "node", "endpoint", "endpoint_config", "api_type", "settings", "setting",
+                           "liveness", "preset", "template", "routing", "workflow_config"})
+"""What variables are called that hold an object of the configuration; underscores before them aside."""
+
+WIRE = frozenset({"arguments", "content", "description", "endpoint", "field", "id", "input", "location", "message",
+                  "messages", "method", "mode", "model", "name", "prompt", "role", "server", "stream", "title",
+                  "tools", "type", "thinking", "url", "user"})
+"""Declared keys that requests, answers and stored data have fields of the same name as. They are raw reads only where
+the object is called like one of the configuration."""
+
+# The checks look at files as they are written, wrong kinds and misspelt names included, which a reader hides.
+AS_WRITTEN = ("Middleware/cli/check/", "Middleware/cli/workflow_tests/reading.py", "Middleware/utilities/config/")
+
+ALLOWED = {
+    "Middleware/workflows/handlers/impl/specialized/custom_files.py": {"headCount", "tailCount"},  # counts by their key
+    "Middleware/workflows/handlers/impl/tools/offline_researcher.py": {"timeoutSeconds"},  # the declaration itself
+}
+
+
+def declared(keys: Iterable[ConfigKey]) -> Iterator[str]:
+    for key in keys:
+        yield key.name
+        yield from declared(key.keys)
+
+
+def all_keys() -> frozenset[str]:
+    """The keys of all files but tests, and of all nodes."""
+    files = [key for kind in KINDS.values() if kind.name != "workflow-test" for key in (*kind.keys, *kind.top)]
+    nodes = [key for handler in node_types().values() for keys in handler.KEYS.values() for key in keys]
+    return frozenset(declared((*files, *nodes, *NODE.values())))
+
+
+KEYS = all_keys()
+
+
+def constants(tree: ast.Module) -> dict[str, str]:
+    """The texts that a module gives names."""
+    return {target.id: node.value.value for node in tree.body if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+            for target in node.targets if isinstance(target, ast.Name)}
+
+
+def raw_reads(path: str, source: str) -> Iterator[str]:
+    """Every ``x.get("key")`` and ``x["key"]`` of a declared key where ``x`` is, or may be, configuration."""
+    tree = ast.parse(source)
+    named = constants(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READERS:
+            if not node.args:
+                continue
+            owner, argument = node.func.value, node.args[0]
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            owner, argument = node.value, node.slice
+        else:
+            continue
+        key = argument.value if isinstance(argument, ast.Constant) else named.get(getattr(argument, "id", ""))
+        name = ast.unparse(owner).rpartition(".")[2].strip("_")
+        if key not in KEYS or name.isupper() or key in ALLOWED.get(path, ()):
+            continue  # in capitals: a table of declarations
+        if key not in WIRE or name in CONFIGURATION:
+            yield f"{path}:{node.lineno}: {ast.unparse(node)}"
+
+
+def test_nothing_is_read_past_the_declarations() -> None:
+    found = []
+    for file in sorted((ROOT / "Middleware").rglob("*.py")):
+        path = file.relative_to(ROOT).as_posix()
+        if not path.startswith(AS_WRITTEN):
+            found += raw_reads(path, file.read_text(encoding="utf-8"))
+    assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize("source", [
+    'x = config.get("endpointName")', 'x = anything["maxContextTokenSize"]', 'x = self.node.get("prompt")',
+    'x = context.config["type"]', 'KEY = "jinja2"\nx = whatever.get(KEY)', 'x = node.pop("title", None)'])
+def test_a_raw_read_is_found(source: str) -> None:
+    assert len(list(raw_reads("x.py", source))) == 1
+
+
+@pytest.mark.parametrize("source", [
+    'x = message.get("content")', 'x = NODE.value(config, "endpointName")', 'x = ENDPOINT["apiKey"].default',
+    'config["type"] = "Standard"', 'x = body["prompt"]', 'x = config.get("myVariable")'])
+def test_other_reads_are_not(source: str) -> None:
+    assert list(raw_reads("x.py", source)) == []
