@@ -18,7 +18,6 @@ from Middleware.cli.check import start_check
 from Middleware.cli.commands import find_command, no_such_command
 from Middleware.cli.console import prepare_process, program_name, say
 from Middleware.cli.errors import StartError
-from Middleware.cli.init import first_start
 from Middleware.cli.serving.listening import bind_socket, url_of, urls_elsewhere
 from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
 from Middleware.common import instance_global_variables as instance
@@ -107,7 +106,9 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
         raise StartError(problem)
     users.check_users()
     if demo.is_wanted(arguments):
-        first_start.offer()
+        # imported here because only a start without a configuration needs it
+        from Middleware.cli.init.command import offer
+        offer()
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)
     configure(arguments)
     host = instance.LISTEN_ADDRESS

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,14 +12,12 @@ from Middleware.cli.console import program_name, say
 from Middleware.cli.errors import StartError
 from Middleware.cli.init import output
 from Middleware.cli.init.asking import Reply, Unreachable, ask
-from Middleware.cli.init.naming import named_model
 from Middleware.cli.init.plan import Choice, make_plan, port_for
-from Middleware.cli.init.probing import NAMED_SECONDS, Found, key_of, probe_all
-from Middleware.cli.init.questions import DEFAULT_USER, REPLACE, Person, Stopped, is_terminal
-from Middleware.cli.init.recognising import look_closer
+from Middleware.cli.init.probing import NAMED_SECONDS, Found, key_of, look_closer, probe_all
+from Middleware.cli.init.questions import DEFAULT_USER, REPLACE, Dialogue, Stopped, confirm, is_terminal, named_model
 from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, printable, usual_addresses
 from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
-from Middleware.cli.signals import INTERRUPTED
+from Middleware.cli.signals import INTERRUPTED, end_on_signals, interrupt_on_signals
 from Middleware.utilities import config_utils
 
 DESCRIPTION = """Looks for an LLM server on this computer, or at the address that --backend names, and writes a user for
@@ -26,11 +25,12 @@ it: plain chat, an assistant that chooses a route for each message, and a conver
 four questions; with --yes none. Files that exist are never replaced without a yes, and stay beside the new ones."""
 
 
+OFFER = "No LLM is connected yet. Look for one on this computer now?"
 SHOWN_FLAGS = ("help", "ConfigDirectory", "PublicDirectory")
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Options:
     """What the command line says; None: not said."""
 
     takes_defaults: bool = False
@@ -48,7 +48,7 @@ def main(words: Sequence[str] = ()) -> int:
     _check(parser, options)
     apply_arguments(replace(arguments, users=[]))
     named = options.user if options.user is not None else next(iter(arguments.users), None)
-    return run(Wishes(options.yes, options.backend, options.model, named, options.port))
+    return run(Options(options.yes, options.backend, options.model, named, options.port))
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -75,10 +75,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add("--user", metavar="NAME", help="the name of the new user (default: me)")
 
 
-def run(wishes: Wishes, then_starts: bool = False) -> int:
+def run(options: Options, then_starts: bool = False) -> int:
     """Find, ask and write. ``then_starts``: the server starts right after, so nothing is said of how to start it."""
     try:
-        choice, written = _set_up(wishes, Person(wishes.takes_defaults, is_terminal()))
+        choice, written = _set_up(options, Dialogue(options.takes_defaults, is_terminal()))
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
         return 1
@@ -96,28 +96,49 @@ def run(wishes: Wishes, then_starts: bool = False) -> int:
     return 0
 
 
-def _set_up(wishes: Wishes, person: Person) -> tuple[Choice, Written]:
+def offer() -> None:
+    """Ask at a first start whether to connect an LLM and do so, if there is a terminal to ask on.
+
+    Afterwards the start goes on, with the new user or else with the demo. Ctrl-C ends the process.
+    """
+    if not is_terminal():
+        return
+    interrupt_on_signals()
+    try:
+        status = run(Options(), then_starts=True) if confirm(OFFER, default=True) else None
+    except Stopped:
+        status = None
+    except KeyboardInterrupt:
+        say("\nInterrupted; nothing was written.")
+        status = INTERRUPTED
+    if status == INTERRUPTED:
+        sys.exit(INTERRUPTED)
+    end_on_signals()
+    say("" if status == 0 else "Starting the demo.\n")
+
+
+def _set_up(options: Options, dialogue: Dialogue) -> tuple[Choice, Written]:
     """Raises StartError, Stopped or KeyboardInterrupt with nothing written."""
     config_utils.reset_config_store()  # what was read before may be older than the files
-    if wishes.user is not None and (problem := user_name_problem(wishes.user)):
+    if options.user is not None and (problem := user_name_problem(options.user)):
         raise StartError(f"{problem}. Nothing was written.")
-    if not person.is_asked:
-        _settle_existing(wishes.user or DEFAULT_USER, person)  # before anything is looked for
-    found = _search(wishes, person)
-    server, model = _choose(_usable(found), wishes, person)
-    user, is_new = _settle_existing(wishes.user or person.user(), person)
+    if not dialogue.asks:
+        _settle_existing(options.user or DEFAULT_USER, dialogue)  # before anything is looked for
+    found = _search(options, dialogue)
+    server, model = _choose(_usable(found), options, dialogue)
+    user, is_new = _settle_existing(options.user or dialogue.user(), dialogue)
     closer = look_closer(server.kind, model, lambda name: _show(server, name))
-    choice = Choice(server, closer, user, wishes.port or port_for(found))
+    choice = Choice(server, closer, user, options.port or port_for(found))
     written = write(make_plan(choice), user, is_new)
     config_utils.reset_config_store()
     return choice, written
 
 
-def _search(wishes: Wishes, person: Person) -> list[Found]:
-    """What is at the named address, or at the usual ones, or else at the one that the person then names."""
-    found = _look([_address(wishes.backend)] if wishes.backend else usual_addresses(), bool(wishes.backend))
-    if not _usable(found) and wishes.backend is None and person.is_asked:
-        found += _look([_address(person.address())], named=True)
+def _search(options: Options, dialogue: Dialogue) -> list[Found]:
+    """Return what is at the named address, or at the usual ones, or else at the one that the user then names."""
+    found = _look([_address(options.backend)] if options.backend else usual_addresses(), bool(options.backend))
+    if not _usable(found) and options.backend is None and dialogue.asks:
+        found += _look([_address(dialogue.address())], named=True)
     return found
 
 
@@ -125,13 +146,13 @@ def _usable(found: Sequence[Found]) -> list[Server]:
     return [one for one in found if isinstance(one, Server) and one.models]
 
 
-def _choose(servers: Sequence[Server], wishes: Wishes, person: Person) -> tuple[Server, Model]:
+def _choose(servers: Sequence[Server], options: Options, dialogue: Dialogue) -> tuple[Server, Model]:
     if not servers:
         raise StartError("No LLM server was found that can be used. Nothing was written.")
-    if wishes.model:
-        return named_model(servers, wishes.model)
-    server, model = person.server(servers)
-    return server, model or person.model(server)
+    if options.model:
+        return named_model(servers, options.model)
+    server, model = dialogue.server(servers)
+    return server, model or dialogue.model(server)
 
 
 def _look(addresses: Sequence[str], named: bool) -> list[Found]:
@@ -155,7 +176,7 @@ def _address(text: str) -> str:
                          "http://192.168.1.20:11434. Nothing was written.") from error
 
 
-def _settle_existing(name: str, person: Person) -> tuple[str, bool]:
+def _settle_existing(name: str, dialogue: Dialogue) -> tuple[str, bool]:
     """The user to write: this one, or another if nothing of an existing one is to be replaced; and whether there is
     nothing of the user yet. Raises StartError or Stopped."""
     while True:
@@ -165,10 +186,10 @@ def _settle_existing(name: str, person: Person) -> tuple[str, bool]:
             return user, True
         more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
         what = f"There is a user '{user}' already ({existing[0]}{more})"
-        if not person.is_asked:
+        if not dialogue.asks:
             raise StartError(f"{what}. Nothing was written. Choose another name: "
                              f"{output.init_command('--user', other_name(user))}")
-        name = person.other_user(what, other_name(user))
+        name = dialogue.other_user(what, other_name(user))
         if name == REPLACE:
             return user, False
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 from Middleware.cli.console import launcher
-from Middleware.cli.init.plan import Choice
+from Middleware.cli.init.plan import Choice, window_of
 from Middleware.cli.init.servers import (
     LOOPBACK,
     OTHER_KIND,
@@ -18,7 +18,6 @@ from Middleware.cli.init.servers import (
     printable,
     usual_host,
 )
-from Middleware.cli.init.sizes import window_of
 from Middleware.cli.init.writing import Written
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils

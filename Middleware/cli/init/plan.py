@@ -1,4 +1,4 @@
-"""The files of a new user, made from the templates beside this module."""
+"""The files of a new user, made from the templates beside this module, and how they share out the context window."""
 from __future__ import annotations
 
 import contextlib
@@ -11,14 +11,32 @@ from urllib.parse import urlsplit
 
 from Middleware.cli.errors import StartError
 from Middleware.cli.init.servers import Model, NoServer, Server, is_on_loopback
-from Middleware.cli.init.sizes import WINDOW_FOR_TOOLS, shares, window_of
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER as USER_KEYS
+from Middleware.utilities.prompt_extraction_utils import RESERVED_TOKENS
 
 TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
 TEMPLATE_USER = "USER"  # in the paths of templates, in place of the user's name
 OTHER_PORT = 5010
-_PLACE = re.compile(r"@(\w+)@")
+_PLACEHOLDER = re.compile(r"@(\w+)@")
+
+# What is assumed of a server that does not say how large its context window is.
+UNKNOWN_WINDOW = 8192
+
+# What a server loads a model with unless it was told otherwise.
+UNKNOWN_WINDOWS = {"LM Studio": 4096}
+
+# Below this the prompts of the workflows and a useful answer do not fit together.
+SMALLEST_WINDOW = 2048
+
+# Ollama reserves memory for the whole window when it loads a model, and this fits beside common models.
+OLLAMA_WINDOW = 16384
+
+# Clients such as Open WebUI describe dozens of tools with each message, which takes thousands of tokens.
+WINDOW_FOR_TOOLS = 16384
+
+# Tokens of a workflow's own system prompt.
+INSTRUCTIONS = 250
 
 
 @dataclass(frozen=True)
@@ -118,8 +136,8 @@ def _filled(value: object, values: Mapping[str, object]) -> object:
         return [_filled(item, values) for item in value]
     if not isinstance(value, str):
         return value
-    whole = _PLACE.fullmatch(value)
-    return values[whole[1]] if whole else _PLACE.sub(lambda place: str(values[place[1]]), value)
+    whole = _PLACEHOLDER.fullmatch(value)
+    return values[whole[1]] if whole else _PLACEHOLDER.sub(lambda found: str(values[found[1]]), value)
 
 
 def _missing(choice: Choice) -> dict[str, bytes]:
@@ -143,3 +161,51 @@ def _shipped_file(path: str) -> bytes:
             return file.read()
     raise StartError(f"{path} is missing, although the program comes with it: copy it from a fresh clone into "
                      f"{os.path.join(project, 'Public', 'Configs')}. Nothing was written.")
+
+
+# -- the context window ------------------------------------------------------------------------------------------------
+
+def window_of(server: Server, model: Model) -> tuple[int, str]:
+    """The window to use in tokens, and why it is so, as a sentence for the endpoint file."""
+    known = model.window
+    if known is None:
+        return UNKNOWN_WINDOWS.get(server.kind, UNKNOWN_WINDOW), (
+            "The server did not say how many tokens its context window has: maxContextTokenSize is a guess; set it to "
+            "the server's own number.")
+    if server.kind == "Ollama" and known > OLLAMA_WINDOW:
+        return OLLAMA_WINDOW, (f"The model can take {known} tokens, but Ollama reserves memory for all of "
+                               "maxContextTokenSize when it loads a model: raise it if your GPU has room, with the "
+                               "same number in Main and Worker, or Ollama loads the model anew for each.")
+    if known < SMALLEST_WINDOW:
+        return SMALLEST_WINDOW, (f"The server said that its context window has {known} tokens, too few for these "
+                                 "workflows: start it with a larger one.")
+    return known, "maxContextTokenSize is what the server said of its context window."
+
+
+def shares(window: int, thinks: bool = False) -> dict[str, int]:
+    """Tokens for each purpose, and a few numbers that follow from them.
+
+    ``thinks``: the model may reason before it answers, and not every server lets that be switched off. Then short
+    answers have room for it, or they would be cut off before they begin.
+
+    ``answerTokens``: the longest answer. ``roomTokens``: the messages, and what a system prompt says besides the words
+    of the workflow. ``routeTokens``, ``glanceTokens``: messages for a plan, and for choosing a route. ``notesTokens``:
+    that plan. The rest is memory.
+    """
+    answer = _between(window // 4, 256, 8000)
+    memory = _between(window // 16, 150, 400)
+    summary = _between(window // 10, 250, 1000)
+    thoughts = _between(window // 8, 256, 2000) if thinks else 0
+    return {
+        "answerTokens": answer, "roomTokens": window - answer - RESERVED_TOKENS - INSTRUCTIONS,
+        "notesTokens": _between(window // 10, 200, 600) + thoughts, "routeTokens": window // 2,
+        "glanceTokens": _between(window // 4, 400, 2000), "routeNameTokens": 50 + thoughts,
+        "taskTokens": _between(window // 4, 256, 1000) + thoughts,
+        "memoryTokens": memory + thoughts, "memoryWords": memory * 6 // 10,
+        "chunkTokens": _between(window // 4, 500, 3000),
+        "summaryTokens": summary + thoughts, "summaryWords": summary * 6 // 10,
+        "memoriesShown": 3 if window >= 8192 else 2}
+
+
+def _between(value: int, least: int, most: int) -> int:
+    return max(least, min(value, most))

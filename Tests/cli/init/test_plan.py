@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 
+from Middleware.cli.init.plan import INSTRUCTIONS, OLLAMA_WINDOW, SMALLEST_WINDOW, shares, window_of
 from Middleware.cli.init.servers import Model, Server
-from Middleware.cli.init.sizes import INSTRUCTIONS, OLLAMA_WINDOW, SMALLEST_WINDOW, shares, window_of
 from Middleware.utilities.prompt_extraction_utils import RESERVED_TOKENS
 
 WINDOWS = (2048, 4096, 8192, 16384, 32768, 131072, 1_000_000)
