@@ -181,6 +181,11 @@ class StubBackend:
             self._script.extend(replies)
         return self
 
+    def next_row(self) -> None:
+        """Forget the requests of one row of a table before the next."""
+        with self._changed:
+            self.requests.clear()
+
     def wait_requests(self, count: int = 1, timeout: float = 5.0) -> list[RecordedRequest]:
         """Wait until ``count`` requests have arrived. Raises AssertionError after ``timeout`` seconds."""
         with self._changed:

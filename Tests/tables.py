@@ -51,7 +51,7 @@ def table(names: str | Sequence[str], rows: Iterable[Any], ids: Ids = None) -> C
     """Give a test all rows of a table: ``pytest.mark.parametrize``, but as one case.
 
     Each row gets a ``monkeypatch`` and a ``tmp_path`` of its own, and an empty ``caplog`` and ``capsys``. All other
-    fixtures are shared by the rows.
+    fixtures are shared by the rows; those that have a method ``next_row`` are prepared for each row by it.
     """
     wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     known = list(rows)
@@ -98,6 +98,9 @@ class _Row:
 def _fresh(fixtures: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The fixtures of one row."""
     own = dict(fixtures)
+    for fixture in fixtures.values():
+        if hasattr(type(fixture), "next_row"):
+            fixture.next_row()
     if "caplog" in own:
         own["caplog"].clear()
     if "capsys" in own:

@@ -101,3 +101,23 @@ def test_what_a_row_leaves_behind_is_gone_in_the_next(
     logging.warning("row")
     print("row")
     (tmp_path / "row").touch()
+
+
+class Lab:
+    """Counts the rows that it is prepared for."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def next_row(self) -> None:
+        self.rows += 1
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
+
+
+@table("number", [1, 2, 3])
+def test_a_fixture_is_prepared_for_each_row(lab: Lab, number: int) -> None:
+    assert lab.rows == number

@@ -23,6 +23,7 @@ from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
 from Tests.api.api_lab import CHAT, ApiLab, settled
 from Tests.stub_backend import StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import reply_to, user
 
 KEY = "the-key-of-everyone"
@@ -79,8 +80,8 @@ def message(response: Response) -> str:
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("key", ["", "wrong"], ids=["none", "wrong"])
-@pytest.mark.parametrize(("method", "path"), ROUTES)
+@table("key", ["", "wrong"], ids=["none", "wrong"])
+@table(("method", "path"), ROUTES)
 def test_every_route_wants_a_key(app: Any, method: str, path: str, key: str) -> None:
     response = ask(app, path, method, key, data="{}" if method == "POST" else None)
     assert response.status_code == 401 and response.headers["WWW-Authenticate"] == "Bearer"
@@ -261,8 +262,8 @@ SAFETY = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
           "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
 
 
-@pytest.mark.parametrize("key", ["", KEY], ids=["refused", "let in"])
-@pytest.mark.parametrize(("method", "path"), ROUTES)
+@table("key", ["", KEY], ids=["refused", "let in"])
+@table(("method", "path"), ROUTES)
 def test_headers_of_every_answer(app: Any, method: str, path: str, key: str) -> None:
     response = ask(app, path, method, key, json=chat() if method == "POST" else None)
     for name, value in SAFETY.items():

@@ -16,6 +16,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext, request_scope
 from Tests.llmapis.lab import Lab
+from Tests.tables import table
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def test_api_key_of_the_current_request(headers: dict[str, str], key: str | None
     assert api_helpers.extract_api_key() is None
 
 
-@pytest.mark.parametrize(("model", "workflow"), [
+@table(("model", "workflow"), [
     ("fast", "fast"), ("fast:latest", "fast"), ("bob:fast", "fast"), ("bob:fast:latest", "fast"), (":fast", "fast"),
     ("single", "single"), ("a b", "a b"), ("fast:latest:latest", None), ("gpt-4", None), ("", None), (None, None),
     ("bob:../fast", None), ("../fast", None), ("bob:", None), (":", None), ("bob:x:fast", None), ("bob:.", None),
@@ -60,7 +61,7 @@ def test_model_of_a_single_user(model: Any, workflow: str | None) -> None:
     assert api_helpers.parse_model_field(model) == (None, workflow)
 
 
-@pytest.mark.parametrize(("model", "result"), [
+@table(("model", "result"), [
     ("ann", ("ann", None)), ("ann:latest", ("ann", None)), ("ann:greet", ("ann", "greet")),
     ("ann:greet:latest", ("ann", "greet")), ("ann:fast", ("ann", None)), ("bob:fast", ("bob", "fast")),
     ("bob:greet", ("bob", None)), ("bob:nope", ("bob", None)), ("bob:", ("bob", None)), ("bob:../fast", ("bob", None)),

@@ -18,6 +18,7 @@ from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.common import instance_global_variables as instance
 from Tests.api.api_lab import CHAT, ApiLab
 from Tests.stub_backend import StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import static
 
 
@@ -193,8 +194,8 @@ ROUTES = {"/v1/chat/completions": "POST", "/chat/completions": "POST", "/v1/comp
           "/api/version": "GET", "/api/ps": "GET", "/api/show": "POST"}
 
 
-@pytest.mark.parametrize(("path", "method"), ROUTES.items())
-@pytest.mark.parametrize("slash", ["", "/"])
+@table(("path", "method"), ROUTES.items())
+@table("slash", ["", "/"])
 def test_every_route(lab: ApiLab, path: str, method: str, slash: str) -> None:
     with lab.client.options(path + slash) as response:
         assert response.status_code == 200 and method in response.headers["Allow"]

@@ -45,6 +45,7 @@ class Lab:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
+        self._first: dict[Path, bytes] = {}
         monkeypatch.setattr(instance, "CONFIG_DIRECTORY", str(root))
         monkeypatch.setattr(instance, "USERS", ["tester"])
         self.write("Users/_current-user", {"currentUser": "tester"})
@@ -58,6 +59,17 @@ class Lab:
         path = self.root / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        config_utils.reset_config_store()
+
+    def next_row(self) -> None:
+        """Give the next row of a table the files that the first one had."""
+        files = {path: path.read_bytes() for path in self.root.rglob("*.json") if path.is_file()}
+        self._first = self._first or files
+        for path in files.keys() - self._first.keys():
+            path.unlink()
+        for path, content in self._first.items():
+            if files.get(path) != content:
+                path.write_bytes(content)
         config_utils.reset_config_store()
 
     def user(self, **settings: Any) -> None:

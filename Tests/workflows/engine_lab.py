@@ -68,9 +68,17 @@ class EngineLab(Lab):
         if instance.USER_LEVEL_SQLITE_DIRECTORY is None:
             monkeypatch.setattr(instance, "USER_LEVEL_SQLITE_DIRECTORY", str(root / "locks"))
         self.backend = backend
-        backend.responder = lambda request: reply_to(request, f"<{last_text(request)}>")
         self.endpoint("Main", {}, backend.url)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.backend.next_row()
+        self.backend.responder = lambda request: reply_to(request, f"<{last_text(request)}>")
         self.request = RequestContext(request_id="r-1")
+
+    def next_row(self) -> None:
+        super().next_row()
+        self._begin()
 
     def workflow(self, name: str, nodes: list[dict[str, Any]], folder: str = "tester", **variables: Any) -> None:
         self.write(f"Workflows/{folder}/{name}", {**variables, "nodes": nodes})

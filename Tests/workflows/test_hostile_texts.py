@@ -104,7 +104,7 @@ def placeholder(name: str, jinja: bool) -> str:
 
 # -- what workflows do with it -----------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("text", HOSTILE)
+@table("text", HOSTILE)
 def test_in_prompts_choices_and_the_answer(lab: EngineLab, source: Source, jinja: bool, text: str) -> None:
     nodes, messages, name = source(lab, text)
     variable = placeholder(name, jinja)
@@ -122,7 +122,7 @@ def test_in_prompts_choices_and_the_answer(lab: EngineLab, source: Source, jinja
     assert answer == f"{text} FALSE no {text}"
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@table("text", HOSTILE)
 def test_in_a_child(lab: EngineLab, jinja: bool, text: str) -> None:
     """Inputs and overrides, through two workflows: filled in by the parent, then once more by the child."""
     answering(lab, text)
@@ -136,7 +136,7 @@ def test_in_a_child(lab: EngineLab, jinja: bool, text: str) -> None:
     assert [message["content"] for message in lab.backend.requests[-1].json["messages"]] == [f"s {text}", f"p {text}"]
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@table("text", HOSTILE)
 def test_from_a_template_to_a_plain_child(lab: EngineLab, text: str) -> None:
     answering(lab, text)
     lab.workflow("Child", [llm("unused")], secret=SECRET)
@@ -146,7 +146,7 @@ def test_from_a_template_to_a_plain_child(lab: EngineLab, text: str) -> None:
     assert lab.prompts[-1] == f"{restore_braces(text)} in"
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@table("text", HOSTILE)
 def test_messages_as_objects(lab: EngineLab, text: str) -> None:
     default(lab, static("{messages[0][content]}"),
             static("{% for m in messages %}{{ m.content }}{% endfor %}", jinja2=True),
@@ -156,7 +156,7 @@ def test_messages_as_objects(lab: EngineLab, text: str) -> None:
     assert ask(lab, user(text)) == f"{text}|{text}|same"
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@table("text", HOSTILE)
 def test_the_conversation_itself(lab: EngineLab, text: str) -> None:
     default(lab, llm(""))
     ask(lab, user("a"), assistant(text), user(text))
@@ -165,7 +165,7 @@ def test_the_conversation_itself(lab: EngineLab, text: str) -> None:
 
 # -- names, folders and settings ---------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("text", HOSTILE)
+@table("text", HOSTILE)
 def test_in_settings_that_know_early_variables(lab: EngineLab, text: str) -> None:
     answering(lab, text)
     default(lab, llm("x"), llm("y", maxResponseSizeInTokens="{agent1Output}", endpointName="{endpoint}"),
@@ -178,7 +178,7 @@ def test_in_settings_that_know_early_variables(lab: EngineLab, text: str) -> Non
 # -- texts of the configuration may hold placeholders, one level deep, and nothing worse -------------------------------
 
 @pytest.mark.parametrize("kind", ["of the workflow", "of the user"])
-@pytest.mark.parametrize(("text", "expected"), [
+@table(("text", "expected"), [
     ("{x.__class__}", None), ("{messages.__class__}", None), ("{secret.__class__}", None), ("{0}", None),
     ("{agent9Output}", None), ("{}", None), ("{", None), ("{secret:>999999999999}", None),
     ("{% for a in range(10**9) %}x{% endfor %}", None), ('{"a": {"b": 1}}', None), ("%(secret)s", None),

@@ -10,6 +10,7 @@ import pytest
 from Middleware.api.requests.messages import chat_messages
 from Middleware.exceptions import ClientError
 from Tests.llmapis.lab import Lab
+from Tests.tables import table
 
 PREFIXES = {"chatCompleteAddUserAssistant": True}
 GENERATOR = {"chatCompletionAddMissingAssistantGenerator": True}
@@ -33,7 +34,7 @@ def text(value: Any) -> dict[str, Any]:
     return {"type": "text", "text": value}
 
 
-@pytest.mark.parametrize(("content", "expected", "images"), [
+@table(("content", "expected", "images"), [
     ("plain", "plain", None), ("", "", None), (None, "", None), (5, "5", None),
     (1.5, "1.5", None), (True, "True", None),
     ([], "", None),

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,10 @@ class TreeLab:
         for name in ("CONFIG_DIRECTORY", "DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "USERS"):
             monkeypatch.setattr(instance, name, None)
         monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(public))
+
+    def next_row(self) -> None:
+        """Leave nothing to the next row of a table."""
+        shutil.rmtree(self.public, ignore_errors=True)
 
     def result(self, *mistakes: Mistake, users: Iterable[str] | None = None) -> CheckResult:
         write_tree(self.public, *mistakes)

@@ -128,10 +128,10 @@ def test_a_misspelt_user_key(lab: MemoryChecks, written: str, meant: str, node: 
     assert (finding.severity, finding.json_path, finding.suggestion) == ("warning", written, meant)
 
 
-@pytest.mark.parametrize(("node", "key"), [
+@table(("node", "key"), [
     ("QualityMemory", "recentMemoryToolWorkflow"), ("RecentMemory", "recentMemoryToolWorkflow"),
     ("FullChatSummary", "chatSummaryToolWorkflow"), ("ConversationMemory", "conversationMemoryToolWorkflow")])
-@pytest.mark.parametrize(("value", "severities"), [
+@table(("value", "severities"), [
     ("Helpr", ["error"]), ("Helper", []), ("", []), (None, []), (7, ["error"])])
 def test_helper_workflows(lab: MemoryChecks, node: str, key: str, value: Any, severities: list[str]) -> None:
     lab.user(**{key: value})
@@ -289,7 +289,7 @@ def test_names_that_are_not_in_use_are_notes(lab: MemoryChecks, settings: dict[s
 
 # -- prompts and options -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("settings", "places_"), [
+@table(("settings", "places_"), [
     ({"endpointName": "Main"}, [("error", "")]), ({"endpointName": "Main", "prompt": " "}, [("error", "")]),
     ({"endpointName": "Main", "prompt": "Sum up."}, [("warning", "prompt")]),
     ({"endpointName": "Main", "systemPrompt": "Sum up."}, [("warning", "")]),

@@ -34,6 +34,7 @@ from Tests.cli.check.config_tree import (
     renamed,
     without,
 )
+from Tests.tables import table
 
 CONFIGS = Path(__file__).parents[3] / "Public" / "Configs"
 OLD_CONFIGS = Path(__file__).parents[2] / "integration" / "old_configuration" / "Configs"
@@ -238,8 +239,8 @@ MISTAKES: list[tuple[str, Mistake, str, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("mistake", "severity", "file", "path", "meant"), [entry[1:] for entry in MISTAKES],
-                         ids=[entry[0] for entry in MISTAKES])
+@table(("mistake", "severity", "file", "path", "meant"), [entry[1:] for entry in MISTAKES],
+       ids=[entry[0] for entry in MISTAKES])
 def test_one_mistake_is_one_finding(tree: TreeLab, mistake: Mistake, severity: str, file: str, path: str,
                                     meant: str) -> None:
     found = only(tree.check(mistake))
@@ -250,8 +251,8 @@ def test_one_mistake_is_one_finding(tree: TreeLab, mistake: Mistake, severity: s
 REACHED = [entry for entry in MISTAKES if entry[3].startswith(("Users/al", "Workflows", "Routing", "Endpoints/home/M"))]
 
 
-@pytest.mark.parametrize(("mistake", "severity", "file", "path", "meant"), [entry[1:] for entry in REACHED],
-                         ids=[entry[0] for entry in REACHED])
+@table(("mistake", "severity", "file", "path", "meant"), [entry[1:] for entry in REACHED],
+       ids=[entry[0] for entry in REACHED])
 def test_it_is_found_for_one_user_alone(tree: TreeLab, mistake: Mistake, severity: str, file: str, path: str,
                                         meant: str) -> None:
     found = only(tree.check(mistake, users=["alice"]))

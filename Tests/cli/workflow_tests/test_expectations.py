@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 
 from Tests.cli.workflow_tests.lab import asks, static, test
+from Tests.tables import table
 
 SAVE = {"title": "Save", "type": "SaveCustomFile", "filepath": "/data/out.txt", "content": "saved {agent1Output}"}
 PLAIN = [static("Say", "Hello there")]
@@ -58,7 +59,7 @@ def test_what_holds_passes(lab, nodes, expect):
     assert lab.failures(*nodes, replies=REPLIES if nodes is TWO else {}, expect=expect) == {}
 
 
-@pytest.mark.parametrize(("nodes", "expect", "place", "line"), BROKEN.values(), ids=list(BROKEN))
+@table(("nodes", "expect", "place", "line"), BROKEN.values(), ids=list(BROKEN))
 def test_what_does_not_hold_is_told_once(lab, nodes, expect, place, line):
     failures = lab.failures(*nodes, replies=REPLIES if nodes is TWO else {}, expect=expect)
 

@@ -10,6 +10,7 @@ import pytest
 
 from Middleware.services.memory.memory_settings import MemorySettings, load_memory_settings
 from Tests.llmapis.lab import Lab
+from Tests.tables import table
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_fallbacks_between_keys(lab: Lab) -> None:
         "V", "VP", "C", 250)
 
 
-@pytest.mark.parametrize("content, attribute, value", [
+@table("content, attribute, value", [
     ({"lookbackStartTurn": "7"}, "lookback", 7), ({"lookbackStartTurn": 4.0}, "lookback", 4),
     ({"lookbackStartTurn": True}, "lookback", 3), ({"lookbackStartTurn": "x"}, "lookback", 3),
     ({"lookbackStartTurn": None}, "lookback", 3), ({"fileMemoryWorkflowName": ""}, "file_workflow", ""),

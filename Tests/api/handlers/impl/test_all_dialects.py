@@ -17,6 +17,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.api.api_lab import Answer, ApiLab, settled
 from Tests.api.front_dialects import FRONTS, OLLAMA_CHAT, OLLAMA_TEXT, OPENAI_CHAT, OPENAI_TEXT, Front
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
+from Tests.tables import table
 from Tests.workflows.engine_lab import llm, reply_to, static
 
 THINK = {"removeThinking": True, "startThinkTag": "<think>", "endThinkTag": "</think>", "openingTagGracePeriod": 50}
@@ -87,7 +88,7 @@ def test_answer(lab: ApiLab, front: Front, stream: bool) -> None:
         assert answer.headers["Content-Type"] == "application/json"
 
 
-@pytest.mark.parametrize(("value", "streams"), [
+@table(("value", "streams"), [
     (None, False), (False, False), ("false", False), ("False", False), ("yes", False), (True, True), ("TRUE", True)])
 def test_stream_values(lab: ApiLab, front: Front, value: Any, streams: bool) -> None:
     lab.default([static("x")])
@@ -116,7 +117,7 @@ def test_trailing_slash_and_content_type(lab: ApiLab, front: Front, suffix: str)
     assert (answer.status, front.text(answer.json)) == (200, "x")
 
 
-@pytest.mark.parametrize(("reason", "told"), [("length", "length"), ("stop", "stop"), (None, "stop")])
+@table(("reason", "told"), [("length", "length"), ("stop", "stop"), (None, "stop")])
 def test_finish_reason(lab: ApiLab, front: Front, stream: bool, reason: str | None, told: str) -> None:
     say(lab, "x", finish_reason=reason)
     data = ask(lab, front, stream=stream)
@@ -135,7 +136,7 @@ def test_back_end_that_starts_with_null_and_ends_without_text(lab: ApiLab, front
     assert front.streamed(ask(lab, front, stream=True).data) == "a"
 
 
-@pytest.mark.parametrize("nodes", [
+@table("nodes", [
     [static("TRUE")], [{"type": "Conditional", "condition": "1 == 1"}],
     [static("x"), {"type": "CustomWorkflow", "workflowName": "Child"}],
 ])
@@ -166,7 +167,7 @@ def test_later_nodes_run_after_the_answer(lab: ApiLab, front: Front, stream: boo
     assert lab.prompts == ["later", "even later True"]
 
 
-@pytest.mark.parametrize(("model", "name"), [
+@table(("model", "name"), [
     ("bob:fast:latest", "tester:fast"), ("fast", "tester:fast"), ("tester:latest", "tester"), ("gpt-4", "tester"),
     ("bob:../fast", "tester")])
 def test_model_names(lab: ApiLab, front: Front, stream: bool, model: str, name: str) -> None:
@@ -403,11 +404,10 @@ REASONING = {
 }
 
 
-@pytest.fixture(params=REASONING)
-def case(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Any, str, str]:
-    return REASONING[request.param]
+EACH_CASE = table("case", REASONING.values(), ids=list(REASONING))
 
 
+@EACH_CASE
 @pytest.mark.parametrize("nested", [False, True], ids=["responder", "nested"])
 def test_reasoning(lab: ApiLab, front: Front, stream: bool, nested: bool, case: tuple[Any, ...]) -> None:
     endpoint, lab.backend.responder, text, thought = case
@@ -424,6 +424,7 @@ def test_reasoning(lab: ApiLab, front: Front, stream: bool, nested: bool, case: 
         assert front.finishes(answer.data) == ["stop"]
 
 
+@EACH_CASE
 def test_no_reasoning_unless_wanted(lab: ApiLab, front: Front, stream: bool, case: tuple[Any, ...]) -> None:
     endpoint, lab.backend.responder, text, _ = case
     lab.endpoint("Main", endpoint, lab.backend.url)
@@ -443,7 +444,7 @@ def test_reasoning_comes_before_the_text(lab: ApiLab) -> None:
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("data", [
+@table("data", [
     "{oops", "null", "", '"x', b"\xff\xfe{", "[" * 100_000, '{"n": NaN}', '{"n": [-Infinity]}', '{"n": 1e999}',
     '{"n": ' + "9" * 5000 + "}"])
 def test_bodies_that_are_not_json(lab: ApiLab, front: Front, data: Any) -> None:
@@ -452,7 +453,7 @@ def test_bodies_that_are_not_json(lab: ApiLab, front: Front, data: Any) -> None:
     assert len(answer.headers["X-Request-Id"]) == 36
 
 
-@pytest.mark.parametrize("data", ["[]", "5", '"text"', "true"])
+@table("data", ["[]", "5", '"text"', "true"])
 def test_bodies_that_are_no_object(lab: ApiLab, front: Front, data: str) -> None:
     answer = lab.post(data, front.path)
     assert answer.status == 400
@@ -467,7 +468,7 @@ CONTENT = "Each message must have 'content' or 'tool_calls'."
 LIST = "The 'messages' field must be a list of objects."
 
 
-@pytest.mark.parametrize(("front", "body", "text"), [
+@table(("front", "body", "text"), [
     (OPENAI_CHAT, {}, MESSAGES), (OPENAI_CHAT, {"model": "m"}, MESSAGES),
     (OLLAMA_CHAT, {}, BOTH), (OLLAMA_CHAT, {"model": "m"}, BOTH), (OLLAMA_CHAT, {"messages": []}, BOTH),
     (OLLAMA_TEXT, {}, MODEL), (OLLAMA_TEXT, {"prompt": "x"}, MODEL), (OLLAMA_TEXT, {"model": "", "prompt": "x"}, MODEL),
@@ -475,9 +476,9 @@ LIST = "The 'messages' field must be a list of objects."
     *[(chat, {"model": "m", "messages": messages}, text) for chat in CHATS for messages, text in (
         ([{"content": "x"}], ROLE), ([{"role": "user"}], CONTENT), (None, LIST), ("x", LIST), (["x"], LIST),
         ({"role": "user"}, LIST), ([{"role": "user", "content": {"a": 1}}],
-                                   "The 'content' of a message must be a text or a list of parts."))],
+                 "The 'content' of a message must be a text or a list of parts."))],
 ])
-@pytest.mark.parametrize("users", [["tester"], ["tester", "bob"]], ids=["single", "multi"])
+@table("users", [["tester"], ["tester", "bob"]], ids=["single", "multi"])
 def test_bad_requests(lab: ApiLab, front: Front, body: Any, text: str, users: list[str]) -> None:
     lab.users(*users)
     if len(users) > 1 and body.get("model"):
@@ -496,7 +497,7 @@ def test_prompts_that_are_no_text(lab: ApiLab, front: Front, prompt: Any) -> Non
     assert "'prompt'" in answer.json["error"]
 
 
-@pytest.mark.parametrize("model", [5, ["m"], {"a": 1}, True])
+@table("model", [5, ["m"], {"a": 1}, True])
 def test_model_must_be_a_text(lab: ApiLab, front: Front, model: Any) -> None:
     answer = ask(lab, front, model=model)
     assert (answer.status, answer.json) == (400, {"error": "The 'model' field must be a text."})
@@ -508,7 +509,7 @@ def public(lab: ApiLab, message: str) -> bool:
         and ".py" not in message and "sk-secret" not in message
 
 
-@pytest.mark.parametrize(("reply", "words"), [
+@table(("reply", "words"), [
     (status_reply(401, "bad key"), "bad key"), (Reply(body=b"<html>", headers={"Content-Type": "text/html"}), "Main"),
     (Reply(drop="before_status"), "Main"), (status_reply(400, "no\nsuch\nmodel"), "no such model")])
 def test_back_end_fails_before_the_first_byte(lab: ApiLab, front: Front, stream: bool, reply: Reply,
@@ -530,7 +531,7 @@ def test_nobody_listens(lab: ApiLab, front: Front, stream: bool) -> None:
     assert "Main" in front.error(answer.json)[0]
 
 
-@pytest.mark.parametrize("write", [
+@table("write", [
     ("Workflows/tester/_DefaultWorkflow", {"nodes": "x"}),
     ("Workflows/tester/_DefaultWorkflow", [llm("x", preset="P")]),
     ("Users/tester", {"routingConfig": "gone"}), ("Endpoints/lab/Main", {"endpoint": 5})])
@@ -633,8 +634,8 @@ def test_lock_after_the_answer_leaves_it(lab: ApiLab, front: Front, stream: bool
 
 # -- odd requests ------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("front", CHATS, ids=str)
-@pytest.mark.parametrize("calls", [["x"], {"a": 1}, "x", [None], 5])
+@table("front", CHATS, ids=str)
+@table("calls", [["x"], {"a": 1}, "x", [None], 5])
 def test_tool_calls_that_are_none(lab: ApiLab, front: Front, calls: Any, stream: bool) -> None:
     lab.default([static("{chat_user_prompt_last_two}", includeToolCallsInConversation=True)])
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": calls},

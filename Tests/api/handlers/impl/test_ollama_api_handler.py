@@ -16,6 +16,7 @@ from Middleware.services.cancellation_service import cancellation_service
 from Tests.api.api_lab import Answer, ApiLab, settled
 from Tests.api.front_dialects import COUNTERS, FRONTS, OLLAMA_CHAT, OLLAMA_TEXT, Front
 from Tests.stub_backend import Reply, StubBackend, chat_chunk, chat_stream_reply, json_reply, sse_reply
+from Tests.tables import table
 from Tests.workflows.engine_lab import llm, static, user
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -283,8 +284,8 @@ def test_cancelling_an_unknown_request(lab: ApiLab, path: str) -> None:
     cancellation_service.acknowledge_cancellation("nope")
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("body", "text"), [
+@table("path", PATHS)
+@table(("body", "text"), [
     ({}, "The 'request_id' field is required."), ({"request_id": ""}, "The 'request_id' field is required."),
     ({"request_id": 5}, "The 'request_id' field is required."),
     ({"request_id": ["x"]}, "The 'request_id' field is required."),

@@ -23,6 +23,7 @@ from Middleware.llmapis.handlers.impl.openai_embeddings_api_handler import OpenA
 from Middleware.llmapis.transport import get_transport
 from Tests.backend_dialects import ollama_embeddings, openai_embeddings
 from Tests.stub_backend import BEFORE_STATUS, Reply, StubBackend, json_reply, status_reply
+from Tests.tables import table
 
 BOTH = pytest.mark.parametrize(("handler_class", "answer", "path"), [
     (OpenAiEmbeddingsApiHandler, openai_embeddings, "/v1/embeddings"),
@@ -140,7 +141,7 @@ def test_the_number_of_vectors_must_be_that_of_the_texts(
 
 
 @BOTH
-@pytest.mark.parametrize(("vector", "text"), [
+@table(("vector", "text"), [
     ("[]", "an empty vector"), ('"AAAAAA=="', "not a list of numbers"), ("null", "not a list of numbers"),
     ('["1"]', "something else than numbers"), ("[1, null]", "something else than numbers"),
     ("[true]", "something else than numbers"), ("[[1]]", "something else than numbers"),

@@ -15,6 +15,7 @@ from Middleware.models.request_context import request_scope
 from Middleware.services.chunk_cursor import ChunkCursor
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.stub_backend import Reply, StubBackend, status_reply
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, Probe, assistant, last_text, llm, reply_to, start, static, user
 
 
@@ -268,7 +269,7 @@ def test_a_missing_id_is_an_error_without_a_discussion_too(lab: EngineLab, folde
         run(lab, node(folder, id=value), 5, "")
 
 
-@pytest.mark.parametrize(("key", "value"), [
+@table(("key", "value"), [
     ("id", "a b"), ("id", "a/b"), ("id", "é"), ("id", "{Discussion_Id}"), ("id", "a\nb"),
     ("workflowName", None), ("workflowName", " "), ("workflowName", 5),
     ("chunkSize", 0), ("chunkSize", -1), ("chunkSize", True), ("chunkSize", 2.0), ("chunkSize", "3"),

@@ -16,6 +16,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.workflows.handlers.impl.curl_command_handler import CurlCommandHandler
 from Tests.stub_backend import Reply, StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, start, static, until, user
 
 FakeCurl = Callable[[str], Path]
@@ -298,7 +299,7 @@ def _context(lab: EngineLab, node: dict[str, Any]) -> Any:
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("key", "value"), [
+@table(("key", "value"), [
     ("args", None), ("args", []), ("args", "-s x"), ("args", {"a": 1}), ("timeout", 0), ("timeout", "x"),
     ("timeout", True), ("outputFormat", "stderr"), ("onError", "x"), ("proxy", "nonsense"), ("maxResponseBytes", "x"),
     ("blockPrivateAddresses", "x"), ("allowedHosts", []), ("allowedHosts", ["{empty}"]), ("allowedHosts", "a"),

@@ -15,6 +15,7 @@ from Middleware.workflows.tools import mcp_client_tool
 from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPToolCallError
 from Tests.stub_backend import StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, static
 from Tests.workflows.tools.mcp.mcp_lab import plain_file
 
@@ -101,8 +102,8 @@ def test_error_result(lab: EngineLab) -> None:
         lab.run([call("read")])
 
 
-@pytest.mark.parametrize("on_error", ["raise", "return"])
-@pytest.mark.parametrize(("key", "value"), [
+@table("on_error", ["raise", "return"])
+@table(("key", "value"), [
     ("server", None), ("server", ""), ("server", " "), ("server", 5), ("tool", None), ("tool", ""), ("tool", ["x"]),
     ("arguments", "x"), ("arguments", []), ("timeout", 0), ("timeout", -1), ("timeout", "30"), ("timeout", True),
     ("timeout", []), ("timeout", "{nothing_of_this_name}"), ("timeout", "{agent1Input}")])

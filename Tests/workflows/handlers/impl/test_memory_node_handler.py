@@ -20,6 +20,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext, RunR
 from Middleware.workflows.tools.memory import memory_turn
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 from Tests.stub_backend import StubBackend, chat_reply
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, static, user
 
 NO_MEMORIES = "There are not yet any memories"
@@ -73,8 +74,8 @@ def node(node_type: str, **keys: Any) -> dict[str, Any]:
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("given", "output"), [
+@table("stream", [False, True])
+@table(("given", "output"), [
     ("QualityMemory", "No discussionId on this request; memories were not generated."),
     ("RecentMemory", NOTHING_TO_GRAB),
     (node("RecentMemorySummarizerTool", maxTurnsToPull=3, maxSummaryChunksFromFile=1), "m3\nm4"),
@@ -405,14 +406,16 @@ def spoil(path: Path, how: str) -> None:
         path.write_bytes(b"{broken \xff")
 
 
-@pytest.mark.parametrize("how", ["folder", "junk"])
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("vector", [False, True])
+@table("how", ["folder", "junk"])
+@table("name", FILES)
+@table("vector", [False, True])
 @pytest.mark.parametrize("given", EVERY_NODE, ids=lambda given: given if isinstance(given, str) else given["type"])
-def test_the_chat_goes_on(lab: EngineLab, store: MemoryStore, given: Any, vector: bool, name: str, how: str) -> None:
+def test_the_chat_goes_on(lab: EngineLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, vector: bool,
+                          name: str, how: str) -> None:
+    monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path))
     with_settings(lab, chunkEstimatedTokenSize=5, vectorMemoryMaxMessagesBetweenChunks=1, condenseMemories=True,
                   memoriesBeforeCondensation=1, useVectorForQualityMemory=vector)
-    path = Path(store.folder.folder) / name
+    path = Path(DiscussionFolder("d1").folder) / name
     spoil(path, how)
     chat = [user(f"m{number}") for number in range(20)]
     assert run(lab, given, static("on with {chat_user_prompt_last_one}"), messages=chat) == "on with m19"

@@ -17,6 +17,7 @@ from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.handlers.impl.tools.keyword_search import NO_KEYWORDS
 from Tests.stub_backend import Reply, StubBackend, json_reply
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, assistant, start, static, user
 
 WIKI_TYPES = ["OfflineWikiApiPartialArticle", "OfflineWikiApiFullArticle", "OfflineWikiApiBestFullArticle",
@@ -90,8 +91,8 @@ def test_wiki_answers_a_streaming_client(lab: EngineLab, service: StubBackend) -
     assert lab.streamed([{"type": "OfflineWikiApiBestFullArticle", "promptToSearch": "owls"}]) == "An owl."
 
 
-@pytest.mark.parametrize("node_type", WIKI_TYPES + RESEARCHER_TYPES)
-@pytest.mark.parametrize("keys", [{}, {"promptToSearch": None}, {"promptToSearch": ""}])
+@table("node_type", WIKI_TYPES + RESEARCHER_TYPES)
+@table("keys", [{}, {"promptToSearch": None}, {"promptToSearch": ""}])
 def test_prompt_to_search_is_required(lab: EngineLab, service: StubBackend, node_type: str,
                                       keys: dict[str, Any]) -> None:
     with pytest.raises(ConfigValueError, match=f"{node_type} node 'Look up' needs a promptToSearch"):
@@ -154,9 +155,9 @@ def test_researcher_with_more_patience_than_a_socket_can_have(lab: EngineLab, se
                ) == "cold"
 
 
-@pytest.mark.parametrize(("node_type", "default"), [
+@table(("node_type", "default"), [
     ("OfflineResearcherApiQuickSearch", 240), ("OfflineResearcherApiDeepResearch", 600)])
-@pytest.mark.parametrize("seconds", ["absent", 0, -1, "x", True, [], "nan", "inf"])
+@table("seconds", ["absent", 0, -1, "x", True, [], "nan", "inf"])
 def test_researcher_time_out_that_is_none(lab: EngineLab, monkeypatch: pytest.MonkeyPatch, node_type: str,
                                           default: int, seconds: Any) -> None:
     asked: list[float] = []
@@ -173,8 +174,8 @@ CONVERSATION = [user("We left the red canoe by the old pier"), assistant("Noted.
 FOUND = "We left the red canoe by the old pier\nNoted."
 
 
-@pytest.mark.parametrize("node_type", SEARCH_TYPES)
-@pytest.mark.parametrize(("keys", "result"), [
+@table("node_type", SEARCH_TYPES)
+@table(("keys", "result"), [
     ({"keywords": "canoe AND pier"}, FOUND),
     ({"keywords": "{agent1Output}"}, FOUND),
     ({"keywords": "where"}, ""),

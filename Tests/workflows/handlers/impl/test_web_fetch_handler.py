@@ -21,6 +21,7 @@ from Middleware.workflows.tools.web import connection as web_connection
 from Middleware.workflows.tools.web import fetch as web_fetch_tool
 from Tests.corpora import cases
 from Tests.stub_backend import AFTER_PIECES, BEFORE_STATUS, RecordedRequest, Reply, StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, start, static, user
 
 PAGE = b"<html><head><title>T</title></head><body><h1>Ferry</h1><p>Leaves at <b>nine</b>.</p></body></html>"
@@ -477,7 +478,7 @@ def test_no_redirect_leads_to_the_local_network(lab: EngineLab, web: StubBackend
     assert len(web.requests) == 1 and web.connections == 1
 
 
-@pytest.mark.parametrize("entry", cases("hostile_headers", kind="outgoing"))
+@table("entry", cases("hostile_headers", kind="outgoing"))
 def test_headers_from_outside(lab: EngineLab, web: StubBackend, entry: dict[str, Any]) -> None:
     """A value that a model or user has filled in cannot begin a header of its own."""
     run(lab, fetch(web.url, headers={"X-Said": "{chat_user_prompt_last_one}"}, onError="return"), said=entry["input"])
@@ -522,7 +523,7 @@ def test_a_socks_proxy_without_its_package(lab: EngineLab, web: StubBackend, mon
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("key", "value"), [
+@table(("key", "value"), [
     ("url", None), ("url", ""), ("url", "{empty}"), ("url", 5), ("timeout", 0), ("timeout", -1), ("timeout", True),
     ("timeout", "soon"), ("timeout", "0"), ("timeout", "nan"), ("timeout", "inf"), ("timeout", "{empty}"),
     ("timeout", [1]), ("outputFormat", "html"), ("outputFormat", 1), ("onError", "Return"), ("onError", "ignore"),

@@ -15,6 +15,7 @@ from Middleware.exceptions import ConfigurationError, EarlyTerminationException
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities.files.file_access import path_lock
 from Middleware.workflows.handlers.impl.specialized import custom_files
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, start, static, user
 
 
@@ -176,7 +177,7 @@ def test_changes_create_nothing(lab: EngineLab, path: Path, keys: dict[str, Any]
 MODES = "SaveCustomFile: 'mode' must be one of 'overwrite', 'append', 'replace', 'remove', or 'trim', got '{}'"
 
 
-@pytest.mark.parametrize(("keys", "message"), [
+@table(("keys", "message"), [
     ({"filepath": None, "mode": "x"}, "No filepath specified"), ({"filepath": ""}, "No filepath specified"),
     ({"mode": "x"}, MODES.format("x")), ({"mode": "Append", "content": "y"}, MODES.format("Append")),
     ({"mode": 5}, MODES.format("5")), ({"mode": ["trim"]}, MODES.format("['trim']")),

@@ -9,6 +9,7 @@ import pytest
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.request_context import request_scope
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, start, static, user
 
 
@@ -49,8 +50,8 @@ def test_inside_all_is_as_ever(lab: EngineLab, base: Path) -> None:
     assert lab.run([get("")]) == "No filepath specified"
 
 
-@pytest.mark.parametrize("value", CLIMBING)
-@pytest.mark.parametrize("mode", ["read", "overwrite", "append", "replace", "remove", "trim"])
+@table("value", CLIMBING)
+@table("mode", ["read", "overwrite", "append", "replace", "remove", "trim"])
 def test_no_value_climbs_out(lab: EngineLab, base: Path, tmp_path: Path, mode: str, value: str) -> None:
     before = tree(tmp_path)
     template = f"{base}/{{agent1Output}}"

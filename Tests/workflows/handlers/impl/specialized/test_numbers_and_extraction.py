@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from Tests.tables import table
 from Tests.workflows.engine_lab import static
 
 Both = Callable[..., Any]
@@ -67,7 +68,7 @@ def test_tag_text_extractor(both: Both, node: dict[str, Any], result: str) -> No
 GOOD = {"content": "a,b,c", "delimiter": ",", "mode": "tail", "count": 2}
 
 
-@pytest.mark.parametrize(("changes", "result"), [
+@table(("changes", "result"), [
     ({}, "b,c"), ({"mode": "head"}, "a,b"), ({"count": 9}, "a,b,c"), ({"count": 3}, "a,b,c"),
     ({"content": None}, "No content specified"), ({"delimiter": None}, "No delimiter specified"),
     ({"mode": None}, "No mode specified"), ({"count": None}, "No count specified"),
