@@ -11,6 +11,7 @@ from logging.handlers import RotatingFileHandler
 from Middleware.api.private_logs import PrivacyFilter
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.files.path_utils import safe_join
+from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
 
@@ -33,26 +34,20 @@ class UserFilter(logging.Filter):
         return True
 
 
-class _Trouble:
-    """Whether a log file cannot be written at present. Beginning and end are logged, for the handlers that can write.
+class _WriteErrors:
+    """Logs when files can no longer be written, and when they can again, for the handlers that can write."""
 
-    Args:
-        path: the file, or its folder.
-    """
+    def __init__(self) -> None:
+        self._reported: Once[str] = Once()
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._present = False
+    def failed(self, path: str, error: OSError) -> None:
+        # Noted before it is logged: the same file is asked to hold that line.
+        if self._reported.first(path):
+            logger.error("The log file %s cannot be written: %s", path, error.strerror or error)
 
-    def begins(self, error: OSError) -> None:
-        if not self._present:
-            self._present = True  # before logging: the same file is asked to hold that line
-            logger.error("The log file %s cannot be written: %s", self._path, error.strerror or error)
-
-    def ends(self) -> None:
-        if self._present:
-            self._present = False
-            logger.info("The log file %s is written again", self._path)
+    def succeeded(self, path: str) -> None:
+        if self._reported.over(path):
+            logger.info("The log file %s is written again", path)
 
 
 class LogFile(RotatingFileHandler):
@@ -61,20 +56,20 @@ class LogFile(RotatingFileHandler):
     def __init__(self, path: str) -> None:
         super().__init__(path, maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT, encoding="utf-8",
                          errors="backslashreplace")
-        self._trouble = _Trouble(path)
+        self._path, self._errors = path, _WriteErrors()
         self._failures = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         before = self._failures
         super().emit(record)
         if self._failures == before:
-            self._trouble.ends()
+            self._errors.succeeded(self._path)
 
     def handleError(self, record: logging.LogRecord) -> None:
         self._failures += 1
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
-            self._trouble.begins(error)
+            self._errors.failed(self._path, error)
         else:
             super().handleError(record)
 
@@ -89,22 +84,22 @@ class PerUserFileHandler(logging.Handler):
         super().__init__()
         self._directory, self._users = directory, frozenset(users)
         self._files: dict[str, LogFile] = {}
-        self._troubles = {name: _Trouble(f"of {name or SYSTEM} in {directory}") for name in ("", *users)}
+        self._errors = _WriteErrors()
         self._files_lock = threading.RLock()  # garbage collected meanwhile may log
         self._file_of("")  # an unwritable folder shows at start
 
     def emit(self, record: logging.LogRecord) -> None:
         user = getattr(record, "user", SYSTEM)
         name = user if isinstance(user, str) and user in self._users else ""  # a library may mean others by it
-        trouble = self._troubles[name]
+        shown = f"of {name or SYSTEM} in {self._directory}"
         try:
             file = self._file_of(name)
         except OSError as error:
-            trouble.begins(error)
+            self._errors.failed(shown, error)
         except Exception:
             self.handleError(record)
         else:
-            trouble.ends()
+            self._errors.succeeded(shown)
             file.handle(record)
 
     def setFormatter(self, fmt: logging.Formatter | None) -> None:

@@ -7,16 +7,17 @@ import os
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
+from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT = "env:"
 FILE = "file:"
-MAX_LOGGED = 256
 MAX_FILE_BYTES = 65536  # far above any key; a device or a log named by mistake is not read to its end
 WANTED = "a key, 'env:' with the name of an environment variable or 'file:' with the path of a text file"
 
-_logged: set[tuple[str, str, str]] = set()
+# Endpoint file, value and problem of each key file that was reported.
+_reported: Once[tuple[str, str, str]] = Once()
 
 
 def resolve_api_key(value: object, file: str) -> str:
@@ -45,14 +46,10 @@ class _Unusable(Exception):
 
 
 def _log_path(value: str, problem: str, file: str) -> None:
-    """Tell the operator, once for each problem, which key file is meant."""
+    """Log which key file is meant, for the operator, once per problem."""
     path, known = value.removeprefix(FILE).strip(), (file, value, problem)
-    if not value.startswith(FILE) or not path or known in _logged:
-        return
-    if len(_logged) >= MAX_LOGGED:
-        _logged.clear()
-    _logged.add(known)
-    logger.error("%s: %s: %r", file, problem, path)
+    if value.startswith(FILE) and path and _reported.first(known):
+        logger.error("%s: %s: %r", file, problem, path)
 
 
 def _resolve(value: object) -> str:

@@ -37,6 +37,7 @@ from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.http.addresses import is_local_address, is_loopback
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
+from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ Steps = Generator[None, None, T]
 """Work that may have to wait: yields once per second of it, so that a stream can show signs of life, and returns T."""
 
 RESOLVE_SECONDS = 5.0
+# More endpoints than anybody has; beyond that a warning is repeated.
+MAX_CHECKED = 256
 
 
 @dataclass(frozen=True)
@@ -140,18 +143,15 @@ def tell_of_the_first(error: Exception, hop: Hop) -> None:
 class BackupChecks:
     """Complains of backups that could not stand in before they are needed, once per version of an endpoint's file."""
 
-    def __init__(self, size: int = 256) -> None:
-        self._size = size
-        self._seen: dict[int, Mapping[str, object]] = {}
+    def __init__(self) -> None:
+        self._seen: BoundedCache[int, Mapping[str, object]] = BoundedCache(MAX_CHECKED)
 
     def check(self, endpoint: EndpointFile) -> None:
         """Log a warning if the endpoint's backup does not exist or names no usable API type."""
         name = backup_name(endpoint.config)
         if not name or self._seen.get(id(endpoint.config)) is endpoint.config:
             return
-        if len(self._seen) >= self._size:
-            self._seen.clear()
-        self._seen[id(endpoint.config)] = endpoint.config  # kept alive, so that its id is not used again
+        self._seen.put(id(endpoint.config), endpoint.config)
         try:
             EndpointFile.load(name)
         except ConfigurationError as error:

@@ -19,9 +19,12 @@ from Middleware.utilities.config.keys.api_type import API_TYPE, THINKING
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS, PRESET_SAMPLERS, THINKING_KEYS
 from Middleware.utilities.files.path_utils import is_flat_name
+from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
 
+# Pairs of endpoint and preset; the preset may come from a workflow's variable, so there is no natural limit.
+MAX_RESOLVED = 256
 NULL_MARKER = "__wilmer_null__"
 CANONICAL_SAMPLERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
 SET_APART = frozenset(key.name for key in THINKING_KEYS)
@@ -115,22 +118,20 @@ class SamplerResolver:
     A repeated call then costs a few look-ups, and a warning about a sampler appears once per edit of its file.
     """
 
-    def __init__(self, size: int = 256) -> None:
-        self._size = size
-        self._known: dict[tuple[int, str | None], tuple[Sources, Samplers]] = {}
+    def __init__(self) -> None:
+        self._known: BoundedCache[tuple[int, str | None], tuple[Sources, Samplers]] = BoundedCache(MAX_RESOLVED)
 
     def resolve(self, endpoint_name: str, endpoint: Mapping[str, object], api_type: Mapping[str, object],
                 preset_name: str | None) -> Samplers:
         """The sampler fields of ``endpoint`` under ``preset_name``; shared, not to be changed."""
         sources = find_sources(endpoint, api_type, preset_name, endpoint_name)
-        key = (id(endpoint), preset_name)  # the entry keeps the object alive, so its id is not reused
+        # The entry keeps the endpoint alive, so its id is not reused.
+        key = (id(endpoint), preset_name)
         known = self._known.get(key)
         if known is not None and known[0].same_as(sources):
             return known[1]
         samplers = combine(sources, endpoint_name)
-        if len(self._known) >= self._size:
-            self._known.clear()
-        self._known[key] = (sources, samplers)
+        self._known.put(key, (sources, samplers))
         return samplers
 
 

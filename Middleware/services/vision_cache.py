@@ -2,13 +2,12 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.discussion_files import if_readable, read_json, texts_in, write_json
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
 
@@ -65,37 +64,5 @@ class VisionResponses:
         return {} if content is None else texts_in(content, display)
 
 
-class RecentDescriptions:
-    """Descriptions by a key that says all they depend on; the least recently used ones go first. Thread-safe."""
-
-    def __init__(self, max_entries: int = MAX_ENTRIES, max_characters: int = MAX_CHARACTERS) -> None:
-        self._max_entries, self._max_characters = max_entries, max_characters
-        self._lock = threading.Lock()
-        self._texts: OrderedDict[str, str] = OrderedDict()
-        self._characters = 0
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def get(self, key: str) -> str | None:
-        with self._lock:
-            text = self._texts.get(key)
-            if text is not None:
-                self._texts.move_to_end(key)
-            return text
-
-    def put(self, key: str, text: str) -> None:
-        with self._lock:
-            self._characters += len(text) - len(self._texts.pop(key, ""))
-            self._texts[key] = text
-            while len(self._texts) > self._max_entries or self._characters > self._max_characters:
-                self._characters -= len(self._texts.popitem(last=False)[1])
-
-    def clear(self) -> None:
-        with self._lock:
-            self._texts.clear()
-            self._characters = 0
-
-
-recent_descriptions = RecentDescriptions()
-"""The one of this process."""
+# Descriptions by a key that says all they depend on.
+recent_descriptions: BoundedCache[str, str] = BoundedCache(MAX_ENTRIES, len, MAX_CHARACTERS)

@@ -13,14 +13,13 @@ import logging
 import os
 import re
 import secrets
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from Middleware.exceptions import DataKeyError
 from Middleware.models.request_context import first_time_told
+from Middleware.utilities.once import BoundedCache
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -223,22 +222,16 @@ class DerivedKeys:
     """The keys derived last, at most ``size``; thread-safe. API keys themselves are not kept, not even their hashes."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
         self._secret = secrets.token_bytes(32)
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, bytes] = OrderedDict()
+        self._kept: BoundedCache[bytes, bytes] = BoundedCache(size)
 
     def get(self, api_key: str, user_name: str | None) -> bytes:
         mark = hmac.digest(self._secret, f"{user_name or ''}\0{api_key}".encode(), "sha256")
-        with self._lock:
-            known = self._kept.get(mark)
+        known = self._kept.get(mark)
         if known is None:
-            known = _derive(api_key, user_name)  # others need not wait; the same work done twice does no harm
-        with self._lock:
-            self._kept[mark] = known
-            self._kept.move_to_end(mark)
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
+            # Without a lock, so that other keys need not wait; the same work done twice does no harm.
+            known = _derive(api_key, user_name)
+            self._kept.put(mark, known)
         return known
 
 

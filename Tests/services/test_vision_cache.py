@@ -7,7 +7,6 @@ import os
 import stat
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.services import vision_cache
-from Middleware.services.vision_cache import RecentDescriptions, VisionResponses
+from Middleware.services.vision_cache import VisionResponses
 from Middleware.utilities.config import paths
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
@@ -169,30 +168,3 @@ def test_ids_that_are_no_folder_names(root: Path, name: str) -> None:
         responses(name)
     with pytest.raises(ValueError, match="folder"):
         responses("k1", name or "..")
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
-
-def kept(memory: RecentDescriptions, *keys: str) -> list[Any]:
-    return [memory.get(key) for key in keys]
-
-
-def test_memory_keeps_the_ones_used_last() -> None:
-    memory = RecentDescriptions(max_entries=2)
-    memory.put("a", "1")
-    memory.put("b", "2")
-    memory.get("a")
-    memory.put("c", "3")
-    assert kept(memory, "a", "b", "c") == ["1", None, "3"]
-
-
-def test_memory_is_bounded_in_characters() -> None:
-    memory = RecentDescriptions(max_characters=10)
-    memory.put("a", "12345")
-    memory.put("a", "123456")
-    memory.put("b", "1234")
-    assert kept(memory, "a", "b") == ["123456", "1234"]
-    memory.put("c", "1")
-    assert kept(memory, "a", "b", "c") == [None, "1234", "1"]
-    memory.clear()
-    assert len(memory) == 0

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.command_lines import command, script_command
 from Middleware.utilities.files.file_access import file_signature, is_unsettled
+from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +87,9 @@ class AccessKeys:
         self._users = users
         self._clock = clock
         self._lock = threading.Lock()
-        self._told_of_spelling = False
-        self._complaint = ""
+        self._spelling: Once[str] = Once()
+        # One key: an error is logged again after another one.
+        self._errors: Once[str] = Once(1)
         self._signature = file_signature(path)
         self._is_unsettled = is_unsettled(self._signature)
         self.keys = parse_keys(_read(path), users(), path)
@@ -123,8 +125,7 @@ class AccessKeys:
         return found
 
     def _tell_of_spelling(self, scheme: str) -> None:
-        if not self._told_of_spelling:
-            self._told_of_spelling = True
+        if self._spelling.first("Bearer"):
             logger.warning("A client writes %s in place of 'Bearer': its conversations are kept as those of clients "
                            "without a key, and a key with '%s' does not let it in.", ascii(scheme), USER_FIELD)
 
@@ -136,7 +137,7 @@ class AccessKeys:
         try:
             self._next_look = now + RECHECK_SECONDS
             signature = file_signature(self.path)
-            if signature != self._signature or self._complaint or self._is_unsettled:
+            if signature != self._signature or self._errors or self._is_unsettled:
                 self._signature, self._is_unsettled = signature, is_unsettled(signature)
                 self._reload()
         finally:
@@ -147,21 +148,20 @@ class AccessKeys:
             keys = parse_keys(_read(self.path), self._users(), self.path)
         except NoKeysError as error:
             self.keys = ()
-            self._complain(f"Nobody is let in until there is a key. {error}")
+            self._report(f"Nobody is let in until there is a key. {error}")
             return
         except (AccessKeysError, WilmerError) as error:
-            self._complain(f"The keys accepted until now stay accepted. {error}")
+            self._report(f"The keys accepted until now stay accepted. {error}")
             return
-        self._complaint = ""
+        self._errors.clear()
         if keys != self.keys:
             self.keys = keys
             logger.info("The accepted keys have changed: %s now holds %d", self.path, len(keys))
 
-    def _complain(self, text: str) -> None:
+    def _report(self, error: str) -> None:
         """Log an error, once as long as it is the same."""
-        if text != self._complaint:
-            logger.error("%s", text)
-        self._complaint = text
+        if self._errors.first(error):
+            logger.error("%s", error)
 
 
 def _digests(text: str) -> set[bytes]:

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +14,7 @@ from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_content
+from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import vector_to_blob
 
 logger = logging.getLogger(__name__)
@@ -108,7 +107,7 @@ class _Batch:
             return self._in_parts(rows[:middle]) + self._in_parts(rows[middle:])
         logger.warning("Discussion %s: endpoint '%s' makes no vector of memory %d, which is found by words only: %s",
                        self._memories.discussion_id, self._service.endpoint_name, rows[0]["id"], log_text(error))
-        _hopeless.add((self._memories.path, self._service.model_name, *_identity(rows[0])))
+        _hopeless.first((self._memories.path, self._service.model_name, *_identity(rows[0])))
         return 0
 
     def _store(self, rows: list[dict[str, Any]]) -> int:
@@ -124,7 +123,7 @@ class _Batch:
         """The oldest rows without a vector, as far as there is hope for them."""
         if not count:
             return []
-        hopeless = _hopeless.rows(self._memories.path, self._service.model_name)
+        hopeless = _hopeless_rows(self._memories.path, self._service.model_name)
         rows = self._memories.without_embeddings(self._service.model_name, count + len(new) + len(hopeless))
         return [row for row in rows if row["id"] not in new and _identity(row) not in hopeless][:count]
 
@@ -134,28 +133,12 @@ def _identity(row: dict[str, Any]) -> tuple[int, str]:
     return row["id"], hash_content(row["memory_text"])
 
 
-class _HopelessRows:
-    """Rows on which an endpoint failed alone, as (path, model, row, digest of its text).
-
-    The oldest are forgotten. Thread-safe.
-    """
-
-    def __init__(self, size: int = 10_000) -> None:
-        self._size, self._lock = size, threading.Lock()
-        self._known: OrderedDict[tuple[str, str, int, str], None] = OrderedDict()
-
-    def add(self, key: tuple[str, str, int, str]) -> None:
-        with self._lock:
-            self._known[key] = None
-            while len(self._known) > self._size:
-                self._known.popitem(last=False)
-
-    def rows(self, path: str, model: str) -> set[tuple[int, str]]:
-        with self._lock:
-            return {(row, digest) for where, name, row, digest in self._known if (where, name) == (path, model)}
+# Rows on which an endpoint failed alone: path, model, row and a digest of its text.
+_hopeless: Once[tuple[str, str, int, str]] = Once(10_000)
 
 
-_hopeless = _HopelessRows()
+def _hopeless_rows(path: str, model: str) -> set[tuple[int, str]]:
+    return {(row, digest) for where, name, row, digest in _hopeless.keys() if (where, name) == (path, model)}
 
 
 def _batch_size(value: object) -> int:

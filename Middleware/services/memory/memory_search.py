@@ -5,8 +5,6 @@ import json
 import logging
 import os
 import sqlite3
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +18,7 @@ from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.conversations.vector_memory.keyword_query import split_query
+from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
 
 logger = logging.getLogger(__name__)
@@ -62,32 +61,8 @@ class VectorSearch:
     request_id: str | None = None
 
 
-class _Notices:
-    """Discussions about which something was said already; the oldest are forgotten."""
-
-    def __init__(self, size: int = 1000) -> None:
-        self._size, self._lock = size, threading.Lock()
-        self._known: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, name: str) -> bool:
-        with self._lock:
-            return name in self._known
-
-    def first(self, name: str) -> bool:
-        with self._lock:
-            if name in self._known:
-                return False
-            self._known[name] = None
-            while len(self._known) > self._size:
-                self._known.popitem(last=False)
-            return True
-
-    def clear(self) -> None:
-        with self._lock:
-            self._known.clear()
-
-
-fallback_notices = _Notices()
+# The databases whose missing vectors were reported.
+fallback_notices: Once[str] = Once()
 
 
 def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str:

@@ -13,6 +13,7 @@ from Middleware.utilities.config import data_directories, paths
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name, is_folder
+from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ VECTOR_DATABASE = "vector_memory.db"
 KEY_FOLDER = re.compile("[0-9a-f]{16}")
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 _TICK = 2.0  # seconds; some file systems keep time no finer
-_MOST_ROOTS = 15
+_MOST_ROOTS = 16
 
 
 def holds_data_of_a_key(discussion_id: str) -> bool:
@@ -47,7 +48,7 @@ class FlatFiles:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[int, frozenset[str]]] = {}
+        self._known: BoundedCache[str, tuple[int, frozenset[str]]] = BoundedCache(_MOST_ROOTS)
 
     def find(self, folder: str, name: str) -> str | None:
         path = os.path.join(folder, name)
@@ -66,7 +67,7 @@ class FlatFiles:
         except (OSError, ValueError):  # no such folder; no possible name
             return frozenset()
         if abs(time.time() - changed / 1e9) > _TICK:  # else the next change may look like this one
-            self._known = {**dict(list(self._known.items())[-_MOST_ROOTS:]), folder: (changed, names)}
+            self._known.put(folder, (changed, names))
         return names
 
 

@@ -17,10 +17,11 @@ from Middleware.services.llm_calls.direct_calls import (
     unstreamed,
 )
 from Middleware.services.llm_dispatch_service import LLMDispatchService
-from Middleware.services.vision_cache import RecentDescriptions, recent_descriptions
+from Middleware.services.vision_cache import recent_descriptions
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.prompt_extraction_utils import context_clamp, extract_last_n_turns, message_text
 from Middleware.workflows.models.execution_context import ExecutionContext, Message
 
@@ -55,7 +56,7 @@ class ImageDescriber:
     """
 
     def __init__(self, context: ExecutionContext, messages: Sequence[Message],
-                 memory: RecentDescriptions = recent_descriptions) -> None:
+                 memory: BoundedCache[str, str] = recent_descriptions) -> None:
         if context.clock is None:
             context.clock = datetime.now()  # all calls of the node tell the same time
         self._context, self._messages, self._memory = context, messages, memory

@@ -15,6 +15,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.services.memory import embedding_service
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER
+from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import blob_to_vector
 from Tests.backend_dialects import openai_embeddings
 from Tests.llmapis.lab import Lab
@@ -164,11 +165,12 @@ def test_a_request_cancelled_between_the_calls_sends_no_more(backend: StubBacken
     assert len(backend.requests) == 1
 
 
-def test_rows_without_hope_are_bounded() -> None:
-    rows = embedding_service._HopelessRows(2)
+def test_rows_without_hope_belong_to_a_database_and_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_service, "_hopeless", Once(2))
     for number in range(3):
-        rows.add(("p", "m", number, "digest"))
-    assert rows.rows("p", "m") == {(1, "digest"), (2, "digest")} and rows.rows("p", "x") == rows.rows("q", "m") == set()
+        embedding_service._hopeless.first(("p", "m", number, "digest"))
+    rows = embedding_service._hopeless_rows
+    assert rows("p", "m") == {(1, "digest"), (2, "digest")} and rows("p", "x") == rows("q", "m") == set()
 
 
 @pytest.mark.parametrize("reply", [

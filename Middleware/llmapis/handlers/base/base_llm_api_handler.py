@@ -28,6 +28,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.http.wire import parse_target
+from Middleware.utilities.once import Once
 
 __all__ = ["BackendSettings", "Chunk", "LlmApiHandler", "LlmOutcome", "Message", "Prompt", "bearer_headers"]
 
@@ -64,7 +65,7 @@ class LlmApiHandler(ABC):
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = self.understood = False
         self.failure: BackendError | None = None
-        self._skipped: dict[str, int] = {}
+        self._skipped: Once[str] = Once()
 
     # -- the dialect ---------------------------------------------------------------------------------------------
     def path(self, stream: bool) -> str:
@@ -259,16 +260,15 @@ class LlmApiHandler(ABC):
 
     def unreadable(self, what: str) -> None:
         """Log, without its content, that a part of an answer was skipped: the first of its kind in a call."""
-        self._skipped[what] = count = self._skipped.get(what, 0) + 1
-        if count == 1:
+        if self._skipped.first(what):
             logger.warning("Endpoint '%s': skipped %s.", self.settings.endpoint_name, what)
 
     def _count_skipped(self) -> None:
         """Log how often something was skipped that was logged only once."""
-        for what, count in self._skipped.items():
+        for what in self._skipped.keys():
+            count = self._skipped.over(what)
             if count > 1:
                 logger.warning("Endpoint '%s': skipped %s %d times in all.", self.settings.endpoint_name, what, count)
-        self._skipped.clear()
 
     @property
     def is_cancelled(self) -> bool:

@@ -3,9 +3,7 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -24,6 +22,7 @@ from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
@@ -41,32 +40,8 @@ Pair = tuple[str, str]
 MOST_FAILURES = 3  # in a row, of one chunk
 
 
-class FailureCounts:
-    """How often in a row work failed at a place of a conversation, for the places that failed last; thread-safe."""
-
-    def __init__(self, size: int = 1000) -> None:
-        self._size = size
-        self._lock = threading.Lock()
-        self._counts: OrderedDict[Pair, int] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def add(self, place: Pair) -> int:
-        """Count one more failure at ``place`` (folder, name); returns how many there are now."""
-        with self._lock:
-            count = self._counts.pop(place, 0) + 1
-            self._counts[place] = count
-            while len(self._counts) > self._size:
-                self._counts.popitem(last=False)
-            return count
-
-    def forget(self, place: Pair) -> None:
-        with self._lock:
-            self._counts.pop(place, None)
-
-
-_failures = FailureCounts()
+# How often in a row work failed on a chunk, by folder and name of the chunk.
+_failures: Once[Pair] = Once()
 
 
 class ChunkWriter:
@@ -139,7 +114,7 @@ class ChunkWriter:
         """Memories and hash first, together; what comes after them may fail."""
         texts = [(item["summary"], json.dumps(item, ensure_ascii=False)) for item in items]
         rows = self._memories.store_chunk(texts, chunk.hash, self._settings.index_topics, place=chunk.place)
-        _failures.forget(self._failing(chunk))
+        _failures.over(self._failing(chunk))
         self.stored += len(rows)
         self._done += 1
         if self._after is not None:
@@ -164,13 +139,13 @@ class ChunkWriter:
                          public_text(error))
 
     def _note_failure(self, chunk: Chunk, cause: str, counts: bool) -> None:
-        count = _failures.add(self._failing(chunk)) if counts else 0
+        count = _failures.count(self._failing(chunk)) if counts else 0
         if count < MOST_FAILURES:
             logger.warning("Discussion %s: no memories were made of %s; it is tried again: %s",
                            self._folder.discussion_id, _short(chunk.hash), cause)
             return
         self._memories.log_hash(chunk.hash, chunk.place)
-        _failures.forget(self._failing(chunk))
+        _failures.over(self._failing(chunk))
         logger.error("Discussion %s: %s failed %d times and is left without memories: %s",
                      self._folder.discussion_id, _short(chunk.hash), count, cause)
 

@@ -12,12 +12,12 @@ from Middleware.services.memory import memory_search
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.hashing_utils import hash_content
+from Middleware.utilities.once import Once
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import memory_errors, vector_chunk_writer
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass
 from Middleware.workflows.tools.memory.state_document import update_state_document
-from Middleware.workflows.tools.memory.vector_chunk_writer import FailureCounts
 from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store
 from Tests.stub_backend import Reply, StubBackend, status_reply
 from Tests.workflows.engine_lab import EngineLab, llm, user
@@ -29,7 +29,7 @@ Work = Callable[[MemoryChat, ExecutionContext], object]
 
 @pytest.fixture
 def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryChat]:
-    monkeypatch.setattr(vector_chunk_writer, "_failures", FailureCounts())
+    monkeypatch.setattr(vector_chunk_writer, "_failures", Once())
     memory_search.fallback_notices.clear()
     with StubBackend() as backend:
         chat = MemoryChat(EngineLab(tmp_path, monkeypatch, backend))

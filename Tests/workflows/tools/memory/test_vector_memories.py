@@ -36,9 +36,9 @@ from Middleware.utilities.conversations.discussion_folder import MEMORIES
 from Middleware.utilities.conversations.message_places import LoggedMessage, place_of
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_content
+from Middleware.utilities.once import Once
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import vector_chunk_writer, vector_memories
-from Middleware.workflows.tools.memory.vector_chunk_writer import FailureCounts
 from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store, new_messages
 from Tests.properties import examples
 from Tests.stub_backend import StubBackend, chat_reply, status_reply
@@ -51,7 +51,7 @@ KEY = b"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
-    monkeypatch.setattr(vector_chunk_writer, "_failures", FailureCounts())
+    monkeypatch.setattr(vector_chunk_writer, "_failures", Once())
     with StubBackend() as backend:
         yield EngineLab(tmp_path, monkeypatch, backend)
 
@@ -416,14 +416,6 @@ def test_a_wrong_endpoint_name_costs_no_chunk(chat: MemoryChat, caplog: pytest.L
 
 def test_blank_chunks_are_skipped(chat: MemoryChat) -> None:
     assert generate(chat, (" \n", "h0"), ("text", "h1")) == 1 and chat.logged == ["h1"]
-
-
-def test_failure_counts_are_bounded() -> None:
-    counts = FailureCounts(2)
-    assert [counts.add(("f", name)) for name in "aabc"] == [1, 2, 1, 1] and len(counts) == 2
-    assert counts.add(("f", "a")) == 1
-    counts.forget(("f", "a"))
-    assert counts.add(("f", "a")) == 1
 
 
 # -- who answers -------------------------------------------------------------------------------------------------------
