@@ -15,6 +15,7 @@ from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE, OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
+from Middleware.models.messages import ToolCall
 from Middleware.models.request_context import current_request
 from Middleware.services.response_builder_service import ResponseBuilderService, current_model_name
 from Middleware.utilities import config_utils
@@ -141,7 +142,7 @@ def sse_format(data: str, output_format: str = "openai") -> str:
 
 def build_response_json(token: str, finish_reason: str | None = None,
                         additional_fields: dict[str, object] | None = None, request_id: str | None = None,
-                        tool_calls: list[dict[str, Any]] | None = None) -> str:
+                        tool_calls: list[ToolCall] | None = None) -> str:
     """One chunk of the current request's dialect as JSON text; ``additional_fields`` are merged on top."""
     builder, api_type = ResponseBuilderService(), globals_.get_api_type()
     if api_type in ("openai", OPENAI_CHAT):

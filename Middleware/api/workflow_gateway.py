@@ -9,6 +9,7 @@ from typing import Any
 from Middleware.api.running.background_requests import is_background_task
 from Middleware.api.running.liveness_cleanup import LivenessCall, clean_up
 from Middleware.exceptions import ClientError, ConfigNotFoundError
+from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext
 from Middleware.services.prompt_categorization_service import PromptCategorizationService
 from Middleware.utilities import config_utils
@@ -19,7 +20,6 @@ from Middleware.workflows.managers.workflow_manager import WorkflowManager, requ
 
 logger = logging.getLogger(__name__)
 
-Message = dict[str, Any]
 
 BACKGROUND_KEY = "backgroundTaskWorkflow"
 

@@ -3,16 +3,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Chunk, LlmOutcome, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmOutcome, Prompt
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmCallRecord, Observer, current_site
+from Middleware.models.messages import Answer, Chunk, token_count
 from Middleware.models.request_context import current_request
 
-Answer = str | dict[str, Any]
 EVENTS = ("llm_call_started", "llm_call_finished", "llm_call_failed")
 
 
@@ -67,8 +66,7 @@ class CallWatch:
 
     def answered(self, answer: Answer) -> None:
         """A call that does not stream has its answer."""
-        text = answer if isinstance(answer, str) else answer.get("content")
-        self._record.answer_characters = len(text or "")
+        self._record.answer_characters = len(answer if isinstance(answer, str) else answer["content"])
 
     def end(self, error: BaseException | None, outcome: LlmOutcome, settings: BackendSettings,
             failed: Sequence[str], scope: CancelScope | None) -> None:
@@ -84,8 +82,8 @@ class CallWatch:
         record.endpoint, record.model = settings.endpoint_name, settings.model or ""
         record.failed_endpoints, record.finish_reason = tuple(failed), outcome.finish_reason
         usage = outcome.usage or {}
-        record.prompt_tokens = _number(usage.get("prompt_tokens"))
-        record.completion_tokens = _number(usage.get("completion_tokens"))
+        record.prompt_tokens = token_count(usage.get("prompt_tokens"))
+        record.completion_tokens = token_count(usage.get("completion_tokens"))
         if record.completion_tokens is None and record.streamed:
             record.completion_tokens = record.chunks
         given_up = isinstance(error, (GeneratorExit, EarlyTerminationException))
@@ -102,7 +100,3 @@ def _characters(prompt: Prompt) -> int:
         content = message.get("content")
         total += len(content if isinstance(content, str) else text_of(content))
     return total
-
-
-def _number(value: object) -> int | None:
-    return value if type(value) is int else None  # a bool is no count

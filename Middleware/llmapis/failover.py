@@ -27,8 +27,9 @@ from Middleware.llmapis import api_types
 from Middleware.llmapis.backend_errors import sentence
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.messages import Chunk, Message
 from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
@@ -296,13 +297,14 @@ def up_to_visible(chunks: Generator[Chunk, None, None]) -> Generator[Chunk, None
     Those before it pass as mere signs of life: what they tell (token counts, a fingerprint) comes with the visible
     one, and never if the endpoint fails before it.
     """
-    told: Chunk = {}
+    told: Chunk = {"token": "", "finish_reason": None}
     for chunk in chunks:
         if is_visible(chunk):
             yield {**told, **chunk}
             return True
-        told.update((key, value) for key, value in chunk.items() if key not in ("token", "finish_reason", "more"))
+        told = {**told, **chunk, "token": "", "finish_reason": None}
+        told.pop("more", None)
         yield {"token": "", "finish_reason": None}
-    if told:
-        yield {"token": "", "finish_reason": None, **told}
+    if len(told) > 2:  # more than the two keys that every chunk has
+        yield told
     return False

@@ -13,14 +13,7 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.llmapis.call_gate import CallSlot
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile
-from Middleware.llmapis.handlers.base.base_llm_api_handler import (
-    BackendSettings,
-    Chunk,
-    LlmApiHandler,
-    LlmOutcome,
-    Message,
-    Prompt,
-)
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, LlmOutcome, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
 from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatApiHandler
@@ -30,6 +23,7 @@ from Middleware.llmapis.handlers.impl.openai_completions_api_handler import Open
 from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
 from Middleware.llmapis.transport import Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.messages import Answer, Chunk, Message, without_images
 from Middleware.models.request_context import current_request
 
 logger = logging.getLogger(__name__)
@@ -103,7 +97,7 @@ class LlmApiService:
             prompt: str | None = None, llm_takes_images: bool = False, request_id: str | None = None,
             tools: Sequence[Mapping[str, object]] | None = None, tool_choice: object = None,
             structured_output_schema: Mapping[str, object] | None = None,
-    ) -> str | dict[str, object] | Generator[Chunk, None, None]:
+    ) -> Answer | Generator[Chunk, None, None]:
         """Call the LLM.
 
         Returns the uncleaned text, or ``{"content", "tool_calls", "finish_reason"}`` for an answer with tool calls;
@@ -112,8 +106,7 @@ class LlmApiService:
         with a backup only if that failed too, or the first endpoint's answer had begun.
         """
         if conversation is not None and not llm_takes_images:
-            conversation = [{key: value for key, value in message.items() if key != "images"}
-                            if "images" in message else message for message in conversation]
+            conversation = [without_images(message) if "images" in message else message for message in conversation]
         call = Prompt(conversation, system_prompt, prompt, tools or None, tool_choice, structured_output_schema)
         logger.debug("Request %s calls endpoint '%s'%s", request_id, self.endpoint_name,
                      " (streaming)" if self.streaming else "")
@@ -152,7 +145,7 @@ class LlmApiService:
             backup._abort()
 
     # -- the call ------------------------------------------------------------------------------------------------
-    def _run(self, call: Prompt, watch: CallWatch | None) -> str | dict[str, object]:
+    def _run(self, call: Prompt, watch: CallWatch | None) -> Answer:
         try:
             with self._watched(call, watch):
                 answer = self._generate(call, call)
@@ -193,7 +186,7 @@ class LlmApiService:
                 last = last._backup
             watch.end(error, last.outcome, last.settings, last._hop.visited, self._scope)
 
-    def _generate(self, call: Prompt, sent: Prompt) -> str | dict[str, object]:
+    def _generate(self, call: Prompt, sent: Prompt) -> Answer:
         """``sent`` is ``call`` in the form for this endpoint; its backup makes its own form of ``call``."""
         slot = CallSlot(self._scope)
         self._name_for_the_log()

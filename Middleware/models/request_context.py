@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import Observer
+from Middleware.models.messages import Usage
 from Middleware.models.trial import Trial
 
 
@@ -60,7 +60,7 @@ class RequestContext:
     answer_complete: bool = False
     background_pending: bool = False
     background_nodes: int = 0
-    usage: dict[str, Any] | None = None
+    usage: Usage | None = None
     finish_reason: str | None = None
     reasoning: str = ""
     fingerprint: str = ""

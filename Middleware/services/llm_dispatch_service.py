@@ -6,10 +6,11 @@ import functools
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.models.messages import Message
 from Middleware.models.request_context import first_time_told
 from Middleware.services.llm_calls import message_selection as selection
 from Middleware.services.llm_calls.answer_shape import AnswerShape
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Message = dict[str, Any]
 
 
 class LLMDispatchService:

@@ -6,16 +6,14 @@ created but an empty file of memories. Files of another API key raise DataKeyErr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from Middleware.models.messages import Message
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.utilities.text_utils import clear_out_user_assistant_from_chunks, get_message_chunks, restore_braces
-
-Message = dict[str, Any]
 
 SUMMARY_SEPARATOR = "\n------------\n"
 NOTHING_GENERATED = "No memories have been generated yet"

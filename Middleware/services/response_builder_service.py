@@ -13,10 +13,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_VERSION
+from Middleware.models.messages import ToolCall, Usage
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import encode_text
 
@@ -31,7 +31,7 @@ CONTEXT_LENGTH = 32768  # workflows shorten conversations themselves; clients on
 DETAILS = {"format": "gguf", "family": "wilmer", "families": None, "parameter_size": "N/A",
            "quantization_level": "Q8"}
 
-ToolCalls = Sequence[Mapping[str, Any]]
+ToolCalls = Sequence[ToolCall]
 
 
 def to_json(value: object) -> bytes:
@@ -75,9 +75,9 @@ class ResponseBuilderService:
 
     def build_openai_chat_completion_response(
             self, text: str, tool_calls: ToolCalls | None = None, *, model: str | None = None,
-            finish_reason: str | None = None, usage: Mapping[str, Any] | None = None, reasoning: str = "",
+            finish_reason: str | None = None, usage: Usage | None = None, reasoning: str = "",
             fingerprint: str = "") -> dict[str, object]:
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+        message: dict[str, object] = {"role": "assistant", "content": text}
         if reasoning:
             message["reasoning_content"] = reasoning
         if tool_calls:
@@ -89,7 +89,7 @@ class ResponseBuilderService:
 
     def build_openai_completion_response(
             self, text: str, *, model: str | None = None, finish_reason: str | None = None,
-            usage: Mapping[str, Any] | None = None, fingerprint: str = "") -> dict[str, object]:
+            usage: Usage | None = None, fingerprint: str = "") -> dict[str, object]:
         choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": _text_reason(finish_reason)}
         return self._openai_body("cmpl", "text_completion", choice, model, usage, fingerprint)
 
@@ -101,7 +101,7 @@ class ResponseBuilderService:
 
     @staticmethod
     def _openai_body(prefix: str, kind: str, choice: dict[str, object], model: str | None,
-                     usage: Mapping[str, Any] | None, fingerprint: str) -> dict[str, object]:
+                     usage: Usage | None, fingerprint: str) -> dict[str, object]:
         now = int(time.time())
         return {"id": f"{prefix}-{now}", "object": kind, "created": now,
                 "model": current_model_name() if model is None else model,
@@ -175,7 +175,7 @@ class ResponseBuilderService:
 
     def build_ollama_generate_response(
             self, text: str, model: str | None = None, request_id: str | None = None, *,
-            finish_reason: str | None = None, usage: Mapping[str, Any] | None = None,
+            finish_reason: str | None = None, usage: Usage | None = None,
             counters: Counters | None = None) -> dict[str, object]:
         now = int(time.time())
         chunk = self.build_ollama_generate_chunk(text, finish_reason or "stop", model=model)
@@ -191,7 +191,7 @@ class ResponseBuilderService:
     def build_ollama_chat_chunk(
             self, token: str, finish_reason: str | None, request_id: str | None = None,
             tool_calls: ToolCalls | None = None, *, model: str | None = None, reasoning: str = "") -> dict[str, object]:
-        message: dict[str, Any] = {"role": "assistant", "content": token}
+        message: dict[str, object] = {"role": "assistant", "content": token}
         if reasoning:
             message["thinking"] = reasoning
         if tool_calls is not None:
@@ -222,13 +222,13 @@ def ollama_tool_calls(calls: ToolCalls) -> list[dict[str, object]]:
     return [dict(call) if _is_native(call) else _ollama_call(call) for call in calls if isinstance(call, Mapping)]
 
 
-def _is_native(call: Mapping[str, Any]) -> bool:
+def _is_native(call: Mapping[str, object]) -> bool:
     function = call.get("function")
     return isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping) and \
         not call.keys() & {"id", "type", "index"}
 
 
-def _ollama_call(call: Mapping[str, Any]) -> dict[str, object]:
+def _ollama_call(call: Mapping[str, object]) -> dict[str, object]:
     function = call.get("function")
     function = function if isinstance(function, Mapping) else {}
     return {"function": {"name": function.get("name") or "", "arguments": _arguments(function.get("arguments"))}}

@@ -12,6 +12,7 @@ from typing import Any
 
 from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.messages import Message
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
 from Middleware.utilities.conversations.discussion_files import if_readable, read_json, texts_in, write_json
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
@@ -27,7 +28,6 @@ from Middleware.utilities.text_utils import escape_braces
 
 logger = logging.getLogger(__name__)
 
-Message = dict[str, Any]
 Times = dict[str, Any]
 
 FILE_NAME = "timestamps.json"
@@ -92,7 +92,7 @@ class TimestampService:
     def format_messages_with_timestamps(self, messages: Sequence[Message], discussion_id: str | None,
                                         use_relative_time: bool = False) -> list[Message]:
         """Copies of the messages, led by their times where those are known. Those without any text get none."""
-        copies = [dict(message) for message in messages]
+        copies = [message.copy() for message in messages]
         times = self._load(discussion_id) if discussion_id else {}
         if times:
             now = self._now()

@@ -9,11 +9,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from Middleware.models.messages import Message
 from Middleware.models.request_context import current_request
 from Middleware.utilities.prompt_extraction_utils import message_text
 from Middleware.utilities.text_utils import chunk_messages_by_token_size, messages_to_text_block
-
-Message = dict[str, Any]
 
 
 def hash_content(content: str) -> str:

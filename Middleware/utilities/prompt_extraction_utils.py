@@ -8,8 +8,9 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from Middleware.models.messages import FunctionCall, Message, ToolCall
+from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.config.declarations import SWITCHED_ON, as_flag
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.conversations.discussion_id import (
@@ -24,7 +25,6 @@ from Middleware.utilities.text_utils import (
 
 logger = logging.getLogger(__name__)
 
-Message = dict[str, Any]
 
 ROLE_TAGS = {"user": "User: ", "assistant": "Assistant: ", "system": "System: ", "tool": "Tool Result: "}
 RESERVED_TOKENS = 512
@@ -144,7 +144,7 @@ def with_visible_tool_calls(messages: Sequence[Message]) -> list[Message]:
     labels: dict[str, str] = {}
     result: list[Message] = []
     for message in messages:
-        calls = tool_calls_of(message)
+        calls = calls_among(message.get("tool_calls"))
         if message.get("role") == "assistant" and calls:
             labels.update((str(call.get("id")), _label(call)) for call in calls)
             text = message_text(message)
@@ -158,27 +158,21 @@ def with_visible_tool_calls(messages: Sequence[Message]) -> list[Message]:
     return result
 
 
-def tool_call_summary(calls: Iterable[Mapping[str, Any]]) -> str:
+def tool_call_summary(calls: Iterable[ToolCall]) -> str:
     """One line per call: ``[Tool Call: NAME] SUMMARY``."""
     return "\n".join(f"[Tool Call: {_function(call).get('name')}] {_arguments_summary(call)}" for call in calls)
 
 
-def tool_calls_of(message: Mapping[str, Any]) -> list[Mapping[str, object]]:
-    """The tool calls of a message; clients send other things, too."""
-    calls = message.get("tool_calls")
-    return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, (list, tuple)) else []
-
-
-def _label(call: Mapping[str, Any]) -> str:
+def _label(call: ToolCall) -> str:
     return f"{_function(call).get('name')} {_arguments_summary(call)}".rstrip()
 
 
-def _function(call: Mapping[str, Any]) -> Mapping[str, object]:
+def _function(call: ToolCall) -> FunctionCall:
     function = call.get("function")
     return function if isinstance(function, Mapping) else {}
 
 
-def _arguments_summary(call: Mapping[str, Any]) -> str:
+def _arguments_summary(call: ToolCall) -> str:
     raw = _function(call).get("arguments")
     arguments: object = raw
     if isinstance(raw, str):

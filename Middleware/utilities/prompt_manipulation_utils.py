@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from Middleware.utilities.prompt_extraction_utils import Message, estimate_message, newest, system_text
+from Middleware.models.messages import Message
+from Middleware.utilities.prompt_extraction_utils import estimate_message, newest, system_text
 
 ACCEPTABLE_SHARE = 0.8  # of the context window: the estimate knows no tokenizer
 

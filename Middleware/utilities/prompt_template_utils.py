@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from Middleware.models.messages import Message
 from Middleware.utilities.config.keys.prompt_template import PROMPT_TEMPLATE, turn_key
 from Middleware.utilities.prompt_extraction_utils import extract_last_n_turns, message_text
 
@@ -16,7 +17,7 @@ Template = Mapping[str, Any]
 _MARKERS = ("[Beg_Sys]", "[Beg_User]", "[Beg_Assistant]", "[Beg_SysMes]")
 
 
-def flatten_messages(messages: Sequence[Mapping[str, Any]], template: Template | None) -> str:
+def flatten_messages(messages: Sequence[Mapping[str, object]], template: Template | None) -> str:
     """All messages in one text without separator. An assistant message in last position stays open (no suffix)."""
     if template is None:
         return _without_markers("".join(map(message_text, messages)))
@@ -29,7 +30,7 @@ def flatten_messages(messages: Sequence[Mapping[str, Any]], template: Template |
     return _without_markers("".join(pieces))
 
 
-def flatten_last_n(messages: Sequence[dict[str, Any]], count: int, template: Template | None) -> str:
+def flatten_last_n(messages: Sequence[Message], count: int, template: Template | None) -> str:
     """The newest ``count`` messages that are not ``system``, flattened."""
     return flatten_messages(extract_last_n_turns(messages, count, remove_all_systems_override=True), template)
 

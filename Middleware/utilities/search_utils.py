@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from Middleware.models.messages import Message
 from Middleware.utilities.prompt_extraction_utils import message_text
 from Middleware.utilities.text_utils import (
     clear_out_user_assistant_from_chunks,
@@ -13,7 +14,6 @@ from Middleware.utilities.text_utils import (
     tokenize,
 )
 
-Message = dict[str, Any]
 Index = dict[str, dict[int, list[int]]]
 """Token -> number of a text -> positions in that text, counted in tokens and ascending."""
 

@@ -9,10 +9,10 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.messages import Chunk, ToolCall
 from Middleware.models.request_context import current_request
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.text_cleaner import CleaningRules, ThinkFilter, ThinkRule, clean_text
@@ -64,20 +64,21 @@ def strip_assistant_prefix_enabled() -> bool:
         return False
 
 
-def lowercase_tool_call_names(tool_calls: Sequence[Any]) -> list[object]:
+def lowercase_tool_call_names(tool_calls: Sequence[ToolCall]) -> list[ToolCall]:
     """Copies of OpenAI tool calls or fragments of them with lower-case function names."""
     return [_with_lowercase_name(call) for call in tool_calls]
 
 
-def _with_lowercase_name(call: Any) -> object:
+def _with_lowercase_name(call: ToolCall) -> ToolCall:
+    # Back-ends and scripts send calls without a name, and things that are no calls.
     function = call.get("function") if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(name, str):
+    if function is None or not isinstance(name, str):
         return call
-    return {**call, "function": {**function, "name": name.lower()}}  # type: ignore[dict-item]
+    return {**call, "function": {**function, "name": name.lower()}}
 
 
-def stream_static_content(text: object, cancel_scope: CancelScope | None = None) -> Iterator[dict[str, object]]:
+def stream_static_content(text: object, cancel_scope: CancelScope | None = None) -> Iterator[Chunk]:
     """Stream a fixed text word by word at a human pace: 20 ms per word, the rest at once after 5 s.
 
     Cancelling ``cancel_scope`` (default: the current request's) ends the text where it is. The last chunk is an empty
@@ -101,7 +102,7 @@ def stream_static_content(text: object, cancel_scope: CancelScope | None = None)
     yield {"token": "", "finish_reason": "stop"}
 
 
-def stream_text(text: object) -> Iterator[dict[str, object]]:
+def stream_text(text: object) -> Iterator[Chunk]:
     """Stream a text in words and gaps without any pace, ending with an empty token with finish reason ``stop``."""
     for match in _WORDS_AND_GAPS.finditer(_as_text(text)):
         yield _chunk(match.group(), more=True)
@@ -112,7 +113,7 @@ def _as_text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-def _chunk(token: str, more: bool) -> dict[str, object]:
+def _chunk(token: str, more: bool) -> Chunk:
     return {"token": token, "finish_reason": None, "more": True} if more else {"token": token, "finish_reason": None}
 
 

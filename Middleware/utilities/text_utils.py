@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from Middleware.common.constants import LEFT_BRACE_SENTINEL, RIGHT_BRACE_SENTINEL
+from Middleware.models.messages import Message
 
 logger = logging.getLogger(__name__)
 
-Message = dict[str, Any]
 
 FILL = 0.8
 """How much of a size is used: what was estimated too low still fits."""

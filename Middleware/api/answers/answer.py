@@ -5,7 +5,7 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from Middleware.api.errors import describe_error, log_error
 from Middleware.api.running.disconnect_watcher import CLIENT_LEFT
 from Middleware.api.running.running_requests import running_requests
 from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.messages import Chunk, Message, ToolCall, Usage, token_count
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import rough_estimate_token_length
@@ -24,23 +25,20 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
 Start = Callable[[], Iterator[Any]]
-_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
-_END: dict[str, object] = {"token": "", "finish_reason": None, "end": True}
+_END: Chunk = {"token": "", "finish_reason": None, "end": True}
 
 
-def estimated_usage(request: RequestContext, messages: list[dict[str, Any]], answer: str) -> dict[str, object]:
+def estimated_usage(request: RequestContext, messages: Sequence[Message], answer: str) -> Usage:
     """Token counts of the answer: those of the back-end as far as they are numbers, else an estimate."""
-    usage = request.usage or {}
-    said = {key: usage[key] for key in _COUNTS if type(usage.get(key)) is int}  # a bool is no count
-    if len(said) == len(_COUNTS):
-        return usage
-    if "prompt_tokens" not in said:
-        said["prompt_tokens"] = sum(
-            rough_estimate_token_length(str(message.get("content") or "")) for message in messages)
-    if "completion_tokens" not in said:
-        said["completion_tokens"] = rough_estimate_token_length(answer)
-    said.setdefault("total_tokens", said["prompt_tokens"] + said["completion_tokens"])
-    return {**usage, **{key: said[key] for key in _COUNTS}}
+    usage: Usage = request.usage or {}
+    prompt, completion = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
+    total = token_count(usage.get("total_tokens"))
+    if prompt is None:
+        prompt = sum(rough_estimate_token_length(str(message.get("content") or "")) for message in messages)
+    if completion is None:
+        completion = rough_estimate_token_length(answer)
+    return {**usage, "prompt_tokens": prompt, "completion_tokens": completion,
+            "total_tokens": prompt + completion if total is None else total}
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,14 @@ class FinishedAnswer:
     """
 
     text: str
-    tool_calls: list[dict[str, Any]] | None
+    tool_calls: list[ToolCall] | None
     finish_reason: str | None
     reasoning: str
     fingerprint: str
-    usage: dict[str, Any]
+    usage: Usage
 
     @staticmethod
-    def of(value: object, request: RequestContext, messages: list[dict[str, Any]]) -> FinishedAnswer:
+    def of(value: object, request: RequestContext, messages: Sequence[Message]) -> FinishedAnswer:
         """Read the engine's item: a text, or a dict with tool calls."""
         message = as_message(value)
         text, calls = (str(value), None) if message is None else (message["content"], message["tool_calls"] or None)
@@ -107,7 +105,7 @@ class StreamingAnswer:
     """
 
     def __init__(self, request: RequestContext, start: Start, renderer: StreamRenderer,
-                 usage: Callable[[str], dict[str, object]]) -> None:
+                 usage: Callable[[str], Usage]) -> None:
         self._request = request
         self._context = contextvars.copy_context()
         self._start = start
@@ -149,10 +147,10 @@ class StreamingAnswer:
         if abandoned:
             finish_run(self._request, self._context, self._items)
 
-    def _first_to_show(self, items: Iterator[Any]) -> dict[str, Any]:
+    def _first_to_show(self, items: Iterator[Any]) -> Chunk:
         """The first chunk that puts something on the wire: until then a failure can still have its real status."""
         while True:
-            chunk: dict[str, Any] = self._context.run(next, items, _END)
+            chunk: Chunk = self._context.run(next, items, _END)
             if "fingerprint" in chunk:
                 self._renderer.fingerprint = chunk["fingerprint"]
             if self._abandoned or chunk["token"] or chunk["finish_reason"] or "end" in chunk \
@@ -202,7 +200,7 @@ class StreamingAnswer:
                     written = time.monotonic()
             chunk = run(next, items, _END)
 
-    def _render_chunk(self, chunk: dict[str, Any]) -> None:
+    def _render_chunk(self, chunk: Chunk) -> None:
         """Put what a chunk stands for among what waits to be written."""
         renderer, token = self._renderer, chunk["token"]
         if token and len(chunk) == 2 and not chunk["finish_reason"]:  # by far the most chunks

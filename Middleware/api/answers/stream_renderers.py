@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from json.encoder import encode_basestring  # the C encoder where there is one
 from typing import Any, Protocol
 
+from Middleware.models.messages import ToolCall, Usage
 from Middleware.services.response_builder_service import (
     Counters,
     ResponseBuilderService,
@@ -24,8 +25,6 @@ SSE_HEARTBEAT = b":\n\n"
 SSE_TYPE = "text/event-stream; charset=utf-8"
 NDJSON_TYPE = "application/x-ndjson"
 
-Calls = list[dict[str, Any]]
-Usage = Callable[[], dict[str, Any]]
 _MARKER = "\u0000"
 
 builder = ResponseBuilderService()
@@ -55,13 +54,13 @@ class StreamRenderer(Protocol):
     def reasoning(self, token: str) -> bytes:
         """A piece of what the model thinks; ``b""`` if the dialect has no place for it."""
 
-    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+    def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
         """Fragments of tool calls, perhaps with text; ``b""`` if they leave later or not at all."""
 
     def final(self, finish_reason: str) -> bytes:
         """The end of the answer's text; ``b""`` where it leaves with ``ending``."""
 
-    def ending(self, usage: Usage) -> list[bytes]:
+    def ending(self, usage: Callable[[], Usage]) -> list[bytes]:
         """What ends the stream."""
 
     def error(self, message: str, status: int) -> list[bytes]:
@@ -116,7 +115,7 @@ class _OpenAIStream:
     def final(self, finish_reason: str) -> bytes:
         return self._event(self._chunk("", finish_reason))
 
-    def ending(self, usage: Usage) -> list[bytes]:
+    def ending(self, usage: Callable[[], Usage]) -> list[bytes]:
         if not self.wants_usage:
             return [SSE_DONE]
         return [sse({**self._chunk(""), "choices": [], "usage": usage()}), SSE_DONE]
@@ -127,7 +126,7 @@ class _OpenAIStream:
     def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, object]:
         raise NotImplementedError
 
-    def _event(self, chunk: dict[str, Any]) -> bytes:
+    def _event(self, chunk: dict[str, object]) -> bytes:
         if self.wants_usage:
             chunk["usage"] = None
         return sse(chunk)
@@ -148,10 +147,10 @@ class OpenAIChatStream(_OpenAIStream):
     def reasoning(self, token: str) -> bytes:
         return self._event(self._chunk("", reasoning=token))
 
-    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+    def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
         return self._event(self._chunk(token, finish_reason, tool_calls=self._numbers.numbered(calls)))
 
-    def _chunk(self, token: str, finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    def _chunk(self, token: str, finish_reason: str | None = None, **delta: Any) -> dict[str, object]:
         role, self._role = self._role, None
         return builder.build_openai_chat_completion_chunk(
             token, finish_reason, model=self._model, chunk_id=self._id, created=self._created, role=role,
@@ -168,7 +167,7 @@ class OpenAICompletionStream(_OpenAIStream):
     def reasoning(self, token: str) -> bytes:
         return b""
 
-    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+    def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
         return (self.text(token) if token else b"") + (self.final(finish_reason) if finish_reason else b"")
 
     def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, object]:
@@ -187,7 +186,7 @@ class _OllamaStream:
     joins = False  # front-ends parse an HTTP chunk as one JSON object
     wants_usage = True
 
-    def __init__(self, model: str, request_id: str, counters: Callable[[Mapping[str, object]], Counters]) -> None:
+    def __init__(self, model: str, request_id: str, counters: Callable[[Usage], Counters]) -> None:
         self.fingerprint = ""
         self._model = model
         self._request_id = request_id
@@ -202,7 +201,7 @@ class _OllamaStream:
     def text(self, token: str) -> bytes:
         return self._filled("text", token, lambda text: self._chunk(text, None))
 
-    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+    def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
         self._reason = finish_reason or self._reason
         return self.text(token) if token else b""
 
@@ -210,7 +209,7 @@ class _OllamaStream:
         self._reason = finish_reason
         return b""
 
-    def ending(self, usage: Usage) -> list[bytes]:
+    def ending(self, usage: Callable[[], Usage]) -> list[bytes]:
         return [_line({**self._last(), **asdict(self._counters(usage()))})]
 
     def error(self, message: str, status: int) -> list[bytes]:
@@ -236,7 +235,7 @@ class _OllamaStream:
 class OllamaChatStream(_OllamaStream):
     """A streamed chat. Tool calls are collected and ride, complete, on the last line."""
 
-    def __init__(self, model: str, request_id: str, counters: Callable[[Mapping[str, object]], Counters]) -> None:
+    def __init__(self, model: str, request_id: str, counters: Callable[[Usage], Counters]) -> None:
         super().__init__(model, request_id, counters)
         self._calls = ToolCallAssembler()
 
@@ -244,7 +243,7 @@ class OllamaChatStream(_OllamaStream):
         return self._filled("reasoning", token, lambda text: builder.build_ollama_chat_chunk(
             "", None, self._request_id, model=self._model, reasoning=text))
 
-    def tool_calls(self, token: str, calls: Calls, finish_reason: str | None) -> bytes:
+    def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
         self._calls.add(calls)
         return super().tool_calls(token, calls, finish_reason)
 

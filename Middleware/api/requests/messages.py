@@ -4,12 +4,11 @@ from __future__ import annotations
 import json
 from collections import OrderedDict, deque
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 from Middleware.exceptions import ClientError
+from Middleware.models.messages import Message, ToolCall
 from Middleware.utilities import config_utils
-
-Message = dict[str, Any]
 
 ROLE_PREFIXES = {"user": "User: ", "assistant": "Assistant: "}
 ROLE_NAMES = {"developer": "system"}
@@ -40,7 +39,7 @@ def string_list(value: object) -> list[str]:
     return [entry for entry in value if isinstance(entry, str) and entry] if isinstance(value, list) else []
 
 
-def _message(raw: Message, add_prefixes: bool, empty_texts_left_out: bool) -> Message:
+def _message(raw: Mapping[str, object], add_prefixes: bool, empty_texts_left_out: bool) -> Message:
     role = raw.get("role")
     if not role or not isinstance(role, str):
         raise ClientError("Each message must have a 'role' field.")
@@ -48,12 +47,13 @@ def _message(raw: Message, add_prefixes: bool, empty_texts_left_out: bool) -> Me
             and not (empty_texts_left_out and (role in ("assistant", "tool") or raw.get("images"))):
         raise ClientError("Each message must have 'content' or 'tool_calls'.")
     role = ROLE_NAMES.get(role, role)
-    if len(raw) == 2 and isinstance(raw.get("content"), str):  # by far the most messages of a long conversation
-        return {"role": role, "content": ROLE_PREFIXES.get(role, "") + raw["content"] if add_prefixes
-                else raw["content"]}
-    text, images = _content(raw.get("content"))
+    prefix = ROLE_PREFIXES.get(role, "") if add_prefixes else ""
+    content = raw.get("content")
+    if len(raw) == 2 and isinstance(content, str):  # by far the most messages of a long conversation
+        return {"role": role, "content": prefix + content}
+    text, images = _content(content)
     images += string_list(raw.get("images"))
-    message: Message = {"role": role, "content": ROLE_PREFIXES.get(role, "") + text if add_prefixes else text}
+    message: dict[str, object] = {"role": role, "content": prefix + text}
     if images:
         message["images"] = images
     if raw.get("tool_calls") is not None:
@@ -63,18 +63,19 @@ def _message(raw: Message, add_prefixes: bool, empty_texts_left_out: bool) -> Me
             message[key] = raw[key]
     if isinstance(raw.get("tool_name"), str):  # Ollama's word for it
         message.setdefault("name", raw["tool_name"])
-    return message
+    # The fields of tools are passed on as the client sent them: back-ends judge them, nodes look before they read.
+    return cast(Message, message)
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
-def _openai_calls(calls: Any) -> object:
+def _openai_calls(calls: object) -> object:
     """Tool calls in OpenAI's shape; Ollama's have arguments as an object and neither type nor id."""
     return [_openai_call(call) for call in calls] if isinstance(calls, list) else calls
 
 
-def _openai_call(call: Any) -> object:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
+def _openai_call(call: object) -> object:
+    if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping) \
+            or not isinstance(function.get("arguments"), Mapping):
         return call
     arguments = json.dumps(function["arguments"], ensure_ascii=False)
     function = {key: value for key, value in function.items() if key != "index"}
@@ -96,23 +97,24 @@ def _link_tool_results(messages: list[Message]) -> None:
         elif message["role"] == "tool" and waiting.calls and str(message.get("tool_call_id")) not in known:
             call = waiting.take(message.get("name"))
             # some clients name it in the result only
-            call["id"] = message["tool_call_id"] = message.get("tool_call_id") or call["id"]
+            message["tool_call_id"] = message.get("tool_call_id") or call["id"] or ""
+            call["id"] = message["tool_call_id"]
 
 
 class _WaitingCalls:
     """Calls of one message whose results are to come. However many there are, each is found at once."""
 
     def __init__(self) -> None:
-        self.calls: OrderedDict[int, Message] = OrderedDict()
+        self.calls: OrderedDict[int, ToolCall] = OrderedDict()
         self._of_tool: dict[str, deque[int]] = {}
 
-    def add(self, number: int, call: Message) -> None:
+    def add(self, number: int, call: ToolCall) -> None:
         self.calls[number] = call
         name = call["function"].get("name")
         if isinstance(name, str):
             self._of_tool.setdefault(name, deque()).append(number)
 
-    def take(self, tool: object) -> Message:
+    def take(self, tool: object) -> ToolCall:
         """The first call of that tool, else the first of all; it waits no longer."""
         numbers = self._of_tool.get(tool, deque()) if isinstance(tool, str) and tool else deque()
         while numbers:

@@ -2,12 +2,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from Middleware.api.requests.messages import string_list
 from Middleware.exceptions import ClientError
-
-Message = dict[str, Any]
+from Middleware.models.messages import Message
 
 _SEGMENT = re.compile(r"\[Beg_(\w+)\](.*?)(?=\[Beg_\w+\]|\Z)", re.DOTALL)
 _ROLES = {"User": "user", "Assistant": "assistant", "SysMes": "systemMes", "Sys": "system"}

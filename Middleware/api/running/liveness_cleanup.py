@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from Middleware.models.messages import Message, ToolCall
+from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.config.keys.user import LIVENESS_CALL
-
-Message = dict[str, Any]
 
 ID_PREFIX = "wilmer_liveness_"
 MARK = "[Wilmer]"
@@ -23,7 +22,7 @@ NOTE = ("[Wilmer note: this call was made {count} consecutive times, and the res
         "or answer with what is known.]")
 
 
-def clean_up(messages: Sequence[Any], liveness: LivenessCall) -> list[Any]:
+def clean_up(messages: Sequence[Message], liveness: LivenessCall) -> list[Message]:
     """The conversation without liveness exchanges, except one at its end, and with repeated exchanges as one."""
     return collapse_repeats(strip_machinery(messages, liveness))
 
@@ -31,7 +30,7 @@ def clean_up(messages: Sequence[Any], liveness: LivenessCall) -> list[Any]:
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
-class ToolCall:
+class _Call:
     """A well-formed call. ``arguments`` is the text it came as, an object as JSON, "" if there was none."""
 
     id: str
@@ -39,16 +38,16 @@ class ToolCall:
     arguments: str
 
     @staticmethod
-    def of(call: Any) -> ToolCall | None:
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+    def of(call: ToolCall) -> _Call | None:
+        function = call.get("function")
+        if not isinstance(function, Mapping) or not isinstance(name := function.get("name"), str):
             return None
         arguments = function.get("arguments")
         if isinstance(arguments, Mapping):
             arguments = json.dumps(dict(arguments), ensure_ascii=False)
         if arguments is not None and not isinstance(arguments, str):
             return None
-        return ToolCall(_text(call.get("id")), function["name"], arguments or "")
+        return _Call(_text(call.get("id")), name, arguments or "")
 
     @property
     def canonical_arguments(self) -> str:
@@ -67,18 +66,20 @@ class LivenessCall:
     canonical_arguments: str
 
     @staticmethod
-    def of(setting: Any) -> LivenessCall | None:
+    def of(setting: object) -> LivenessCall | None:
         """From the value of ``livenessToolCall``; None unless it names a tool."""
-        name = LIVENESS_CALL.value(setting, "toolName") if isinstance(setting, Mapping) else None
+        if not isinstance(setting, Mapping):
+            return None
+        name = LIVENESS_CALL.value(setting, "toolName")
         if not isinstance(name, str) or not name.strip():
             return None
         arguments = LIVENESS_CALL.value(setting, "arguments")
         encoded = json.dumps(dict(arguments) if isinstance(arguments, Mapping) else {}, sort_keys=True)
         return LivenessCall(name.strip(), encoded)
 
-    def made(self, raw: Any) -> bool:
+    def made(self, raw: ToolCall) -> bool:
         """Whether a call is machinery. A malformed one never is."""
-        call = ToolCall.of(raw)
+        call = _Call.of(raw)
         return call is not None and (
             call.id.startswith(ID_PREFIX) or MARK in call.arguments
             or call.name.strip() == self.name and call.canonical_arguments == self.canonical_arguments)
@@ -86,23 +87,23 @@ class LivenessCall:
 
 # -- machinery ---------------------------------------------------------------------------------------------------------
 
-def strip_machinery(messages: Sequence[Any], liveness: LivenessCall) -> list[Any]:
+def strip_machinery(messages: Sequence[Message], liveness: LivenessCall) -> list[Message]:
     """The conversation without machinery calls and their results; an exchange at its end stays."""
     last = _trailing_exchange(messages, liveness)
     strip = _Stripping(liveness)
-    kept: list[Any] = []
+    kept: list[Message] = []
     for index, message in enumerate(messages):
         kept += [message] if index in last else strip.feed(message)
     return kept
 
 
-def _trailing_exchange(messages: Sequence[Any], liveness: LivenessCall) -> range:
+def _trailing_exchange(messages: Sequence[Message], liveness: LivenessCall) -> range:
     """Where a machinery turn and its results end the conversation, not counting turns that are yet to be written."""
     end = len(messages)
     while end and _is_open_turn(messages[end - 1]):
         end -= 1
     start = end
-    while start and _role(messages[start - 1]) == "tool":
+    while start and messages[start - 1].get("role") == "tool":
         start -= 1
     if start and any(map(liveness.made, _calls(messages[start - 1]))):
         return range(start - 1, end)
@@ -117,13 +118,13 @@ class _Stripping:
         self._removed_ids: set[str] = set()
         self._results_due = 0  # how many results without an id may still belong to the turn just before
 
-    def feed(self, message: Any) -> list[object]:
+    def feed(self, message: Message) -> list[Message]:
         """What stays of ``message``: itself, a reduced copy, or nothing."""
-        if _role(message) == "tool":
+        if message.get("role") == "tool":
             return [] if self._belongs_to_removed(message) else [message]
         return self._turn(message)
 
-    def _turn(self, message: Any) -> list[object]:
+    def _turn(self, message: Message) -> list[Message]:
         calls = _calls(message)
         removed = [call for call in calls if self._liveness.made(call)]
         genuine = [call for call in calls if not self._liveness.made(call)]
@@ -132,9 +133,11 @@ class _Stripping:
         self._results_due = 0 if genuine else len(removed)
         if not removed:
             return [message]
-        rest = {key: value for key, value in message.items() if key != "tool_calls"}
+        rest = message.copy()
+        del rest["tool_calls"]
         if genuine:
-            return [{**rest, "tool_calls": genuine}]
+            rest["tool_calls"] = genuine
+            return [rest]
         return [] if _has_no_text(message) and not message.get("images") else [rest]
 
     def _belongs_to_removed(self, result: Message) -> bool:
@@ -146,9 +149,9 @@ class _Stripping:
 
 # -- repeats -----------------------------------------------------------------------------------------------------------
 
-def collapse_repeats(messages: Sequence[Any]) -> list[object]:
+def collapse_repeats(messages: Sequence[Message]) -> list[Message]:
     """The conversation with each run of equal exchanges replaced by its first, whose result says so."""
-    kept: list[object] = []
+    kept: list[Message] = []
     index = 0
     while index < len(messages):
         count = _run_length(messages, index)
@@ -163,7 +166,7 @@ def collapse_repeats(messages: Sequence[Any]) -> list[object]:
     return kept
 
 
-def _run_length(messages: Sequence[Any], index: int) -> int:
+def _run_length(messages: Sequence[Message], index: int) -> int:
     first = _exchange(messages, index)
     count = 0
     while first is not None and _exchange(messages, index + 2 * count) == first:
@@ -171,14 +174,17 @@ def _run_length(messages: Sequence[Any], index: int) -> int:
     return count
 
 
-def _exchange(messages: Sequence[Any], index: int) -> tuple[object, ...] | None:
+def _exchange(messages: Sequence[Message], index: int) -> tuple[object, ...] | None:
     """What two exchanges are compared by; None if a turn with one call and its one result is not what is there."""
-    turn, *rest = [*messages[index:index + 3], None, None, None][:3]
-    calls = _calls(turn)
-    call = ToolCall.of(calls[0]) if len(calls) == 1 else None
-    if call is None or _role(rest[0]) != "tool" or _role(rest[1]) == "tool":
+    if index + 1 >= len(messages):
         return None
-    result, content = rest[0], rest[0].get("content")
+    turn, result = messages[index], messages[index + 1]
+    more_results = index + 2 < len(messages) and messages[index + 2].get("role") == "tool"
+    calls = _calls(turn)
+    call = _Call.of(calls[0]) if len(calls) == 1 else None
+    if call is None or result.get("role") != "tool" or more_results:
+        return None
+    content = result.get("content")
     if content is not None and not isinstance(content, str):
         return None
     if call.id and result.get("tool_call_id") and call.id != result["tool_call_id"]:
@@ -188,23 +194,18 @@ def _exchange(messages: Sequence[Any], index: int) -> tuple[object, ...] | None:
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
-def _role(message: Any) -> object:
-    return message.get("role") if isinstance(message, Mapping) else None
-
-
-def _calls(message: Any) -> list[object]:
+def _calls(message: Message) -> list[ToolCall]:
     """The calls of an assistant turn."""
-    calls = message.get("tool_calls") if _role(message) == "assistant" else None
-    return calls if isinstance(calls, list) else []
+    return calls_among(message.get("tool_calls")) if message.get("role") == "assistant" else []
 
 
-def _ids(calls: Iterable[Any]) -> set[str]:
-    return {call["id"] for call in calls if isinstance(call, Mapping) and _text(call.get("id"))}
+def _ids(calls: Iterable[ToolCall]) -> set[str]:
+    return {call_id for call in calls if (call_id := _text(call.get("id")))}
 
 
-def _is_open_turn(message: Any) -> bool:
+def _is_open_turn(message: Message) -> bool:
     """Whether it is an assistant turn without anything, such as the start of the answer that is asked for."""
-    return _role(message) == "assistant" and not message.get("tool_calls") and _has_no_text(message)
+    return message.get("role") == "assistant" and not message.get("tool_calls") and _has_no_text(message)
 
 
 def _has_no_text(message: Message) -> bool:

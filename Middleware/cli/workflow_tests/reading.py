@@ -15,6 +15,7 @@ from Middleware.cli.workflow_tests.suites import Expectations, PromptPattern, Re
 from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.cli.workflow_tests.values import NOTHING_DEMANDED, Values
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
+from Middleware.models.messages import ToolCall
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.json_source import JsonSource, child, decode_text
 from Middleware.utilities.config.keys.workflow_test import (
@@ -194,7 +195,7 @@ class _Reader:
                  for index, entry in enumerate(entries["tool_calls"])]
         return Reply(entries["content"], tuple(calls))
 
-    def _tool_call(self, value: object, path: str, index: int) -> dict[str, object]:
+    def _tool_call(self, value: object, path: str, index: int) -> ToolCall:
         """A call in OpenAI's shape; arguments may be an object or its JSON text."""
         call = value if isinstance(value, Mapping) else {}
         inner = call.get("function")
@@ -209,7 +210,7 @@ class _Reader:
             self.values.wrong(path, "a tool call needs a name, and arguments that are an object",
                               expected='{"name": "search", "arguments": {"query": "owls"}}')
         return {"id": str(call.get("id") or f"call_{index + 1}"), "type": "function",
-                "function": {"name": name, "arguments": arguments}}
+                "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}}
 
     # -- what must hold ------------------------------------------------------------------------------------------
     def _expectations(self, value: object, path: str) -> Expectations:

@@ -18,9 +18,10 @@ from Middleware.cli.workflow_tests.patterns import fits
 from Middleware.cli.workflow_tests.suites import Reply, Rule
 from Middleware.cli.workflow_tests.titles import is_title
 from Middleware.exceptions import BackendError, BackendStatusError
-from Middleware.llmapis.handlers.base.backend_call import Chunk, Prompt
+from Middleware.llmapis.handlers.base.backend_call import Prompt
 from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler
 from Middleware.llmapis.transport import BackendRequest, Transport, encode_payload
+from Middleware.models.messages import Answer, Chunk
 from Middleware.utilities.text_utils import restore_braces
 
 DIMENSIONS = 32
@@ -130,7 +131,7 @@ class ScriptedHandler:
         self._answer = answer
         self.settings, self.outcome = handler.settings, handler.outcome
 
-    def generate(self, prompt: Prompt) -> str | dict[str, Any]:
+    def generate(self, prompt: Prompt) -> Answer:
         """The whole answer, as ``LlmApiHandler.generate`` gives it."""
         if self._handler.is_cancelled:
             return ""
@@ -138,7 +139,7 @@ class ScriptedHandler:
         self.outcome.finish_reason = _finish_reason(reply)
         if not reply.tool_calls:
             return reply.content
-        return {"content": reply.content, "tool_calls": _tool_calls(reply), "finish_reason": _finish_reason(reply)}
+        return {"content": reply.content, "tool_calls": list(reply.tool_calls), "finish_reason": _finish_reason(reply)}
 
     def stream(self, prompt: Prompt) -> Iterator[Chunk]:
         """The whole answer in one chunk, as some servers send it."""
@@ -148,7 +149,7 @@ class ScriptedHandler:
         self.outcome.finish_reason = _finish_reason(reply)
         chunk: Chunk = {"token": reply.content, "finish_reason": _finish_reason(reply)}
         if reply.tool_calls:
-            chunk["tool_calls"] = [{"index": index, **call} for index, call in enumerate(_tool_calls(reply))]
+            chunk["tool_calls"] = [{"index": index, **call} for index, call in enumerate(reply.tool_calls)]
         yield chunk
 
     def abort(self) -> None:
@@ -165,13 +166,6 @@ class ScriptedEmbeddings:
 
 def _finish_reason(reply: Reply) -> str:
     return "tool_calls" if reply.tool_calls else "stop"
-
-
-def _tool_calls(reply: Reply) -> list[dict[str, Any]]:
-    """In OpenAI's shape, arguments as JSON."""
-    return [{**call, "function": {**call["function"],
-                                  "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False)}}
-            for call in reply.tool_calls]
 
 
 # -- requests as texts -------------------------------------------------------------------------------------------------

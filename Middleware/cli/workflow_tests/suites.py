@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from Middleware.cli.workflow_tests.patterns import Pattern
+from Middleware.models.messages import ToolCall
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of the LLM. ``tool_calls``: OpenAI's shape, with arguments as an object."""
+    """One answer of the LLM."""
 
     content: str = ""
-    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True)

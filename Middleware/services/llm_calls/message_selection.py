@@ -4,14 +4,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from Middleware.models.messages import Message, without_images
 from Middleware.utilities.prompt_extraction_utils import (
     estimate_message,
     extract_last_n_turns,
     extract_last_turns_by_estimated_token_limit,
     message_text,
 )
-
-Message = dict[str, Any]
 
 MESSAGE_OVERHEAD = 8  # estimated tokens that a message costs besides its text
 FILLER = ("", "Assistant:")
@@ -34,7 +33,7 @@ def limit_images(messages: Sequence[Message], most: int) -> list[Message]:
             kept = images[-left:] if left else []
             left -= len(kept)
             if len(kept) < len(images):
-                message = {key: value for key, value in message.items() if key != "images"}
+                message = without_images(message)
                 if kept:
                     message["images"] = kept
         out.append(message)
@@ -76,7 +75,7 @@ def with_user_message(messages: Sequence[Message], history: Sequence[Message]) -
         return out
     latest = next((message for message in reversed(history) if message.get("role") == "user"), None)
     if latest is not None:
-        out.insert(leading_systems(out), dict(latest))
+        out.insert(leading_systems(out), latest.copy())
     return out
 
 

@@ -17,12 +17,11 @@ from typing import Any
 
 from Middleware.exceptions import ClientError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.messages import Chunk, ToolCall
 from Middleware.utilities.streaming_utils import remove_thinking_from_text
 
 logger = logging.getLogger(__name__)
 
-Chunk = dict[str, Any]
-ToolCall = dict[str, Any]
 
 FINISH_REASON = "tool_calls"
 ANY_ARGUMENTS: Mapping[str, object] = {"type": "object"}
@@ -174,14 +173,13 @@ class _Buffer:
         return any(chunk.get("tool_calls") for chunk in self.chunks)
 
     def as_call(self, call: ToolCall) -> list[Chunk]:
-        return self._two({"tool_calls": [{"index": 0, **call}]}, FINISH_REASON)
+        return self._two({"token": "", "finish_reason": None, "tool_calls": [{"index": 0, **call}]}, FINISH_REASON)
 
     def as_text(self) -> list[Chunk]:
-        return self._two({"token": self.text}, "stop")
+        return self._two({"token": self.text, "finish_reason": None}, "stop")
 
-    def _two(self, content: Chunk, finish_reason: str) -> list[Chunk]:
+    def _two(self, first: Chunk, finish_reason: str) -> list[Chunk]:
         """A chunk with everything that was said, and the closing one."""
-        first: Chunk = {"token": "", "finish_reason": None, **content}
         reasoning = "".join(chunk.get("reasoning") or "" for chunk in self.chunks)
         if reasoning:
             first["reasoning"] = reasoning

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
+from Middleware.models.messages import Message
 from Middleware.models.request_context import current_request
 from Middleware.utilities.files.path_utils import is_storable_name
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 _OPEN, _CLOSE = "[DiscussionId]", "[/DiscussionId]"
 
 
-def extract_discussion_id(messages: Iterable[Mapping[str, Any]]) -> str | None:
+def extract_discussion_id(messages: Iterable[Mapping[str, object]]) -> str | None:
     """The id of the first complete tag in a message of any role but ``tool``; None if there is none or it is unsafe."""
     for message in messages:
         content = message.get("content")
@@ -25,7 +25,7 @@ def extract_discussion_id(messages: Iterable[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def remove_discussion_id_tag(messages: Iterable[dict[str, Any]]) -> None:
+def remove_discussion_id_tag(messages: Iterable[Message]) -> None:
     """Remove every complete tag from every message, in place; what stands around it stays, blanks too."""
     for message in messages:
         content = message.get("content")

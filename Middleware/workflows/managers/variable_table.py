@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from Middleware.models.messages import Message
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_extraction_utils as extraction
+from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.datetime_utils import month_name, pretty_date, time_12h, weekday_name
 from Middleware.utilities.prompt_template_utils import flatten_messages, wrap_system
 from Middleware.utilities.templates.substitution import UnknownVariableError
 from Middleware.utilities.text_utils import restore_braces_in_data
 from Middleware.workflows.models.execution_context import ExecutionContext
-
-Message = dict[str, Any]
 
 CATEGORY_VARIABLES = (
     "category_list", "category_descriptions", "category_colon_descriptions",
@@ -275,7 +275,7 @@ class _ToolAnswer(dict[str, object]):
     """A tool-calling answer that reads as its text, or as a summary of its calls."""
 
     def __str__(self) -> str:
-        return str(self.get("content") or "") or extraction.tool_call_summary(extraction.tool_calls_of(self))
+        return str(self.get("content") or "") or extraction.tool_call_summary(calls_among(self.get("tool_calls")))
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)

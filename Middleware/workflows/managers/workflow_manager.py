@@ -9,6 +9,7 @@ from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.llm_call import Observer, current_site
+from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext, current_request
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.llm_service import LlmHandlerService
@@ -20,7 +21,7 @@ from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHa
 from Middleware.workflows.handlers.registry import build_registry
 from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
-from Middleware.workflows.models.execution_context import ExecutionContext, Message, RunRequest
+from Middleware.workflows.models.execution_context import ExecutionContext, RunRequest
 from Middleware.workflows.processors.workflows_processor import WorkflowProcessor
 
 logger = logging.getLogger(__name__)

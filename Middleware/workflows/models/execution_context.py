@@ -7,13 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities.config.keys.node import NODE
 
 if TYPE_CHECKING:
     from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-
-Message = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
+from Middleware.models.messages import Message
 from Middleware.services.timestamp_service import TimestampService
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import NODE
-from Middleware.workflows.models.execution_context import Message, RunRequest
+from Middleware.workflows.models.execution_context import RunRequest
 
 STAMPED = "addDiscussionIdTimestampsForLLM"
 RELATIVE = "useRelativeTimestamps"

@@ -13,6 +13,7 @@ from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.models.llm_call import NodeSite, Observer, enter_node, leave_node
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.models.messages import Chunk
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.locking_service import locking_service
 from Middleware.utilities import config_utils
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 _TYPE, _LONGEST_ANSWER = map(NODE.lookup, ("type", "maxResponseSizeInTokens"))
 
 OVERRIDABLE = ("systemPrompt", "prompt")
-END: dict[str, object] = {"token": "", "finish_reason": None, "end": True}
+END: Chunk = {"token": "", "finish_reason": None, "end": True}
 """Closes the answer of a streaming run: what an iterator yields after it belongs to the nodes behind the responder."""
 
 
@@ -403,7 +404,7 @@ def find_responder(nodes: Sequence[Mapping[str, object]]) -> int:
     return len(nodes) - 1
 
 
-def is_stream(result: object) -> TypeGuard[Generator[dict[str, object], None, None]]:
+def is_stream(result: object) -> TypeGuard[Generator[Chunk, None, None]]:
     """Whether a node answered with a generator of chunk dicts."""
     return isgenerator(result)
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
+from Middleware.models.messages import Chunk, ToolCall, Usage
 from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.text_cleaner import CleaningRules, ResponseCleaner, SurrogateJoiner
 from Middleware.utilities.config.keys.node import NODE
@@ -17,7 +18,6 @@ from Middleware.utilities.streaming_utils import lowercase_tool_call_names, stri
 
 logger = logging.getLogger(__name__)
 
-Chunk = dict[str, Any]
 EndpointConfig = Mapping[str, Any] | None | Callable[[], Mapping[str, Any] | None]
 
 _SAYING = ("token", "tool_calls", "reasoning", "finish_reason")  # what only the endpoint that answers can send
@@ -57,7 +57,7 @@ class StreamingResponseHandler:
         self._state = _READING
         self._begun = self._plain = False
         self.finish_reason: str | None = None
-        self.usage: dict[str, Any] | None = None
+        self.usage: Usage | None = None
         self.tool_calls_seen = False
 
     @cached_property
@@ -105,8 +105,9 @@ class StreamingResponseHandler:
         if self._state != _READING:
             return [self._after_finish(chunk)]
         if not self._begun and not any(chunk.get(key) for key in _SAYING):
-            return [{"token": "", "finish_reason": None,
-                     **{key: value for key, value in chunk.items() if key != "usage"}}]
+            quiet: Chunk = {"token": "", "finish_reason": None, **chunk}
+            quiet.pop("usage", None)
+            return [quiet]
         self._begun = True
         out = self._tool_step(chunk) if chunk.get("tool_calls") else self._text_step(chunk)
         self._plain = self._state == _READING and self._cleaner.passes_ascii
@@ -144,7 +145,7 @@ class StreamingResponseHandler:
         if self._state == _FINAL_DUE and not more:
             return self._final()
         out: Chunk = {"token": "", "finish_reason": None}
-        if self._state == _FINAL_SENT and chunk.get("usage"):
+        if self._state == _FINAL_SENT and self.usage and chunk.get("usage"):
             out["usage"] = self.usage
         if more:
             out["more"] = True
@@ -153,7 +154,7 @@ class StreamingResponseHandler:
     def _end(self) -> list[Chunk]:
         """The back-end's stream has ended, perhaps without a finish reason."""
         if self._state == _READING:
-            return self._finish(self._outgoing({}, self._rest()))
+            return self._finish(self._outgoing({"token": "", "finish_reason": None}, self._rest()))
         return [self._final()] if self._state == _FINAL_DUE else []
 
     def _finish(self, last: Chunk) -> list[Chunk]:
@@ -192,18 +193,18 @@ class StreamingResponseHandler:
         """A copy of a chunk with cleaned text, without what is kept for the end. Counts the text as delivered."""
         if text:
             self._parts.append(text)
-        out: Chunk = {"token": text, "finish_reason": None}
+        out: Chunk = {**chunk, "token": text, "finish_reason": None}
+        out.pop("usage", None)
+        out.pop("tool_calls", None)
         removed = self._cleaner.take_reasoning()
-        if removed:
+        reasoning = chunk.get("reasoning")
+        if isinstance(reasoning, str):
+            out["reasoning"] = removed + self._reasoning.feed(reasoning)
+        elif removed:
             out["reasoning"] = removed
-        for key, value in chunk.items():
-            if key == "reasoning" and isinstance(value, str):
-                out[key] = out.get(key, "") + self._reasoning.feed(value)
-            elif key not in ("token", "finish_reason", "usage", "tool_calls"):
-                out[key] = value
         return out
 
-    def _liveness_call(self) -> dict[str, object] | None:
+    def _liveness_call(self) -> ToolCall | None:
         """The tool call that keeps an agent client going, if this stream is to end with one."""
         if not self._liveness or self.tool_calls_seen or not self._may_inject():
             return None

@@ -1,28 +1,30 @@
 """Turns a responder's value into what the client gets: an answer with tool calls, or the chunk dicts of a stream."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import cast
 
+from Middleware.models.messages import Answer, Chunk, ToolCall, ToolCallAnswer
 from Middleware.utilities.answers.tool_calls import ToolCallAssembler, calls_among
 from Middleware.utilities.streaming_utils import stream_text
 
 
-def as_message(value: object) -> dict[str, Any] | None:
+def as_message(value: object) -> ToolCallAnswer | None:
     """A copy of a dict with a list of tool calls (or null), without entries that are no calls; None: a plain value."""
     if not isinstance(value, dict) or not isinstance(value.get("tool_calls", ""), (list, tuple, type(None))):
         return None
     content = value.get("content")
-    return {**value, "content": "" if content is None else str(content), "tool_calls": calls_among(value["tool_calls"])}
+    return cast(ToolCallAnswer, {**value, "content": "" if content is None else str(content),
+                                 "tool_calls": calls_among(value["tool_calls"])})
 
 
-def value_to_chunks(value: object) -> Iterator[dict[str, object]]:
+def value_to_chunks(value: object) -> Iterator[Chunk]:
     """Chunk dicts of a text, a tool-call dict or any other JSON value, unpaced; None is an empty text."""
     message = as_message(value)
     if message is not None and message["tool_calls"]:
         if message["content"]:
             yield {"token": message["content"], "finish_reason": None}
-        calls = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
+        calls: list[ToolCall] = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]
         yield {"token": "", "finish_reason": None, "tool_calls": calls}
         reason = message.get("finish_reason")
         yield {"token": "", "finish_reason": reason if reason and isinstance(reason, str) else "tool_calls"}
@@ -32,7 +34,7 @@ def value_to_chunks(value: object) -> Iterator[dict[str, object]]:
     yield from stream_text("" if value is None else str(value))
 
 
-def chunks_to_value(chunks: Iterable[Mapping[str, Any]]) -> str | dict[str, object]:
+def chunks_to_value(chunks: Iterable[Chunk]) -> Answer:
     """What a whole stream says: a text, or a dict with the tool calls in it."""
     tokens, assembler = [], ToolCallAssembler()
     for chunk in chunks:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.models.messages import Message
 from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts
 from Middleware.utilities.conversations.discussion_id import remove_discussion_id_tag
 from Middleware.utilities.prompt_extraction_utils import filter_systems
 from Middleware.utilities.text_utils import restore_braces
-from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.models.execution_context import ExecutionContext
 
 TEXT_CHUNK = "[TextChunk]"
 MEMORY_FILE = "[Memory_file]"
@@ -65,6 +66,6 @@ def without_later_systems(messages: list[Message]) -> list[Message]:
 
 
 def _without_tags(text: str) -> str:
-    message = {"content": text}
+    message: Message = {"role": "user", "content": text}
     remove_discussion_id_tag([message])
     return message["content"]

@@ -7,8 +7,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import cast
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.messages import Message, without_images
 from Middleware.services.llm_calls.direct_calls import (
     answer_text,
     raise_if_cancelled,
@@ -23,7 +25,7 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.once import BoundedCache
 from Middleware.utilities.prompt_extraction_utils import context_clamp, extract_last_n_turns, message_text
-from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.models.execution_context import ExecutionContext
 
 SEPARATOR = "\n-------------\n"
 UNSHAPING_KEYS = frozenset({
@@ -34,6 +36,11 @@ UNSHAPING_KEYS = frozenset({
 
 class VisionNote(dict[str, object]):
     """A message that tells what an image shows; ordinary for everyone but those who count a client's messages."""
+
+    @classmethod
+    def saying(cls, content: str) -> Message:
+        """A note from the user."""
+        return cast(Message, cls(role="user", content=content))
 
 
 def images_of(message: Message) -> list[str]:
@@ -96,8 +103,7 @@ class ImageDescriber:
     # -- one call ------------------------------------------------------------------------------------------------
     def _conversation(self, index: int, image: str) -> list[Message]:
         """The whole conversation without any image but this one."""
-        messages = [{key: value for key, value in message.items() if key != "images"}
-                    for message in self._context.messages]
+        messages = [without_images(message) for message in self._context.messages]
         place = index if self._authored else self._place(messages, index)
         messages[place] = {**messages[place], "images": [image]}
         return messages

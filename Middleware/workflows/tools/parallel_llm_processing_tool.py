@@ -14,12 +14,13 @@ from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.models.messages import Message
 from Middleware.models.request_context import current_request
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import NODE
-from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
 
 logger = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, request_of, running_requests
 from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.exceptions import ClientError
+from Middleware.models.messages import Message, Usage
 from Middleware.models.request_context import RequestContext, new_request_id, request_scope
 from Middleware.services.prompt_categorization_service import route_header
 from Middleware.services.response_builder_service import to_json
@@ -30,7 +31,6 @@ from Middleware.utilities.sensitive_logging_utils import sensitive_log_lazy, tru
 
 logger = logging.getLogger(__name__)
 
-Message = dict[str, Any]
 
 TOOL_CHOICE_PROMPT = (
     "Your task is to choose and return the correct tool(s) from the list of available tools based on the query")
@@ -152,7 +152,7 @@ def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], d
 
 
 def streamed_answer(context: RequestContext, start: Start, renderer: StreamRenderer,
-                    usage: Callable[[str], dict[str, object]]) -> Response:
+                    usage: Callable[[str], Usage]) -> Response:
     """Start the engine and answer with a stream."""
     running_requests.begin(context, probe_for(http.environ))
     try:

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from flask import Flask, Response
 
@@ -21,6 +19,7 @@ from Middleware.api.requests.messages import chat_messages
 from Middleware.api.requests.text_prompts import generate_messages
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE
 from Middleware.exceptions import ClientError
+from Middleware.models.messages import Usage
 from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.response_builder_service import Counters, ResponseBuilderService
@@ -80,14 +79,14 @@ class OllamaApiHandler(BaseApiHandler):
     def chat(self) -> Response:
         return self.serve(OLLAMA_CHAT, self._chat)
 
-    def _chat(self, context: RequestContext, body: dict[str, Any]) -> Response:
+    def _chat(self, context: RequestContext, body: dict[str, object]) -> Response:
         if self.asks_for_tool_choice_only(body["messages"]):
             return json_response(self.builder.build_ollama_tool_call_response(
-                body["model"] or api_helpers.get_model_name()))
+                str(body["model"] or api_helpers.get_model_name())))
         messages = chat_messages(body["messages"], empty_texts_left_out=True)
         context.stream = stream_flag(body, default=True)
         model = api_helpers.get_model_name()
-        if not body["messages"]:
+        if not messages:
             return self._loaded(body, self.builder.build_ollama_chat_response("", model, context.request_id))
 
         def whole(answer: FinishedAnswer) -> dict[str, object]:
@@ -136,13 +135,13 @@ class OllamaApiHandler(BaseApiHandler):
         return {"status": "cancelled", "request_id": request_id}
 
 
-def counters(context: RequestContext, usage: Mapping[str, Any]) -> Counters:
+def counters(context: RequestContext, usage: Usage) -> Counters:
     """Ollama's counters of an answer that has just been made."""
     now = time.monotonic()
     first = context.first_token_at or context.started
     return Counters(
-        total_duration=_nanoseconds(now - context.started), prompt_eval_count=_count(usage, "prompt_tokens"),
-        prompt_eval_duration=_nanoseconds(first - context.started), eval_count=_count(usage, "completion_tokens"),
+        total_duration=_nanoseconds(now - context.started), prompt_eval_count=usage.get("prompt_tokens", 0),
+        prompt_eval_duration=_nanoseconds(first - context.started), eval_count=usage.get("completion_tokens", 0),
         eval_duration=_nanoseconds(now - first))
 
 
@@ -155,8 +154,3 @@ def _is_no_time(duration: object) -> bool:
 
 def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1_000_000_000)
-
-
-def _count(usage: Mapping[str, Any], key: str) -> int:
-    value = usage.get(key)
-    return value if isinstance(value, int) else 0

@@ -3,10 +3,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Required, TypedDict
 
-Chunk = dict[str, Any]
-Message = dict[str, Any]
+from Middleware.models.messages import Message, Usage
+
+Block = dict[str, object]
+"""A part of a message, such as a piece of its content or a tool call, in the words of a dialect."""
+
+
+class BackendMessage(TypedDict, total=False):
+    """A message of a payload. Each dialect leaves the keys that its back-ends know."""
+
+    role: Required[str]
+    content: str | list[Block] | None
+    images: list[str]
+    tool_calls: list[Block]
+    tool_call_id: str
+    name: str
+    tool_name: str
 
 
 @dataclass(frozen=True)
@@ -54,7 +68,7 @@ class LlmOutcome:
     """
 
     finish_reason: str | None = None
-    usage: dict[str, Any] | None = None
+    usage: Usage | None = None
     reasoning: str = ""
     fingerprint: str = ""
     endpoint_config: Mapping[str, object] = field(default_factory=dict, repr=False)

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import cast
 
 from Middleware.llmapis.api_types import injected_text
-from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Message, Prompt
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
+from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
 from Middleware.llmapis.handlers.base.structured_output import attach_schema
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -18,8 +19,8 @@ class BaseChatCompletionsHandler(LlmApiHandler):
 
     takes_schema = True
 
-    def payload(self, prompt: Prompt) -> dict[str, Any]:
-        body: dict[str, Any] = {}
+    def payload(self, prompt: Prompt) -> dict[str, object]:
+        body: dict[str, object] = {}
         if self.settings.model is not None:
             body["model"] = self.settings.model
         body["messages"] = self.finish_messages(self.messages(prompt))
@@ -33,10 +34,11 @@ class BaseChatCompletionsHandler(LlmApiHandler):
                           self.settings.endpoint_name)
         return body
 
-    def messages(self, prompt: Prompt) -> list[Message]:
+    def messages(self, prompt: Prompt) -> list[BackendMessage]:
         """The messages with the endpoint's texts injected and braces restored; the caller's objects stay unchanged."""
+        messages: list[BackendMessage]
         if prompt.conversation is not None:
-            messages = [dict(message) for message in prompt.conversation]
+            messages = [cast(BackendMessage, dict(message)) for message in prompt.conversation]
         else:
             messages = [{"role": role, "content": text} for role, text in
                         (("system", prompt.system_prompt), ("user", prompt.prompt)) if text]
@@ -52,12 +54,12 @@ class BaseChatCompletionsHandler(LlmApiHandler):
                 message["content"] = [_restored_block(block) for block in content]
         return messages
 
-    def finish_messages(self, messages: list[Message]) -> list[Message]:
-        """The dialect's own last changes, such as images."""
+    def finish_messages(self, messages: list[BackendMessage]) -> Sequence[Mapping[str, object]]:
+        """The messages in the dialect's own words; images, for example."""
         return messages
 
 
-def inject_texts(messages: list[Message], endpoint: Mapping[str, object]) -> None:
+def inject_texts(messages: list[BackendMessage], endpoint: Mapping[str, object]) -> None:
     """Put the endpoint's texts before system and prompt and after the last message, in place.
 
     ``messages`` must be the caller's own copies. A trailing empty assistant message is dropped afterwards.
@@ -108,19 +110,19 @@ def arguments_object(arguments: object) -> Mapping[str, object]:
     return arguments if isinstance(arguments, Mapping) else {}
 
 
-def _prepend(message: Message, text: str) -> None:
+def _prepend(message: BackendMessage, text: str) -> None:
     content = message.get("content")
     message["content"] = [{"type": "text", "text": text}, *content] if isinstance(content, list) \
         else text + (content or "")
 
 
-def _append(message: Message, text: str) -> None:
+def _append(message: BackendMessage, text: str) -> None:
     content = message.get("content")
     message["content"] = [*content, {"type": "text", "text": text}] if isinstance(content, list) \
         else (content or "") + text
 
 
-def _restored_block(block: object) -> object:
-    if isinstance(block, Mapping) and isinstance(block.get("text"), str):
-        return {**block, "text": restore_braces(block["text"])}
-    return block
+def _restored_block(block: Block) -> Block:
+    # What a script sends may hold anything among its blocks.
+    text = block.get("text") if isinstance(block, Mapping) else None
+    return {**block, "text": restore_braces(text)} if isinstance(text, str) else block

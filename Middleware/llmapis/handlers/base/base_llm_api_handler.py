@@ -10,27 +10,20 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any
 
 from Middleware.exceptions import BackendError, BackendResponseError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.backend_errors import secrets_of, sentence, short_body, too_long_hint
-from Middleware.llmapis.handlers.base.backend_call import (
-    BackendSettings,
-    Chunk,
-    LlmOutcome,
-    Message,
-    Prompt,
-    bearer_headers,
-)
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, LlmOutcome, Prompt, bearer_headers
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.messages import Answer, Chunk
 from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.once import Once
 
-__all__ = ["BackendSettings", "Chunk", "LlmApiHandler", "LlmOutcome", "Message", "Prompt", "bearer_headers"]
+__all__ = ["BackendSettings", "LlmApiHandler", "LlmOutcome", "Prompt", "bearer_headers"]
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +121,7 @@ class LlmApiHandler(ABC):
         """
 
     @abstractmethod
-    def read_response(self, body: object) -> str | dict[str, Any]:
+    def read_response(self, body: object) -> Answer:
         """The answer in a complete JSON body. Raises BackendResponseError for an error object."""
 
     # -- the call ------------------------------------------------------------------------------------------------
@@ -143,7 +136,7 @@ class LlmApiHandler(ABC):
             payload=payload, headers=self.headers(), connect_timeout=settings.connect_timeout,
             single_attempt=settings.single_attempt, local_only=settings.local_only)
 
-    def generate(self, prompt: Prompt) -> str | dict[str, Any]:
+    def generate(self, prompt: Prompt) -> Answer:
         """The complete answer: a text, or a dict with tool calls; ``""`` for a cancelled call."""
         self._start_afresh()
         if self.is_cancelled:
@@ -181,7 +174,7 @@ class LlmApiHandler(ABC):
         if connection is not None:
             connection.abort()
 
-    def _chunks(self, connection: Any) -> Iterator[Chunk]:
+    def _chunks(self, connection: BackendStream) -> Iterator[Chunk]:
         framer = self.FRAMER()
         start = bytearray()  # of an answer of which nothing is understood yet
         for block in connection:
@@ -239,15 +232,18 @@ class LlmApiHandler(ABC):
                 f"{self._who()}: the answer to a streaming call holds no event. Is the URL that of the API, and the "
                 "ApiType the right one?", endpoint=self.settings.endpoint_name) from None
         result = self.read_response(body)
-        content, calls = (result, None) if isinstance(result, str) else (result["content"], result.get("tool_calls"))
+        content, calls = (result, None) if isinstance(result, str) else (result["content"], result["tool_calls"])
         chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}
         if calls:
             chunk["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
-        told = {"usage": self.outcome.usage, "reasoning": self.outcome.reasoning}
-        yield {**chunk, **{key: value for key, value in told.items() if value}}
+        if self.outcome.usage:
+            chunk["usage"] = self.outcome.usage
+        if self.outcome.reasoning:
+            chunk["reasoning"] = self.outcome.reasoning
+        yield chunk
 
     # -- helpers of the dialects ---------------------------------------------------------------------------------
-    def raise_error_object(self, error: Any) -> None:
+    def raise_error_object(self, error: object) -> None:
         """Raise what an error object of the back-end says, without the key that some servers repeat in it."""
         secrets = secrets_of(self.headers(), parse_target(self.settings.base_url))
         text = short_body(json.dumps({"error": error}, default=str).encode(), secrets)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import arguments_object, text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Message
 from Middleware.llmapis.handlers.base.image_sources import image_format, looks_like_base64, without_line_breaks
 
 IMAGE_NOTE = "(An image could not be processed.)"
@@ -17,23 +17,21 @@ _MISNAMED = {"image/jpg": "image/jpeg"}  # clients write it, and the API refuses
 _SNIFFED_LENGTH = 24  # base64 characters that hold the first bytes of an image
 _CHOICES = {"auto": "auto", "required": "any"}
 
-Block = dict[str, Any]
-
 
 # -- messages ---------------------------------------------------------------------------------------------------------
-def system_text(messages: Sequence[Message]) -> str:
+def system_text(messages: Sequence[BackendMessage]) -> str:
     """The texts of all system messages, joined by a blank line."""
     texts = (text_of(message.get("content")) for message in messages if message.get("role") == "system")
     return "\n\n".join(text for text in texts if text.strip())
 
 
-def turns(messages: Sequence[Message]) -> list[Message]:
+def turns(messages: Sequence[BackendMessage]) -> list[BackendMessage]:
     """The messages but the system ones, each with ``role`` and ``content`` only and tool traffic as blocks.
 
     The API wants all results of an assistant's calls at the start of the next user turn, so results that follow each
     other and the user's words among and behind them become one turn, results first.
     """
-    out: list[Message] = []
+    out: list[BackendMessage] = []
     answer: list[Block] | None = None  # content of the turn that answers calls, as long as it may grow
     results = 0
     for position, message in enumerate(messages):
@@ -54,13 +52,13 @@ def turns(messages: Sequence[Message]) -> list[Message]:
     return out
 
 
-def trim_prefill(messages: list[Message]) -> None:
+def trim_prefill(messages: list[BackendMessage]) -> None:
     """Trim the start of the answer that a trailing assistant message is: the API refuses white space at its end."""
     if messages and messages[-1].get("role") == "assistant" and isinstance(messages[-1]["content"], str):
         messages[-1] = {**messages[-1], "content": messages[-1]["content"].rstrip()}
 
 
-def _content(message: Message, position: int) -> str | list[Block]:
+def _content(message: BackendMessage, position: int) -> str | list[Block]:
     content, calls = message.get("content"), message.get("tool_calls")
     if message.get("role") == "assistant" and isinstance(calls, list):
         uses = [_tool_use(call, f"toolcall_{position}_{number}") for number, call in enumerate(calls)
@@ -84,13 +82,13 @@ def _tool_use(call: Mapping[str, Any], default_id: str) -> Block:
             "input": dict(arguments_object(function.get("arguments")))}
 
 
-def _tool_result(message: Message) -> Block:
+def _tool_result(message: BackendMessage) -> Block:
     return {"type": "tool_result", "tool_use_id": message.get("tool_call_id") or UNKNOWN_CALL,
             "content": text_of(message.get("content"))}
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
-def with_images(messages: Sequence[Message]) -> tuple[list[Message], int]:
+def with_images(messages: Sequence[BackendMessage]) -> tuple[list[BackendMessage], int]:
     """The messages with the images of users as blocks before their text, and how many images were unusable."""
     out, unusable = [], 0
     for message in messages:
@@ -126,9 +124,9 @@ def _base64_image(media_type: str, data: str) -> Block:
     return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
 
 
-def texts_only(messages: Sequence[Message]) -> list[Message]:
+def texts_only(messages: Sequence[BackendMessage]) -> list[BackendMessage]:
     """The messages as plain texts, the last of which, a user's, says that an image is missing."""
-    out = [{**message, "content": text_of(message.get("content"))} for message in messages]
+    out: list[BackendMessage] = [{**message, "content": text_of(message.get("content"))} for message in messages]
     if out and out[-1].get("role") == "user":
         out[-1]["content"] = f"{out[-1]['content']}\n\n{IMAGE_NOTE}".lstrip("\n")
     else:

@@ -5,10 +5,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from Middleware.llmapis.api_types import model_name
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiHandler, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.handlers.base.structured_output import attach_schema
 from Middleware.llmapis.transport import BackendRequest
+from Middleware.models.messages import Chunk, Usage
 from Middleware.utilities.answers.stream_parsers import NDJSONParser
 from Middleware.utilities.config.keys.api_type import API_TYPE
 
@@ -85,7 +86,7 @@ class OllamaAnswers(LlmApiHandler):
         """The finish reason of an answer that is done."""
         return "length" if body.get("done_reason") == "length" else "stop"
 
-    def note_usage(self, body: Mapping[str, object]) -> dict[str, object] | None:
+    def note_usage(self, body: Mapping[str, object]) -> Usage | None:
         """The token counts of an object, kept for the outcome too. Ollama leaves out the count of a cached prompt."""
         counts = [value if type(value) is int else None
                   for value in (body.get("prompt_eval_count"), body.get("eval_count"))]

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import cast
 
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, LlmApiHandler
+from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler
+from Middleware.models.messages import Chunk, Usage
 
 
 class OpenAiAnswers(LlmApiHandler):
@@ -61,13 +63,13 @@ class OpenAiAnswers(LlmApiHandler):
         self.outcome.fingerprint = fingerprint
         return bool(fingerprint)
 
-    def note_usage(self, body: Mapping[str, object]) -> dict[str, object] | None:
+    def note_usage(self, body: Mapping[str, object]) -> Usage | None:
         """The token counts of an object, kept for the outcome too."""
         usage = body.get("usage")
         if not isinstance(usage, dict) or not usage:
             return None
-        self.outcome.usage = usage
-        return usage
+        self.outcome.usage = cast(Usage, usage)  # counts that are no numbers are left out where they are used
+        return self.outcome.usage
 
 
 def text_in(fields: Mapping[str, object], key: str) -> str:

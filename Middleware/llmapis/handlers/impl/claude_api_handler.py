@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from Middleware.llmapis.handlers.base import claude_messages
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
+from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         return headers
 
     def payload(self, prompt: Prompt) -> dict[str, object]:
-        body = super().payload(replace(prompt, tools=None, tool_choice=None))
+        body: dict[str, Any] = super().payload(replace(prompt, tools=None, tool_choice=None))
         unknown = [key for key in body if key not in PARAMETERS]
         if unknown:
             self._warn("the Messages API does not take these fields, they are not sent: %s", ", ".join(unknown))
@@ -67,7 +69,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         self._attach_tools(body, prompt)
         return body
 
-    def finish_messages(self, messages: list[Message]) -> list[Message]:
+    def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         try:
             converted, unusable = claude_messages.with_images(messages)
         except Exception as error:  # whatever is wrong with an image, the words are still worth an answer
@@ -77,7 +79,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             self.unreadable(f"{unusable} image(s) that are neither data, base64 nor a web address")
         return converted
 
-    def _turns(self, messages: list[Message]) -> list[Message]:
+    def _turns(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         out = claude_messages.turns(messages)
         claude_messages.trim_prefill(out)
         if not out or out[0]["role"] != "user":
@@ -127,9 +129,9 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         delta = _object(body.get("delta"))
         kind = delta.get("type")
         if kind == "text_delta":
-            return _text_chunk("token", delta.get("text"))
+            return _text_chunk(delta.get("text"))
         if kind == "thinking_delta":
-            return _text_chunk("reasoning", delta.get("thinking"))
+            return _reasoning_chunk(delta.get("thinking"))
         call, part = self._calls.get(_block_index(body)), delta.get("partial_json")
         if kind != "input_json_delta" or call is None or not isinstance(part, str) or not part:
             return None
@@ -141,9 +143,9 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         kind, index = block.get("type"), _block_index(body)
         self._calls.pop(index, None)
         if kind == "text":
-            return _text_chunk("token", block.get("text"))
+            return _text_chunk(block.get("text"))
         if kind == "thinking":
-            return _text_chunk("reasoning", block.get("thinking"))
+            return _reasoning_chunk(block.get("thinking"))
         if kind != "tool_use":
             return None
         call = self._calls[index] = _StreamedCall(self._call_count, block.get("input"))
@@ -170,7 +172,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         return chunk if usage or reason else None
 
     # -- complete answer -----------------------------------------------------------------------------------------
-    def read_response(self, body: object) -> str | dict[str, object]:
+    def read_response(self, body: object) -> Answer:
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
             return ""
@@ -196,7 +198,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if kind == "error" or body.get("error"):
             self.raise_error_object(body.get("error") or body)
 
-    def _note_usage(self, body: Mapping[str, object]) -> dict[str, Any] | None:
+    def _note_usage(self, body: Mapping[str, object]) -> Usage | None:
         """All token counts in OpenAI's shape, if this object completes them.
 
         The first event of a stream tells the prompt's tokens, the last the answer's and sometimes both.
@@ -207,9 +209,9 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if type(completion) is not int or "input_tokens" not in self._prompt_counts:
             return None
         prompt = sum(self._prompt_counts.values())
-        counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-        self.outcome.usage = counts
-        return counts
+        self.outcome.usage = {"prompt_tokens": prompt, "completion_tokens": completion,
+                              "total_tokens": prompt + completion}
+        return self.outcome.usage
 
     def _note_prompt_tokens(self, usage: Mapping[str, Any]) -> None:
         self._prompt_counts |= {key: usage[key] for key in PROMPT_COUNTS if type(usage.get(key)) is int}
@@ -224,15 +226,19 @@ def _block_index(body: Mapping[str, object]) -> int | None:
     return index if isinstance(index, int) else None
 
 
-def _text_chunk(key: str, text: object) -> Chunk | None:
-    return {"token": "", "finish_reason": None, key: text} if isinstance(text, str) and text else None
+def _text_chunk(text: object) -> Chunk | None:
+    return {"token": text, "finish_reason": None} if isinstance(text, str) and text else None
 
 
-def _call_chunk(call: dict[str, Any]) -> Chunk:
+def _reasoning_chunk(text: object) -> Chunk | None:
+    return {"token": "", "finish_reason": None, "reasoning": text} if isinstance(text, str) and text else None
+
+
+def _call_chunk(call: ToolCall) -> Chunk:
     return {"token": "", "finish_reason": None, "tool_calls": [call]}
 
 
-def _call(block: Mapping[str, object], arguments: str) -> dict[str, object]:
+def _call(block: Mapping[str, Any], arguments: str) -> ToolCall:
     return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
 
 

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.transport import BackendRequest
+from Middleware.models.messages import Answer, Chunk, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             self.raise_error_object(error or body)
 
     # -- calls and their abort -----------------------------------------------------------------------------------
-    def generate(self, prompt: Prompt) -> str | dict[str, object]:
+    def generate(self, prompt: Prompt) -> Answer:
         with self._aborting():
             return super().generate(prompt)
 
@@ -150,7 +151,7 @@ def _finish_reason(answer: Mapping[str, object]) -> str | None:
     return reason if isinstance(reason, str) and reason not in ("", "null") else None
 
 
-def _usage(result: Mapping[str, object]) -> dict[str, object] | None:
+def _usage(result: Mapping[str, object]) -> Usage | None:
     prompt, completion = result.get("prompt_tokens"), result.get("completion_tokens")
     if not isinstance(prompt, int) or not isinstance(completion, int):
         return None

@@ -4,15 +4,16 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from typing import Any
 
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import (
     BaseChatCompletionsHandler,
     arguments_object,
     text_of,
 )
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
+from Middleware.models.messages import Answer, Chunk, ToolCall
 
 
 class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
@@ -35,7 +36,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         self.add_schema(body, prompt)
         return body
 
-    def finish_messages(self, messages: list[Message]) -> list[Message]:
+    def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         names: dict[str, str] = {}  # of the tools called so far, by call id
         for message in messages:
             message["content"] = text_of(message.get("content"))
@@ -49,7 +50,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
                     message["tool_name"] = name
         return messages
 
-    def _convert_images(self, message: Message) -> None:
+    def _convert_images(self, message: BackendMessage) -> None:
         """Keep what a user message shows, as plain base64."""
         images = message.pop("images")
         if message.get("role") == "user" and images:
@@ -73,7 +74,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         """Ollama calls an answer with tool calls stopped; clients that act on calls must be told of them."""
         return "tool_calls" if self._call_count else super().finish_reason(body)
 
-    def read_response(self, body: object) -> str | dict[str, object]:
+    def read_response(self, body: object) -> Answer:
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
             return ""
@@ -89,7 +90,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         self.outcome.finish_reason = "tool_calls"
         return {"content": content, "tool_calls": calls, "finish_reason": "tool_calls"}
 
-    def _calls(self, message: Mapping[str, Any]) -> list[dict[str, object]]:
+    def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:
         """The tool calls of a message in OpenAI's shape, counted for the whole answer."""
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
@@ -101,10 +102,9 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         return found
 
 
-def _openai_call(call: Any) -> dict[str, object] | None:
+def _openai_call(call: object) -> ToolCall | None:
     """One of Ollama's tool calls as OpenAI writes it; None for one that names no function."""
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
+    if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping):
         return None
     name, known = function.get("name"), call.get("id")
     if not isinstance(name, str) or not name:
@@ -119,10 +119,10 @@ def _arguments_text(arguments: object) -> str:
     return "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
 
 
-def _convert_calls(message: Message, names: dict[str, str]) -> None:
+def _convert_calls(message: BackendMessage, names: dict[str, str]) -> None:
     """Replace a message's tool calls by those Ollama accepts, in place, and note their names under their ids."""
     calls = message.pop("tool_calls")
-    converted = []
+    converted: list[Block] = []
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
         if isinstance(function, Mapping):

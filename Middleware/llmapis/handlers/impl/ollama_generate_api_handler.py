@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.llmapis.handlers.base.ollama_answers import OllamaAnswers, text_chunk
+from Middleware.models.messages import Chunk
 from Middleware.utilities.config.keys.api_type import API_TYPE
 
 

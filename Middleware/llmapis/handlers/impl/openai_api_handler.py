@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import cast
 
+from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Chunk, Message, decode_json
+from Middleware.llmapis.handlers.base.base_llm_api_handler import decode_json
 from Middleware.llmapis.handlers.base.image_sources import image_url
 from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of
+from Middleware.models.messages import Answer, Chunk, ToolCall
 from Middleware.utilities.answers.stream_parsers import SSEEvent
 
 _PLAIN = frozenset({"content", "role"})
@@ -19,7 +21,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
     PATH = "/v1/chat/completions"
 
     # -- request -------------------------------------------------------------------------------------------------
-    def finish_messages(self, messages: list[Message]) -> list[Message]:
+    def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         for message in messages:
             calls = message.get("tool_calls")
             if "tool_calls" in message and not (isinstance(calls, list) and calls):
@@ -28,7 +30,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
             self._convert_images(messages)
         return messages
 
-    def _convert_images(self, messages: list[Message]) -> None:
+    def _convert_images(self, messages: list[BackendMessage]) -> None:
         """Turn the images of user messages into content blocks; remove ``images`` everywhere."""
         for message in messages:
             images = message.pop("images", None)
@@ -40,8 +42,9 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
                 self.unreadable(f"{len(sources) - len(urls)} image(s) that are neither data, base64 nor a web address")
             if urls:
                 content = message.get("content")
-                text = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-                message["content"] = [*text, *({"type": "image_url", "image_url": {"url": url}} for url in urls)]
+                text: list[Block] = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+                shown: list[Block] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+                message["content"] = text + shown
 
     # -- streamed answer -----------------------------------------------------------------------------------------
     def read_events(self, events: Sequence[SSEEvent | str]) -> list[Chunk]:
@@ -81,19 +84,19 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         if reasoning:
             chunk["reasoning"] = reasoning
 
-    def _calls(self, message: Mapping[str, Any]) -> list[Any]:
+    def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:
         """The tool calls of a message or a part of one, but those whose form no client could read."""
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return []
-        found = [call for call in calls
+        found = [cast(ToolCall, call) for call in calls
                  if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping | None)]
         if len(found) < len(calls):
             self.unreadable(f"{len(calls) - len(found)} tool call(s) that are no objects")
         return found
 
     # -- complete answer -----------------------------------------------------------------------------------------
-    def read_response(self, body: object) -> str | dict[str, object]:
+    def read_response(self, body: object) -> Answer:
         choice = self.open_answer(body)
         if choice is None:
             return ""

@@ -17,6 +17,7 @@ from functools import cached_property
 from Middleware.exceptions import BackendError, ConfigurationError, ConfigValueError, UnreadableDataError
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.models.messages import Message
 from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts, raise_if_cancelled, text_to_keep
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
@@ -26,7 +27,7 @@ from Middleware.utilities.conversations.discussion_folder import COMPACTOR, Disc
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.prompt_extraction_utils import estimate_message, message_text
 from Middleware.utilities.text_utils import restore_braces
-from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.discussion_context import raw_messages
 

@@ -3,12 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from Middleware.models.messages import Message
 from Middleware.utilities.conversations.message_places import MessagePlace, find_place, place_of
 from Middleware.utilities.text_utils import chunk_messages_by_token_size, messages_to_text_block
-
-Message = dict[str, Any]
 
 
 @dataclass(frozen=True)

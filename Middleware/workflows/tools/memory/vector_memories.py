@@ -7,13 +7,14 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from Middleware.models.messages import Message
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_messages
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces, rough_estimate_token_length
-from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
 from Middleware.workflows.tools.memory.memory_turn import memory_turn, turn_timeout
 from Middleware.workflows.tools.memory.new_messages import Chunk, chunks_of, indexes_by_hash, reached

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.messages import Message
 from Middleware.services.vision_cache import VisionResponses
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
@@ -12,7 +13,7 @@ from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.hashing_utils import hash_message_with_images
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of
 from Middleware.workflows.tools.image_describer import ImageDescriber, VisionNote, images_of, join_descriptions
 
@@ -105,7 +106,7 @@ class ImageProcessorHandler(BaseHandler):
             if description:
                 content = escape_braces(template.replace(IMAGE_BLOCK, description))
                 for messages in lists.values():
-                    messages.insert(index, VisionNote(role="user", content=content))
+                    messages.insert(index, VisionNote.saying(content))
 
 
 def _sent_messages(context: ExecutionContext) -> list[Message]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NoReturn
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
+from Middleware.models.messages import Message
 from Middleware.services.chunk_cursor import ChunkCursor
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import FOLDER_OVERRIDE, SCOPED_VARIABLES
@@ -18,7 +19,7 @@ from Middleware.utilities.text_utils import messages_to_text_block, restore_brac
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
 from Middleware.workflows.handlers.impl.sub_workflow.children import ChildRun, scoped_inputs
-from Middleware.workflows.models.execution_context import ExecutionContext, Message
+from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import raw_messages
 from Middleware.workflows.tools.file_containment import contained_path
 
@@ -111,7 +112,7 @@ class ConversationChunkProcessorHandler(BaseHandler):
     def _run_child(context: ExecutionContext, settings: _Settings, block: list[Message]) -> None:
         """Run the child to its end, as if these messages were the conversation and nobody waited for an answer."""
         text = restore_braces(messages_to_text_block(block))
-        messages = [dict(message) for message in block]
+        messages = [message.copy() for message in block]
         run = replace(context.run, messages=messages, partial=True) if context.run is not None else None
         alone = replace(context, run=run, messages=messages, stream=False, is_responder=False, tools=None,
                         tool_choice=None)

@@ -1,0 +1,91 @@
+"""The data of a conversation: messages, tool calls, and what an LLM answers.
+
+At runtime these are plain dictionaries. Clients, back-ends and users' scripts may put more keys into them than are
+named here; such keys are passed on.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NotRequired, Required, TypedDict
+
+
+class FunctionCall(TypedDict, total=False):
+    """The function of a tool call. Fragments may say null for the name.
+
+    ``arguments`` is a JSON object as text; scripts may give the object itself.
+    """
+
+    name: str | None
+    arguments: str | Mapping[str, object]
+
+
+class ToolCall(TypedDict, total=False):
+    """A tool call in OpenAI's shape, or a fragment of one in a stream, which has an ``index``."""
+
+    index: int
+    id: str | None
+    type: str
+    function: FunctionCall
+
+
+class Message(TypedDict, total=False):
+    """A message as the engine carries it: ``content`` is text, ``images`` are data URIs, base64 or web addresses."""
+
+    role: Required[str]
+    content: Required[str]
+    images: list[str]
+    tool_calls: list[ToolCall]
+    tool_call_id: str
+    name: str
+
+
+def without_images(message: Message) -> Message:
+    """A copy of the message without its images."""
+    copy = message.copy()
+    copy.pop("images", None)
+    return copy
+
+
+class Usage(TypedDict, total=False):
+    """Token counts in OpenAI's words."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+def token_count(value: object) -> int | None:
+    """A token count as a back-end sends it; None for anything but a whole number. A bool is no count."""
+    return value if type(value) is int else None
+
+
+class Chunk(TypedDict, total=False):
+    """A piece of a streamed answer.
+
+    Attributes:
+        token: text, "" for none.
+        finish_reason: in the chunk that ends the answer, else None.
+        more: the next chunk follows at once.
+        end: nothing follows; never leaves the process.
+    """
+
+    token: Required[str]
+    finish_reason: Required[str | None]
+    tool_calls: list[ToolCall]
+    reasoning: str
+    usage: Usage
+    fingerprint: str
+    more: bool
+    end: bool
+
+
+class ToolCallAnswer(TypedDict):
+    """A whole answer that calls tools."""
+
+    content: str
+    tool_calls: list[ToolCall]
+    finish_reason: NotRequired[str]
+
+
+Answer = str | ToolCallAnswer
+"""A whole answer: a text, or tool calls."""
