@@ -79,7 +79,7 @@ def _answer(exchange: Exchange, scope: CancelScope, max_bytes: int | None, secon
 @contextlib.contextmanager
 def _limited(exchange: Exchange, seconds: float | None) -> Iterator[None]:
     """Abort the exchange after ``seconds``: a server that sends a byte now and then is never silent for long."""
-    timer = threading.Timer(seconds, exchange.abort) if seconds is not None else None
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), exchange.abort) if seconds is not None else None
     if timer is not None:
         timer.daemon = True
         timer.start()

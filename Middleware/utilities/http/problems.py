@@ -115,7 +115,7 @@ def root_cause(error: BaseException) -> BaseException:
     seen = set()
     while id(error) not in seen:
         seen.add(id(error))
-        inner = error.__cause__ or error.__context__
+        inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if isinstance(error, OSError) and error.errno is not None or inner is None:
             break
         if isinstance(error, (TimeoutError, ssl.SSLError, socket.gaierror, ConfigValueError)):

@@ -68,9 +68,19 @@ class Target:
         return self.scheme, self.host, self.port
 
 
-@lru_cache(maxsize=256)
 def parse_target(url: str) -> Target:
     """Split an absolute http or https URL. Raises ConfigValueError if it is none."""
+    return _parse_target(url)
+
+
+def parse_private_target(url: str) -> Target:
+    """``parse_target`` without its cache: for URLs that may quote a conversation."""
+    return _parse_target.__wrapped__(url)
+
+
+# A call needs its few endpoints' URLs again and again.
+@lru_cache(maxsize=256)
+def _parse_target(url: str) -> Target:
     try:
         parts = parse_url(url.strip())
     except LocationParseError:

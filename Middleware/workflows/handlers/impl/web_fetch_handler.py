@@ -10,11 +10,11 @@ from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.http.tls import custom_context
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.web.connection import tls_settings
 from Middleware.workflows.tools.web.errors import WebFetchError, WebFetchTimeoutError
 from Middleware.workflows.tools.web.fetch import fetch
 from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
@@ -132,14 +132,14 @@ def _tls(context: ExecutionContext) -> ssl.SSLContext | None:
     if not network.boolean(context, VERIFY):
         logger.warning("WebFetch node '%s' does not check the server's certificate ('verify' is false)",
                        context.node_name)
-        return tls_settings(False, None)
+        return custom_context(False, None)
     bundle = _text(context, CA_BUNDLE).strip()
     if not bundle:
         return None
     if not os.path.isfile(bundle):
         network.refuse(context, CA_BUNDLE, "a file that exists")
     try:
-        return tls_settings(True, bundle)
+        return custom_context(True, bundle)
     except OSError:
         raise ConfigValueError(f"WebFetch node '{context.node_name}': 'caBundle' must be a PEM file of "
                                "certificates") from None

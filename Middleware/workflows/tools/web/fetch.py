@@ -2,22 +2,18 @@
 from __future__ import annotations
 
 import logging
-import re
-import socket
-import ssl
-import zlib
-from http.client import HTTPException, IncompleteRead
-from typing import Any
+import time
 
-from urllib3.exceptions import DecodeError, HTTPError
 from urllib3.util import Url
 
+from Middleware.exceptions import ConfigValueError
+from Middleware.llmapis.backend_errors import sentence
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.http.addresses import judge_url
-from Middleware.utilities.http.connect import StopSwitch
-from Middleware.utilities.http.connection import Connection
+from Middleware.utilities.http.addresses import Verdict, judge_url
+from Middleware.utilities.http.client import HttpClient, HttpResponse
+from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
+from Middleware.utilities.http.wire import HttpRequest, Route, parse_private_target
 from Middleware.utilities.sensitive_logging_utils import mask_url, sensitive_log
-from Middleware.workflows.tools.web.connection import Way, find_way
 from Middleware.workflows.tools.web.errors import (
     ResponseTooLargeError,
     WebFetchBlockedError,
@@ -28,22 +24,17 @@ from Middleware.workflows.tools.web.errors import (
     WebFetchUrlError,
 )
 from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
-from Middleware.workflows.tools.web.request import (
-    WebRequest,
-    WebResponse,
-    basic_authorization,
-    origin_text,
-    redirected,
-    split_url,
-)
+from Middleware.workflows.tools.web.request import WebRequest, WebResponse, origin_text, redirected, split_url
 
 logger = logging.getLogger(__name__)
 
+# As many as browsers of old followed; a longer chain is a circle.
 MAX_REDIRECTS = 10
+# A server that sends a byte now and then is never silent for long, so all of it has a limit, too.
 TOTAL_TIMEOUTS = 10
 MIN_TOTAL_SECONDS = 60.0
-BLOCK_BYTES = 64 * 1024
-_BREAKS = re.compile(r"[\r\n\0]")
+# What the size of a compressed body is compared with where the node sets no limit.
+NO_LIMIT = 1 << 62
 DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "WilmerAI"}
 
 
@@ -54,15 +45,18 @@ def fetch(request: WebRequest, scope: CancelScope) -> WebResponse:
     (a status of 400 or more is one), EarlyTerminationException when ``scope`` is cancelled.
     """
     total = max(TOTAL_TIMEOUTS * request.timeout, MIN_TOTAL_SECONDS)
+    deadline = time.monotonic() + total
     try:
-        return run_interruptible(lambda stop: _follow(request, stop), scope, total)
-    except DeadlineError:
+        return _follow(request, scope, deadline)
+    except (WebFetchTimeoutError, DeadlineError):
+        if time.monotonic() < deadline:
+            raise
         raise WebFetchTimeoutError(f"WebFetch gave up after {total:g} seconds in all.") from None
 
 
-def _follow(request: WebRequest, stop: StopSwitch) -> WebResponse:
+def _follow(request: WebRequest, scope: CancelScope, deadline: float) -> WebResponse:
     for _ in range(MAX_REDIRECTS + 1):
-        response = _Hop(request, stop).run()
+        response = _Hop(request, scope, deadline).run()
         try:
             following = redirected(request, response)
         except ValueError:
@@ -76,8 +70,8 @@ def _follow(request: WebRequest, stop: StopSwitch) -> WebResponse:
 class _Hop:
     """One request and its response, on a connection of its own."""
 
-    def __init__(self, request: WebRequest, stop: StopSwitch) -> None:
-        self.request, self.stop = request, stop
+    def __init__(self, request: WebRequest, scope: CancelScope, deadline: float) -> None:
+        self.request, self._scope, self._deadline = request, scope, deadline
         try:
             self.target: Url = split_url(request.url)
         except ValueError as problem:
@@ -87,97 +81,64 @@ class _Hop:
         self.origin = origin_text(self.target)
 
     def run(self) -> WebResponse:
-        verdict = judge_url(self.target.url, self.request.block_private, self.request.allowed_hosts)
+        verdict = self._judge()
         if verdict.reason:
             raise WebFetchBlockedError(verdict.reason)
         sensitive_log(logger, logging.DEBUG, "WebFetch: %s %s", self.request.method, mask_url(self.target.url))
-        way = find_way(self.request, self.target, verdict.addresses)
-        connection = way.connection
-        holder: Any = None
         try:
-            connection.connect()
-            holder = connection.sock.makefile("rb", 0)  # keeps the descriptor ours until no stop can reach it
-            sock = getattr(connection.sock, "socket", connection.sock)  # the outer one of TLS within TLS
-            self.stop.attach(Connection(sock=sock, owner=connection))
-            return self._exchange(way)
-        except WebFetchError:
-            raise
-        except (OSError, HTTPError, HTTPException, ValueError) as error:
-            raise self._failure(error) from error
-        finally:
-            self.stop.detach()
-            connection.close()
-            if holder is not None:
-                holder.close()
+            return self._response(HttpClient().call(
+                self._to_http(verdict), self.request.body, self._scope, max_bytes=self.request.max_bytes,
+                seconds=self._seconds_left()))
+        except HttpError as error:
+            raise self._failure(error.problem) from error
+        except ConfigValueError as error:
+            raise WebFetchUrlError(f"WebFetch cannot send this request to {self.origin}: a header or the URL holds "
+                                   "what HTTP cannot carry.") from error
 
-    def _exchange(self, way: Way) -> WebResponse:
-        where = f"{self.origin}{self.target.request_uri}" if way.absolute else self.target.request_uri
-        try:
-            way.connection.request(self.request.method, where, body=self.request.body, preload_content=False,
-                                   headers={**self._headers(), **way.proxy_headers})
-        except BrokenPipeError:
-            pass  # the server stopped reading; its answer may say why
-        answer = way.connection.getresponse()
-        try:
-            return self._read(answer)
-        finally:
-            answer.close()
+    def _judge(self) -> Verdict:
+        if not self.request.guarded:
+            return Verdict()
+        # Looking a name up cannot be interrupted, only left alone.
+        return run_interruptible(
+            lambda _: judge_url(self.target.url, self.request.block_private, self.request.allowed_hosts), self._scope,
+            self._seconds_left())
+
+    def _seconds_left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _to_http(self, verdict: Verdict) -> HttpRequest:
+        """The request without its body, bound to the addresses that the guard has judged."""
+        request = self.request
+        # With a guard the environment's proxies do not count: they would resolve the name once more.
+        route = Route(proxy=request.proxy, environment=not request.guarded, addresses=verdict.addresses,
+                      tls=request.tls)
+        limit = NO_LIMIT if request.max_bytes is None else request.max_bytes
+        return HttpRequest(parse_private_target(self.target.url), request.method, self._headers(), request.timeout,
+                           request.timeout, single_attempt=True, uses_memory=False, keep_alive=False,
+                           max_inflated=limit, keep_encoded=True, route=route)
 
     def _headers(self) -> dict[str, str]:
         headers = {name: value for name, value in DEFAULT_HEADERS.items() if not self.request.has_header(name.lower())}
-        if not self.request.has_header("authorization"):
-            headers.update(basic_authorization(self.target.auth))
-        if any(_BREAKS.search(value) for value in self.request.headers.values()):
-            raise ValueError("a header of several lines")  # http.client lets through what looks like a folded one
-        return {**headers, **self.request.headers}
+        # The body goes out as it is, with its length.
+        given = {name: value for name, value in self.request.headers.items() if name.lower() != "transfer-encoding"}
+        return {**headers, **given}
 
-    def _read(self, answer: Any) -> WebResponse:
-        body, cap = bytearray(), self.request.max_bytes
-        while (cap is None or len(body) <= cap) and (block := answer.read1(BLOCK_BYTES, decode_content=True)):
-            body += block
-        whole = cap is None or len(body) <= cap
-        response = WebResponse(answer.status, answer.reason or "", dict(answer.headers.itermerged()), bytes(body[:cap]))
+    def _response(self, answer: HttpResponse) -> WebResponse:
+        response = WebResponse(answer.head.status, answer.head.reason, answer.headers, answer.body)
         if response.status >= 400:
             reason = f" ({response.reason})" if response.reason else ""
             raise WebFetchStatusError(f"WebFetch got status {response.status}{reason} from {self.origin}.", response)
-        if not whole:
-            raise ResponseTooLargeError(cap or 0, response)
+        if not answer.complete:
+            raise ResponseTooLargeError(self.request.max_bytes or 0, response)
         return response
 
-    def _failure(self, error: Exception) -> WebFetchError:
-        cause = _root_cause(error)
-        if isinstance(cause, TimeoutError):
-            return WebFetchTimeoutError(
-                f"WebFetch timed out: {self.origin} was silent for {self.request.timeout:g} seconds.")
-        if isinstance(error, ValueError) and not isinstance(error, (HTTPError, OSError)):
-            return WebFetchUrlError(f"WebFetch cannot send this request to {self.origin}: a header or the URL holds "
-                                    "what HTTP cannot carry.")
-        return WebFetchConnectionError(f"WebFetch could not get an answer from {self.origin}: {_describe(cause)}.")
+    def _failure(self, problem: HttpProblem) -> WebFetchError:
+        said = sentence(problem.text)
+        if problem.kind in (Kind.CONNECT_TIMEOUT, Kind.READ_TIMEOUT):
+            return WebFetchTimeoutError(f"WebFetch timed out: {self.origin}: {said}")
+        kind = WebFetchError if problem.kind is Kind.SETTINGS else WebFetchConnectionError
+        return kind(f"WebFetch could not get an answer from {self.origin}: {said}")
 
 
 def _guard(request: WebRequest, url: str) -> str | None:
     return judge_url(url, request.block_private, request.allowed_hosts).reason
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    while inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
-        error = inner
-    return error
-
-
-def _describe(cause: BaseException) -> str:
-    if isinstance(cause, socket.gaierror):
-        return "its name cannot be resolved"
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"its certificate was not accepted ({cause.verify_message})"
-    if isinstance(cause, ssl.SSLError):
-        return f"the TLS connection failed ({cause.reason})"
-    if isinstance(cause, (ConnectionResetError, IncompleteRead)):
-        return "the connection was lost"
-    if isinstance(cause, zlib.error):
-        return "the answer is not compressed as it says"
-    if isinstance(cause, (DecodeError, HTTPException)):
-        return f"the answer cannot be read ({type(cause).__name__})"
-    if isinstance(cause, OSError):
-        return cause.strerror or str(cause) or "the connection failed"
-    return f"the connection failed ({type(cause).__name__})"

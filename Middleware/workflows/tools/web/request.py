@@ -1,12 +1,11 @@
 """A web request, its response, and what a redirect makes of the one and the other. No I/O."""
 from __future__ import annotations
 
-import base64
 import dataclasses
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urljoin
+from urllib.parse import urljoin
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, parse_url
@@ -27,7 +26,7 @@ class WebRequest:
         proxy: proxy URL of any kind; None: that of the environment, if one applies and no guard is active.
         tls: settings to connect to https servers with; None: the usual ones.
         max_bytes: largest body accepted, after decompression; None: any.
-        block_private, allowed_hosts: the address guard; see ``address_guard.judge_url``.
+        block_private, allowed_hosts: the address guard; see ``addresses.judge_url``.
     """
 
     url: str
@@ -78,13 +77,6 @@ def origin_text(parts: Url) -> str:
     """Scheme, host and port, for messages: path and query may quote conversations, the rest may hold a password."""
     port = "" if parts.port is None else f":{parts.port}"
     return f"{parts.scheme}://{parts.host}{port}"
-
-
-def basic_authorization(auth: str | None) -> dict[str, str]:
-    """The header for ``user:password`` as it stands in a URL; empty without."""
-    if not auth:
-        return {}
-    return {"Authorization": "Basic " + base64.b64encode(unquote(auth).encode("utf-8")).decode("ascii")}
 
 
 def redirected(request: WebRequest, response: WebResponse) -> WebRequest | None:

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import EarlyTerminationException
-from Middleware.utilities.http import addresses
+from Middleware.utilities.http import addresses, connection
 from Middleware.workflows.handlers.impl.web_fetch_handler import WebFetchHandler
-from Middleware.workflows.tools.web import connection as web_connection
 from Middleware.workflows.tools.web import fetch as web_fetch_tool
 from Tests.corpora import cases
 from Tests.stub_backend import AFTER_PIECES, BEFORE_STATUS, RecordedRequest, Reply, StubBackend
@@ -258,13 +257,14 @@ def test_a_redirect_to_a_path_in_plain_utf_8(lab: EngineLab, web: StubBackend) -
 def test_an_answer_that_is_not_compressed_as_it_says(lab: EngineLab, web: StubBackend) -> None:
     web.script(Reply(body=b"no gzip", headers={"Content-Encoding": "gzip"}))
     text = run(lab, fetch(web.url, onError="return"))
-    assert text == f"WebFetch could not get an answer from {web.url}: the answer is not compressed as it says."
+    assert text == (f"WebFetch could not get an answer from {web.url}: the answer is not proper HTTP (the compressed "
+                    "body is broken).")
 
 
 def test_silence(lab: EngineLab, web: StubBackend) -> None:
     web.default = Reply(never=True)
     began = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"silent for 0\.2 seconds"):
+    with pytest.raises(TimeoutError, match=r"no data for 0\.2 seconds"):
         run(lab, fetch(web.url, timeout=0.2))
     assert 0.2 <= time.monotonic() - began < 1
     assert web.requests[0].wait_ended(1)
@@ -272,7 +272,7 @@ def test_silence(lab: EngineLab, web: StubBackend) -> None:
 
 def test_silence_in_the_body(lab: EngineLab, web: StubBackend) -> None:
     web.script(Reply(pieces=[b"a", b"b"], delay=3))
-    assert "silent" in run(lab, fetch(web.url, timeout="0.2", onError="return"))
+    assert "no data" in run(lab, fetch(web.url, timeout="0.2", onError="return"))
 
 
 def test_a_trickling_server_meets_the_deadline(lab: EngineLab, web: StubBackend,
@@ -456,7 +456,7 @@ def test_every_connection_goes_to_the_judged_addresses(lab: EngineLab, monkeypat
         raise ConnectionRefusedError
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(web_connection, "create_connection", dial)
+    monkeypatch.setattr(connection, "create_connection", dial)
     output = run(lab, fetch("http://rebind.example/", blockPrivateAddresses=True, onError="return"))
     assert dialled == entry["expected"] and len(answers) == 1
     assert output.startswith("WebFetch could not" if entry["expected"] else "WebFetch blocked")
@@ -587,7 +587,8 @@ def test_a_stop_reaches_the_server(lab: EngineLab, web: StubBackend, reply: Repl
 
     assert cancelled_after(lab, fetch(web.url, onError="return"), ready) < 0.25
     assert web.requests[0].wait_ended(0.25)
-    assert not [thread for thread in threading.enumerate() if thread.name == "web-fetch" and _lives(thread)]
+    assert not [thread for thread in threading.enumerate()
+                if thread.name in ("web-fetch", "http-connect") and _lives(thread)]
 
 
 def _lives(thread: threading.Thread) -> bool:

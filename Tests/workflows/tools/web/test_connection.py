@@ -1,6 +1,7 @@
 """Connections of web requests: TLS, tunnels and SOCKS proxies, each against a real server."""
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.workflows.tools.web import connection as web_connection
-from Middleware.workflows.tools.web.connection import tls_settings
+from Middleware.utilities.http.client import HttpClient
+from Middleware.utilities.http.problems import HttpError
+from Middleware.utilities.http.tls import custom_context
+from Middleware.utilities.http.wire import HttpRequest, Route, parse_target
 from Middleware.workflows.tools.web.errors import WebFetchConnectionError
 from Middleware.workflows.tools.web.fetch import fetch
 from Middleware.workflows.tools.web.request import WebRequest
@@ -48,7 +51,7 @@ def test_an_unknown_certificate(secure: StubBackend) -> None:
 
 
 def test_a_ca_bundle(secure: StubBackend, certificate: Path) -> None:
-    assert body(secure.url, tls=tls_settings(True, str(certificate))) == OK
+    assert body(secure.url, tls=custom_context(True, str(certificate))) == OK
 
 
 def test_the_bundle_of_the_environment(secure: StubBackend, certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,27 +60,25 @@ def test_the_bundle_of_the_environment(secure: StubBackend, certificate: Path, m
 
 
 def test_unchecked(secure: StubBackend) -> None:
-    assert body(secure.url, tls=tls_settings(False, None)) == OK
-    assert tls_settings(True, None) is None
+    assert body(secure.url, tls=custom_context(False, None)) == OK
+    assert custom_context(True, None) is None
 
 
 def test_a_server_without_tls(plain: StubBackend) -> None:
-    with pytest.raises(WebFetchConnectionError, match="the TLS connection failed"):
+    with pytest.raises(WebFetchConnectionError, match="no TLS connection came about"):
         body(plain.url.replace("http:", "https:"))
 
 
 def test_a_chosen_address_keeps_the_name(secure: StubBackend, certificate: Path) -> None:
     """Certificate and Host are those of the name; the second address serves when the first does not."""
-    tls = tls_settings(True, str(certificate))
-    request = WebRequest(f"https://far.example:{secure.port}/", timeout=3, tls=tls)
-    target = web_connection.parse_url(request.url)
-    connection = web_connection.find_way(request, target, ("127.0.0.2", "127.0.0.1")).connection
-    with pytest.raises(OSError):
-        web_connection.find_way(request, target, ("127.0.0.2",)).connection.connect()
-    connection.request("GET", "/")
-    assert connection.getresponse().data == OK
+    tls = custom_context(True, str(certificate))
+    request = HttpRequest(parse_target(f"https://far.example:{secure.port}/"), "GET", connect_timeout=3,
+                          single_attempt=True, keep_alive=False, route=Route(addresses=("127.0.0.2",), tls=tls))
+    with pytest.raises(HttpError, match="connection refused"):
+        HttpClient().call(request)
+    both = dataclasses.replace(request, route=Route(addresses=("127.0.0.2", "127.0.0.1"), tls=tls))
+    assert HttpClient().call(both).body == OK
     assert secure.requests[0].headers["host"] == f"far.example:{secure.port}"
-    connection.close()
 
 
 def test_a_stop_reaches_a_tls_server(secure: StubBackend) -> None:
@@ -93,7 +94,7 @@ def test_a_stop_reaches_a_tls_server(secure: StubBackend) -> None:
 
     threading.Thread(target=cancel).start()
     with pytest.raises(EarlyTerminationException):
-        fetch(WebRequest(secure.url, timeout=30, tls=tls_settings(False, None)), scope)
+        fetch(WebRequest(secure.url, timeout=30, tls=custom_context(False, None)), scope)
     assert time.monotonic() - moments[0] < 0.25
     assert secure.requests[0].wait_ended(0.25)
 
@@ -108,7 +109,7 @@ def tunnels(secure: StubBackend) -> Iterator[Tunnels]:
 
 
 def test_https_through_a_proxy(tunnels: Tunnels, secure: StubBackend, certificate: Path) -> None:
-    tls = tls_settings(True, str(certificate))
+    tls = custom_context(True, str(certificate))
     assert body("https://far.example/x", tls=tls, proxy=f"http://me:p%40ss@{tunnels.address}") == OK
     assert tunnels.asked[0].startswith("CONNECT far.example:443 ")
     assert "Basic bWU6cEBzcw==" in tunnels.asked[0]
@@ -116,14 +117,14 @@ def test_https_through_a_proxy(tunnels: Tunnels, secure: StubBackend, certificat
 
 
 def test_https_through_an_https_proxy(secure: StubBackend, certificate: Path) -> None:
-    tls = tls_settings(True, str(certificate))
+    tls = custom_context(True, str(certificate))
     with Tunnels(secure.port, server_tls(certificate)) as proxy:
         assert body("https://far.example/x", tls=tls, proxy=f"https://{proxy.address}") == OK
         proxy.shutdown()
 
 
 def test_http_through_an_https_proxy(secure: StubBackend, certificate: Path) -> None:
-    assert body("http://far.example/x", tls=tls_settings(True, str(certificate)), proxy=secure.url) == OK
+    assert body("http://far.example/x", tls=custom_context(True, str(certificate)), proxy=secure.url) == OK
     assert secure.requests[0].path == "http://far.example/x"
 
 

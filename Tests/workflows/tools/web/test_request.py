@@ -6,7 +6,6 @@ import pytest
 from Middleware.workflows.tools.web.request import (
     WebRequest,
     WebResponse,
-    basic_authorization,
     origin_text,
     redirected,
     split_url,
@@ -57,5 +56,4 @@ def test_no_redirect(keys: dict[str, object]) -> None:
 
 def test_what_messages_show() -> None:
     assert origin_text(split_url("http://me:secret@A.example:81/private?q#f")) == "http://a.example:81"
-    assert basic_authorization(None) == {}
     assert "secret" not in repr(WebRequest("http://a/", headers={"A": "secret"}, body=b"secret", proxy="secret"))
