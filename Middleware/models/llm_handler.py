@@ -3,7 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from Middleware.llmapis.llm_api import LlmApiService
 
 
 @dataclass
@@ -18,10 +21,24 @@ class LlmHandler:
         endpoint_config: read-only endpoint file, empty without an endpoint.
     """
 
-    llm: Any
+    llm: LlmApiService | None
     prompt_template_file_name: str | None = None
     add_generation_prompt: bool | None = None
     takes_message_collection: bool = True
     endpoint_name: str = ""
     endpoint_config: Mapping[str, object] = field(default_factory=dict, repr=False)
     max_tokens: int | None = None
+
+    @property
+    def service(self) -> LlmApiService:
+        """``llm`` of a node that has an endpoint."""
+        assert self.llm is not None
+        return self.llm
+
+    @property
+    def answering_endpoint(self) -> tuple[str, Mapping[str, object]]:
+        """Name and file of the endpoint that answered the last call (a backup, perhaps), or is going to be called."""
+        if self.llm is None:
+            return self.endpoint_name, self.endpoint_config
+        outcome = self.llm.outcome
+        return outcome.endpoint_name or self.endpoint_name, outcome.endpoint_config or self.endpoint_config

@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
@@ -84,7 +84,7 @@ class _Call:
     def run(self) -> object:
         self._note_images()
         arguments = self._chat_arguments() if self.handler.takes_message_collection else self._completion_arguments()
-        shape, llm = self.shape, self.handler.llm
+        shape, llm = self.shape, self.handler.service
         call = functools.partial(
             llm.get_response_from_llm, **arguments, llm_takes_images=self.takes_images,
             request_id=self.context.request_id, tools=shape.tools, tool_choice=shape.tool_choice,
@@ -96,7 +96,7 @@ class _Call:
     # -- texts ---------------------------------------------------------------------------------------------------
     def _substituted(self, key: str) -> str:
         text = NODE.value(self.node, key)
-        return self.context.workflow_variable_service.apply_variables(str(text), self.context) if text else ""
+        return self.context.substitute(text) if text else ""
 
     def _find_tool_exchange(self) -> None:
         """Take the trailing tool exchange out of what variables see, if the node wants it as messages."""
@@ -110,7 +110,7 @@ class _Call:
             self.context = dataclasses.replace(self.context, messages=list(self.messages[:start]))
 
     # -- the two paradigms ---------------------------------------------------------------------------------------
-    def _chat_arguments(self) -> dict[str, object]:
+    def _chat_arguments(self) -> dict[str, Any]:
         conversation: list[Message] = []
         if self.system_prompt:
             conversation.append({"role": "system", "content": self.system_prompt})
@@ -131,7 +131,7 @@ class _Call:
             conversation = selection.limit_images(conversation, self.max_images)
         return {"conversation": conversation, "system_prompt": None, "prompt": None}
 
-    def _completion_arguments(self) -> dict[str, object]:
+    def _completion_arguments(self) -> dict[str, Any]:
         template = config_utils.load_prompt_template(self.handler.prompt_template_file_name or "")
         if self.authored:
             prompt = self.prompt

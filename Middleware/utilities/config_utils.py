@@ -45,6 +45,7 @@ from Middleware.utilities.config.users import (
     user_name_setting,
     user_setting,
     user_settings,
+    user_wide_variables,
 )
 from Middleware.utilities.config.workflows import (
     LoadedWorkflow,
@@ -87,7 +88,8 @@ __all__ = [
     "load_prompt_template", "load_routing", "load_settings_file", "load_structured_output", "load_workflow",
     "max_categorization_attempts", "model_ids", "private_copy", "reset_config_store", "routing_name", "settings_for",
     "shared_selection", "shared_selection_exists", "shared_workflow_folder", "user_config_exists", "user_flag",
-    "user_int", "user_name_setting", "user_setting", "user_settings", "workflow_at",
+    "user_int", "user_name_setting", "user_setting", "user_settings", "user_wide_variables",
+    "workflow_at",
 ]
 
 

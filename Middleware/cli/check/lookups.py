@@ -188,8 +188,7 @@ class Lookups:
 
     def user_variables(self) -> Mapping[str, object]:
         """The user's ``userWideWorkflowVariables``."""
-        variables = self._answer(("user variables",),
-                                 lambda: config_utils.user_setting("userWideWorkflowVariables"))
+        variables = self._answer(("user variables",), config_utils.user_wide_variables)
         return variables if isinstance(variables, Mapping) else {}
 
     def fills_partially(self) -> bool:

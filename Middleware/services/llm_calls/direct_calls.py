@@ -14,6 +14,7 @@ from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.models.messages import Message
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
@@ -28,7 +29,7 @@ MOST_WORKERS = 4
 
 def unstreamed(handler: LlmHandler, scope: CancelScope) -> LlmHandler:
     """The same LLM for one call of its own, which ``scope`` stops; the given handle may be streaming or busy."""
-    llm = handler.llm
+    llm = handler.service
     service = LlmApiService(llm.endpoint_name, llm.presetname, llm.max_tokens, False, scope=scope)
     return dataclasses.replace(handler, llm=service)
 
@@ -39,14 +40,14 @@ def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, reques
     Returns what ``LlmApiService.get_response_from_llm`` returns. Raises BackendError and ConfigurationError.
     """
     if handler.takes_message_collection:
-        conversation = [{"role": role, "content": text}
-                        for role, text in (("system", system_prompt), ("user", prompt)) if text]
-        return handler.llm.get_response_from_llm(conversation=conversation, request_id=request_id)
+        conversation: list[Message] = [{"role": role, "content": text}
+                                       for role, text in (("system", system_prompt), ("user", prompt)) if text]
+        return handler.service.get_response_from_llm(conversation=conversation, request_id=request_id)
     template = config_utils.load_prompt_template(handler.prompt_template_file_name or "")
     prompt = templates.wrap_user_turn(prompt, template)
     if handler.add_generation_prompt:
         prompt = templates.add_generation_prompt(prompt, template)
-    return handler.llm.get_response_from_llm(
+    return handler.service.get_response_from_llm(
         system_prompt=templates.wrap_system(system_prompt, template), prompt=prompt, request_id=request_id)
 
 
@@ -55,21 +56,18 @@ def answer_text(result: object, handler: LlmHandler, node: Mapping[str, object])
     text = result.get("content") if isinstance(result, Mapping) else result
     if not isinstance(text, str) or not text:
         return ""
-    outcome = getattr(handler.llm, "outcome", None)
-    rules = getattr(outcome, "endpoint_config", None) or handler.endpoint_config
-    return post_process_llm_output(text, rules, node)
+    return post_process_llm_output(text, handler.answering_endpoint[1], node)
 
 
 def text_to_keep(text: str, handler: LlmHandler) -> str:
     """A cleaned answer that is to be stored: "", with a warning, if the model got no further than its thoughts."""
-    outcome = getattr(handler.llm, "outcome", None)
-    rules = getattr(outcome, "endpoint_config", None) or handler.endpoint_config
-    finish_reason = getattr(outcome, "finish_reason", None)
+    name, rules = handler.answering_endpoint
+    finish_reason = handler.llm.outcome.finish_reason if handler.llm is not None else None
     if not is_cut_off_thought(text, rules, finish_reason):
         return text
     logger.warning("Endpoint '%s': its answer is a thought without an end (finish reason: %s) and is not used. Give "
                    "the call more tokens, or switch thinking off for it.",
-                   getattr(outcome, "endpoint_name", "") or handler.endpoint_name, finish_reason or "none")
+                   name, finish_reason or "none")
     return ""
 
 

@@ -201,6 +201,12 @@ def user_setting(key: str) -> object:
     return default if found is None else found
 
 
+def user_wide_variables() -> Mapping[str, object]:
+    """The variables that the current user's file defines for all workflows."""
+    table = user_setting("userWideWorkflowVariables")
+    return table if isinstance(table, Mapping) else {}
+
+
 def user_flag(key: str) -> bool:
     """``flag_in`` for the current user."""
     snapshot = current_snapshot()

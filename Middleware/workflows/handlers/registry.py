@@ -5,10 +5,10 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from Middleware.workflows.handlers import impl
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.models.execution_context import VariableService
 
 
 @functools.cache
@@ -23,7 +23,7 @@ def node_types() -> Mapping[str, type[BaseHandler]]:
     return found
 
 
-def build_registry(variables: Any = None) -> dict[str, BaseHandler]:
+def build_registry(variables: VariableService | None = None) -> dict[str, BaseHandler]:
     """A handler object for each node type; types of one class share it."""
     handlers = {handler: handler(None, variables) for handler in node_types().values()}
     return {node_type: handlers[handler] for node_type, handler in node_types().items()}

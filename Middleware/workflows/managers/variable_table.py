@@ -92,7 +92,7 @@ class Values:
         context = self.context
         run = context.run.category_variables if context.run is not None else {}
         sources = (VARIABLES, context.workflow_config, self._categories, run, context.agent_inputs,
-                   context.agent_outputs, _user_wide_table())
+                   context.agent_outputs, config_utils.user_wide_variables())
         return [*dict.fromkeys(str(name) for source in sources for name in source if name != "nodes"), "messages"]
 
     # --- what the table is computed from ---
@@ -246,15 +246,10 @@ def _time_context(context: ExecutionContext) -> str:
 
 
 def _user_wide(name: str) -> object:
-    table = _user_wide_table()
+    table = config_utils.user_wide_variables()
     if name not in table:
         raise UnknownVariableError(name)
     return table[name]
-
-
-def _user_wide_table() -> Mapping[str, object]:
-    table = config_utils.user_setting("userWideWorkflowVariables")
-    return table if isinstance(table, Mapping) else {}
 
 
 def _separator() -> str:

@@ -159,9 +159,9 @@ class WorkflowManager:
             return config_utils.workflow_at(name, self.path_finder_func(name))
         return config_utils.load_workflow(name, self.folder_override, self.calling_folder, self.calling_name)
 
-    def start_child(self, context: ExecutionContext, name: str, *, folder_override: str | None,
-                    scoped_inputs: tuple[str, ...], system_prompt_override: str | None,
-                    prompt_override: str | None) -> Iterator[Any]:
+    def start_child(self, context: ExecutionContext, name: str, *, folder_override: str | None = None,
+                    scoped_inputs: tuple[str, ...] = (), system_prompt_override: str | None = None,
+                    prompt_override: str | None = None) -> Iterator[Any]:
         """Start a child workflow of the node in ``context``, in the same request and conversation.
 
         It gets the messages of the run, without the time stamps that the node may see.

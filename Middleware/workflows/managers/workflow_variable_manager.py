@@ -69,7 +69,7 @@ class WorkflowVariableManager:
             return text
         tables: tuple[tuple[Mapping[str, object], bool], ...] = (
             (agent_inputs or {}, False), (agent_outputs or {}, False), ({"Discussion_Id": discussion_id or ""}, False),
-            (_custom(workflow_config), True), (user_wide if isinstance(user_wide, Mapping) else {}, True))
+            (_custom(workflow_config), True), (user_wide or {}, True))
 
         def find(name: str) -> tuple[Any, bool]:
             for table, from_config in tables:
@@ -82,6 +82,11 @@ class WorkflowVariableManager:
         except SubstitutionError as problem:
             logger.warning("Left a setting as written, its variables cannot be filled in: %s", _describe(problem))
             return text
+
+    def fill_early(self, text: str, context: ExecutionContext) -> str:
+        """``apply_early_variables`` with what a node knows."""
+        return self.apply_early_variables(text, context.agent_inputs, context.workflow_config, context.agent_outputs,
+                                          context.discussion_id, config_utils.user_wide_variables())
 
     def _apply_format(self, text: str, context: ExecutionContext) -> str:
         values = Values(context, self._categories)

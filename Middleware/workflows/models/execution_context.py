@@ -1,10 +1,10 @@
 """The objects that travel through the engine: one per run, one per node, one per line of the summary."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
@@ -55,6 +55,22 @@ class RunRequest:
         return self.request.request_id
 
 
+class VariableService(Protocol):
+    """Fills in the variables of a node's texts (``WorkflowVariableManager``)."""
+
+    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str: ...
+
+    def fill_early(self, text: str, context: ExecutionContext) -> str: ...
+
+
+class ChildStarter(Protocol):
+    """Starts the workflows that nodes run (``WorkflowManager``)."""
+
+    def start_child(self, context: ExecutionContext, name: str, *, folder_override: str | None = None,
+                    scoped_inputs: tuple[str, ...] = (), system_prompt_override: str | None = None,
+                    prompt_override: str | None = None) -> Iterator[Any]: ...
+
+
 @dataclass
 class ExecutionContext:
     """Everything a node handler may need; made afresh for each node and its only argument.
@@ -78,8 +94,8 @@ class ExecutionContext:
     agent_inputs: dict[str, Any] = field(default_factory=dict)
     agent_outputs: dict[str, object] = field(default_factory=dict)
     llm_handler: LlmHandler | None = None
-    workflow_variable_service: Any = None
-    workflow_manager: Any = None
+    workflow_variable_service: VariableService | None = None
+    workflow_manager: ChildStarter | None = None
     node_handlers: Mapping[str, BaseHandler] = field(default_factory=dict)
     api_key: str | None = field(default=None, repr=False)
     encryption_key: bytes | None = field(default=None, repr=False)
@@ -99,9 +115,28 @@ class ExecutionContext:
     def node_type(self) -> str:
         return str(NODE.value(self.config, "type") or "Standard")
 
-    def substitute(self, value: object) -> str:
-        """``value`` as text with this node's variables filled in."""
-        return self.workflow_variable_service.apply_variables(str(value), self)
+    def substitute(self, value: object, *, restore: bool = True) -> str:
+        """``value`` as text with this node's variables filled in.
+
+        ``restore=False`` leaves the braces of inserted values escaped, for a text that is going to be filled in again.
+        """
+        assert self.workflow_variable_service is not None
+        if restore:
+            return self.workflow_variable_service.apply_variables(str(value), self)
+        return self.workflow_variable_service.apply_variables(str(value), self, restore=False)
+
+    def substitute_early(self, text: str) -> str:
+        """``text`` with the variables filled in that are known before the node's endpoint is."""
+        assert self.workflow_variable_service is not None
+        return self.workflow_variable_service.fill_early(text, self)
+
+    def start_child(self, name: str, *, folder_override: str | None = None, scoped_inputs: tuple[str, ...] = (),
+                    system_prompt_override: str | None = None, prompt_override: str | None = None) -> Iterator[Any]:
+        """Start a workflow as a child of this node; what it yields is the responder's output first."""
+        assert self.workflow_manager is not None
+        return self.workflow_manager.start_child(
+            self, name, folder_override=folder_override, scoped_inputs=scoped_inputs,
+            system_prompt_override=system_prompt_override, prompt_override=prompt_override)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,13 @@ from Middleware.utilities.streaming_utils import (
 from Middleware.workflows.events import RunRecord
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.sub_workflow.children import ChildRun
-from Middleware.workflows.models.execution_context import ExecutionContext, NodeExecutionInfo, RunRequest
+from Middleware.workflows.models.execution_context import (
+    ChildStarter,
+    ExecutionContext,
+    NodeExecutionInfo,
+    RunRequest,
+    VariableService,
+)
 from Middleware.workflows.private_errors import mark_if_private
 from Middleware.workflows.processors.message_times import MessageTimes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
@@ -55,8 +61,8 @@ class WorkflowProcessor:
     """
 
     def __init__(self, run: RunRequest, *, node_handlers: Mapping[str, BaseHandler],
-                 llm_handler_service: LlmHandlerService, workflow_variable_service: Any, workflow_manager: Any,
-                 listeners: Observer) -> None:
+                 llm_handler_service: LlmHandlerService, workflow_variable_service: VariableService,
+                 workflow_manager: ChildStarter, listeners: Observer) -> None:
         self.run = run
         self.node_handlers = node_handlers
         self.llm_handler_service = llm_handler_service
@@ -99,7 +105,7 @@ class WorkflowProcessor:
     def _run_in_parallel(self) -> Iterator[object]:
         """The nodes before the responder together, then the responder, then the nodes behind it together."""
         needed = dependencies([self._node(index) for index in range(len(self.run.nodes))],
-                              {**_user_wide_variables(), **self.run.variables}, self.node_handlers)
+                              {**config_utils.user_wide_variables(), **self.run.variables}, self.node_handlers)
         self._together(range(self.responder_index), needed)
         if self.run.nodes:
             yield from self._step(self.responder_index)
@@ -237,7 +243,6 @@ class WorkflowProcessor:
         run = self.run
         config = self._node(index)
         config["type"] = node_type
-        coerce_numeric_fields(config, self._early, _log_name(config))
         is_responder = index == self.responder_index
         context = ExecutionContext(
             request_id=run.request_id, workflow_id=run.workflow_id, discussion_id=run.discussion_id, config=config,
@@ -247,12 +252,9 @@ class WorkflowProcessor:
             node_handlers=self.node_handlers, api_key=run.api_key, api_key_hash=run.api_key_hash,
             encryption_key=run.encryption_key, tools=run.tools, tool_choice=run.tool_choice,
             is_responder=is_responder, request=run.request, run=run)
+        coerce_numeric_fields(config, context.substitute_early, _log_name(config))
         context.llm_handler = self._llm_handler(context)
         return context
-
-    def _early(self, text: str) -> str:
-        return self.variables.apply_early_variables(
-            text, self.inputs, self.run.variables, self.outputs, self.run.discussion_id, _user_wide_variables())
 
     def _llm_handler(self, context: ExecutionContext) -> LlmHandler:
         config = context.config
@@ -261,8 +263,8 @@ class WorkflowProcessor:
             return self.llm_handler_service.without_endpoint()
         preset = NODE.value(config, "preset") or NODE.value(config, "presetName")
         return self.llm_handler_service.load_model_from_config(
-            self._early(str(endpoint)), self._early(str(preset)) if preset else None, context.stream,
-            config.get(*_LONGEST_ANSWER), self._generation_prompt_flag(config, context.is_responder),
+            context.substitute_early(str(endpoint)), context.substitute_early(str(preset)) if preset else None,
+            context.stream, config.get(*_LONGEST_ANSWER), self._generation_prompt_flag(config, context.is_responder),
             context.request.cancel_scope)
 
     def _generation_prompt_flag(self, config: Mapping[str, object], is_responder: bool) -> bool | None:
@@ -387,11 +389,10 @@ class WorkflowProcessor:
     def _note_outcome(self, context: ExecutionContext) -> None:
         if self.run.non_responder is not None:
             return
-        request, llm = self.run.request, context.llm_handler.llm if context.llm_handler else None
-        request.endpoint = context.llm_handler.endpoint_name if context.llm_handler else ""
-        outcome = getattr(llm, "outcome", None)
-        if outcome is not None:
-            request.endpoint = outcome.endpoint_name or request.endpoint
+        request, handler = self.run.request, context.llm_handler
+        request.endpoint = handler.answering_endpoint[0] if handler is not None else ""
+        if handler is not None and handler.llm is not None:
+            outcome = handler.llm.outcome
             request.usage, request.finish_reason = outcome.usage, outcome.finish_reason
             request.reasoning, request.fingerprint = outcome.reasoning, outcome.fingerprint
 
@@ -418,13 +419,7 @@ def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     handler = context.llm_handler
     if handler is None or handler.llm is None or context.node_handlers[context.node_type].cleans_itself:
         return None
-    outcome = getattr(handler.llm, "outcome", None)
-    return getattr(outcome, "endpoint_config", None) or handler.endpoint_config
-
-
-def _user_wide_variables() -> Mapping[str, object]:
-    table = config_utils.user_setting("userWideWorkflowVariables")
-    return table if isinstance(table, Mapping) else {}
+    return handler.answering_endpoint[1]
 
 
 def _log_name(node: Mapping[str, object]) -> str:
@@ -447,7 +442,5 @@ def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
     """Name and address of the endpoint that answered, or would have."""
     if handler is None:
         return "", ""
-    outcome = getattr(handler.llm, "outcome", None)
-    config = getattr(outcome, "endpoint_config", None) or handler.endpoint_config or {}
-    url = str(ENDPOINT.value(config, "endpoint") or "")
-    return getattr(outcome, "endpoint_name", "") or handler.endpoint_name, mask_url(url)
+    name, config = handler.answering_endpoint
+    return name, mask_url(str(ENDPOINT.value(config, "endpoint") or ""))

@@ -31,9 +31,7 @@ def run_helper_workflow(context: ExecutionContext, name: str, inputs: Sequence[s
     EarlyTerminationException if the request is cancelled.
     """
     inner = dataclasses.replace(context, is_responder=False, stream=False, messages=raw_messages(context))
-    items = list(context.workflow_manager.start_child(
-        inner, name, folder_override=None, scoped_inputs=tuple(inputs), system_prompt_override=None,
-        prompt_override=None))
+    items = list(inner.start_child(name, scoped_inputs=tuple(inputs)))
     raise_if_cancelled(context.request.cancel_scope)
     return as_text(items[-1] if items else None)
 

@@ -150,7 +150,7 @@ class ImageDescriber:
         material = [
             config_utils.get_current_username(), context.api_key,
             context.request_id if context.discussion_id or context.request.trial is not None else "",
-            handler.endpoint_name, handler.llm.presetname, handler.max_tokens,
+            handler.endpoint_name, handler.service.presetname, handler.max_tokens,
             *(handler.endpoint_config.get(ENDPOINT[key].name) for key in ("endpoint", "modelNameToSendToAPI")),
             *self._texts, conversation,
             {key: value for key, value in context.config.items() if key not in UNSHAPING_KEYS}, image]

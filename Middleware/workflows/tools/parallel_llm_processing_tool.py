@@ -18,7 +18,6 @@ from Middleware.models.messages import Message
 from Middleware.models.request_context import current_request
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.llm_service import LlmHandlerService
-from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
@@ -79,12 +78,7 @@ class ParallelLlmProcessingTool:
             self._config.get(*_LONGEST_ANSWER), False if blocked else None, self._scope)
 
     def _early(self, text: str) -> str:
-        context = self._context
-        if context is None:
-            return text
-        return str(context.workflow_variable_service.apply_early_variables(
-            text, context.agent_inputs, context.workflow_config, context.agent_outputs, context.discussion_id,
-            config_utils.user_setting("userWideWorkflowVariables")))
+        return text if self._context is None else self._context.substitute_early(text)
 
 
 class _Work:

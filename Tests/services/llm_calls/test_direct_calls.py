@@ -11,6 +11,7 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendConnectionError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.request_context import RequestContext, current_request, request_scope
 from Middleware.services.llm_calls import direct_calls
 from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts, raise_if_cancelled, run_together
@@ -78,7 +79,7 @@ def test_a_cancelled_round_raises(count: int) -> None:
 def test_messages_leave_out_what_is_empty() -> None:
     calls: list[Any] = []
     llm = SimpleNamespace(get_response_from_llm=lambda **given: calls.append(given) or "answer")
-    handler: Any = SimpleNamespace(takes_message_collection=True, llm=llm)
+    handler = LlmHandler(llm)
     assert call_with_texts(handler, "", "hi", "r-1") == "answer"
     call_with_texts(handler, "be brief", "hi")
     assert calls[0] == {"conversation": [{"role": "user", "content": "hi"}], "request_id": "r-1"}
@@ -91,7 +92,7 @@ def test_the_text_of_an_answer(result: Any, text: str, monkeypatch: pytest.Monke
     seen: list[Any] = []
     monkeypatch.setattr(direct_calls, "post_process_llm_output",
                         lambda text, rules, node: seen.append((rules, node)) or text)
-    outcome = SimpleNamespace(endpoint_config={"name": "backup"})
-    handler: Any = SimpleNamespace(llm=SimpleNamespace(outcome=outcome), endpoint_config={"name": "first"})
+    outcome = SimpleNamespace(endpoint_name="", endpoint_config={"name": "backup"})
+    handler = LlmHandler(SimpleNamespace(outcome=outcome), endpoint_config={"name": "first"})
     assert answer_text(result, handler, {"n": 1}) == text
     assert seen == ([({"name": "backup"}, {"n": 1})] if text else [])

@@ -9,6 +9,7 @@ import pytest
 
 from Middleware.exceptions import ConfigNotFoundError
 from Middleware.models.llm_handler import LlmHandler
+from Middleware.utilities.config import users
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers import variable_table, workflow_variable_manager
@@ -44,6 +45,8 @@ def user(monkeypatch):
     stand_in = types.SimpleNamespace(
         user_setting=lambda key: USER.value(settings, key), user_flag=lambda key: USER.flag(settings, key),
         load_prompt_template=load_prompt_template, chat_template_name=lambda: "chat")
+    monkeypatch.setattr(users, "user_setting", stand_in.user_setting)
+    stand_in.user_wide_variables = users.user_wide_variables
     for module in (variable_table, workflow_variable_manager):
         monkeypatch.setattr(module, "config_utils", stand_in)
     return settings

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.streaming_utils import stream_static_content, stream_text
-from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.models.execution_context import ChildStarter, ExecutionContext, VariableService
 
 _TYPE = NODE.lookup("type")
 
@@ -54,7 +54,8 @@ class BaseHandler(ABC):
     def __init_subclass__(cls) -> None:
         cls.TABLES = {node_type: KeyTable(keys) for node_type, keys in cls.KEYS.items()}
 
-    def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
+    def __init__(self, workflow_manager: ChildStarter | None = None,
+                 workflow_variable_service: VariableService | None = None) -> None:
         self.workflow_manager = workflow_manager
         self.workflow_variable_service = workflow_variable_service
 

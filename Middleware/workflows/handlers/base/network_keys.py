@@ -14,7 +14,6 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.utilities import config_utils
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.http.addresses import usable_hosts
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -113,7 +112,7 @@ def _number(context: ExecutionContext, key: ConfigKey, convert: Callable[[Any], 
             is_good: Callable[[Any], bool]) -> Any:
     value = _raw(context, key)
     if isinstance(value, str) and "{" in value:
-        value = early_text(context, value)
+        value = context.substitute_early(value)
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             number = convert(value)
@@ -128,10 +127,3 @@ def _whole(value: Any) -> int:
     if isinstance(value, float) and not value.is_integer():  # also refuses what is infinite
         raise ValueError
     return int(value)
-
-
-def early_text(context: ExecutionContext, text: str) -> str:
-    """``text`` with the variables filled in that are known before an endpoint is."""
-    return str(context.workflow_variable_service.apply_early_variables(
-        text, context.agent_inputs, context.workflow_config, context.agent_outputs, context.discussion_id,
-        config_utils.user_setting("userWideWorkflowVariables")))

@@ -10,7 +10,6 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.handlers.base.network_keys import early_text
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.mcp_client_tool import (
     DEFAULT_TIMEOUT_SECONDS,
@@ -41,10 +40,6 @@ class MCPToolCallHandler(BaseHandler):
             ConfigKey("onError", "str", "raise", "What a failed call does: raise fails the workflow, return makes the "
                                                "error's text the output.", choices=ON_ERROR))}
 
-    def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
-        super().__init__(workflow_manager, workflow_variable_service)
-        self._client = MCPClient()
-
     def handle(self, context: ExecutionContext) -> object:
         self._check(context)
         timeout = self._timeout(context)
@@ -53,7 +48,7 @@ class MCPToolCallHandler(BaseHandler):
         sensitive_log(logger, logging.INFO, "MCP call to '%s.%s'", server, tool)
         started = time.perf_counter()
         try:
-            text = self._client.call_tool(server, tool, arguments, timeout)
+            text = MCPClient().call_tool(server, tool, arguments, timeout)
         except MCPToolCallError as error:
             if self.value(context, "onError") == "raise":
                 raise
@@ -79,7 +74,7 @@ class MCPToolCallHandler(BaseHandler):
         value = self.value(context, "timeout")
         try:
             if isinstance(value, str) and "{" in value:
-                value = float(early_text(context, value))
+                value = float(context.substitute_early(value))
             return check_timeout(value)
         except ValueError:  # a ConfigValueError too
             raise self._error(context, "timeout", "a number above 0") from None

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
 from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, unstreamed
@@ -20,7 +19,7 @@ from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.memory.discussion_memory import counted
 from Middleware.workflows.tools.memory.memory_turn import memory_turn, readable, turn_timeout
@@ -103,10 +102,12 @@ class ChatSummarizer:
                                    json_path="endpointName", expected="the name of a file in Endpoints")
         handler = unstreamed(context.llm_handler, context.request.cancel_scope)
         node = dict(context.config)
+        variables = context.workflow_variable_service
+        assert variables is not None
         images, most = NODE.flag(node, "acceptImages"), NODE.value(node, "maxImagesToSend")
         result = LLMDispatchService.dispatch(dataclasses.replace(
             context, config=node, llm_handler=handler, stream=False,
-            workflow_variable_service=_WithMarkers(context.workflow_variable_service, markers)),
+            workflow_variable_service=_WithMarkers(variables, markers)),
             llm_takes_images=images, max_images=most if images and isinstance(most, int) else 0)
         raise_if_cancelled(context.request.cancel_scope)
         return text_to_keep(answer_text(result, handler, context.config), handler) if isinstance(result, str) else ""
@@ -123,11 +124,14 @@ class ChatSummarizer:
 class _WithMarkers:
     """Fills in variables and then the markers of a node's texts, so that what is inserted is never filled in again."""
 
-    def __init__(self, variables: Any, markers: Mapping[str, str]) -> None:
+    def __init__(self, variables: VariableService, markers: Mapping[str, str]) -> None:
         self._variables, self._markers = variables, markers
 
-    def apply_variables(self, text: str, context: ExecutionContext) -> str:
-        return fill_markers(self._variables.apply_variables(text, context), self._markers)
+    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str:
+        return fill_markers(self._variables.apply_variables(text, context, restore=restore), self._markers)
+
+    def fill_early(self, text: str, context: ExecutionContext) -> str:
+        return self._variables.fill_early(text, context)
 
 
 def save_summary(store: MemoryStore, text: str, stored_hash: str, covered: int | None = None) -> bool:

@@ -14,8 +14,7 @@ from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_messages
-from Middleware.utilities.prompt_extraction_utils import join_contents
-from Middleware.utilities.text_utils import restore_braces, rough_estimate_token_length
+from Middleware.utilities.text_utils import messages_to_text_block, restore_braces, rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
@@ -170,7 +169,7 @@ class FileMemoryPass:
         new = self._messages[start:self._end]
         if not new:
             return False
-        tokens = rough_estimate_token_length(restore_braces(join_contents(new)))
+        tokens = rough_estimate_token_length(restore_braces(messages_to_text_block(new)))
         return tokens >= self._settings.file_chunk_size or (existed and len(new) >= self._settings.chunk_messages)
 
     def _write(self, existed: bool) -> None:

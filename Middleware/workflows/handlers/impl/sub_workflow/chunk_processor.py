@@ -116,9 +116,8 @@ class ConversationChunkProcessorHandler(BaseHandler):
         run = replace(context.run, messages=messages, partial=True) if context.run is not None else None
         alone = replace(context, run=run, messages=messages, stream=False, is_responder=False, tools=None,
                         tool_choice=None)
-        ChildRun(context.workflow_manager.start_child(
-            alone, settings.workflow, folder_override=settings.folder, scoped_inputs=(text, *settings.inputs),
-            system_prompt_override=None, prompt_override=None)).finish()
+        ChildRun(alone.start_child(settings.workflow, folder_override=settings.folder,
+                                   scoped_inputs=(text, *settings.inputs))).finish()
 
 
 def _new_blocks(messages: list[Message], known: list[str], settings: _Settings) -> list[list[Message]]:

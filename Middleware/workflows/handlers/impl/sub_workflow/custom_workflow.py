@@ -70,8 +70,8 @@ class ConditionalCustomWorkflowHandler(BaseHandler):
 
 
 def _run_child(context: ExecutionContext, name: str, overrides: object) -> object:
-    items = context.workflow_manager.start_child(
-        context, name, folder_override=NODE.value(context.config, "workflowUserFolderOverride") or None,
+    items = context.start_child(
+        name, folder_override=NODE.value(context.config, "workflowUserFolderOverride") or None,
         scoped_inputs=scoped_inputs(context),
         system_prompt_override=_override(context, overrides, "firstNodeSystemPromptOverride", "systemPromptOverride"),
         prompt_override=_override(context, overrides, "firstNodePromptOverride", "promptOverride"))
@@ -86,7 +86,7 @@ def _override(context: ExecutionContext, overrides: object, name: str, alias: st
     value = overrides.get(name) if name in overrides else overrides.get(alias)
     if not value:
         return None
-    return context.workflow_variable_service.apply_variables(str(value), context, restore=False)
+    return context.substitute(value, restore=False)
 
 
 def _lower_keys(value: object) -> dict[str, object]:

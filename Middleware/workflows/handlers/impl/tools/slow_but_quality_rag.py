@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import MANY_LLM_KEYS, PROMPT_KEYS
@@ -38,10 +38,6 @@ class SlowButQualityRAGHandler(BaseHandler):
         *MANY_LLM_KEYS,
         ConfigKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early", inert=True))}
 
-    def __init__(self, workflow_manager: Any = None, workflow_variable_service: Any = None) -> None:
-        super().__init__(workflow_manager, workflow_variable_service)
-        self._tool = SlowButQualityRAGTool()
-
     def handle(self, context: ExecutionContext) -> object:
         for name, complaint in (("ragTarget", NO_TARGET), ("ragType", NO_TYPE)):
             if self.value(context, name) is None:
@@ -50,6 +46,6 @@ class SlowButQualityRAGHandler(BaseHandler):
             logger.info("Node '%s' asks nothing and gives an empty text: the conversation has no discussion id",
                         context.node_name)
             return ""
-        return self._tool.perform_rag_on_conversation_chunk(
+        return SlowButQualityRAGTool().perform_rag_on_conversation_chunk(
             str(self.value(context, "systemPrompt")), str(self.value(context, "prompt")),
             self.text(context, "ragTarget"), context)
