@@ -29,6 +29,7 @@ from Middleware.utilities.http.exchange import Exchange
 from Middleware.utilities.http.pool import ConnectionPool
 from Middleware.utilities.http.problems import HttpError, too_large_problem
 from Middleware.utilities.http.wire import HttpRequest, ResponseHead, Route, Target, parse_target
+from Middleware.utilities.text_utils import encode_text
 
 __all__ = ["BackendRequest", "BackendStream", "Transport", "get_transport"]
 
@@ -88,10 +89,7 @@ def encode_payload(payload: Mapping[str, Any]) -> bytes:
         raise ClientError("The request is nested too deeply to be sent to an LLM") from None
     except (TypeError, ValueError) as error:
         raise ConfigValueError(f"The request cannot be written as JSON ({error}). Check preset and endpoint") from error
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
+    return encode_text(text)
 
 
 def _plain(value: Any) -> Any:

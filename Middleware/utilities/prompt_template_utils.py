@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from Middleware.models.messages import Message
 from Middleware.utilities.config.keys.prompt_template import PROMPT_TEMPLATE, turn_key
-from Middleware.utilities.prompt_extraction_utils import extract_last_n_turns, message_text
+from Middleware.utilities.prompt_extraction_utils import message_text
 
 Template = Mapping[str, Any]
 
@@ -28,11 +27,6 @@ def flatten_messages(messages: Sequence[Mapping[str, object]], template: Templat
         if role != "assistant" or index < len(messages) - 1:
             pieces.append(_part(template, role, "Suffix"))
     return _without_markers("".join(pieces))
-
-
-def flatten_last_n(messages: Sequence[Message], count: int, template: Template | None) -> str:
-    """The newest ``count`` messages that are not ``system``, flattened."""
-    return flatten_messages(extract_last_n_turns(messages, count, remove_all_systems_override=True), template)
 
 
 def wrap_user_turn(text: str, template: Template | None) -> str:

@@ -106,13 +106,6 @@ def get_memories_by_ids(discussion_id: str, ids: Sequence[int], api_key_hash: st
                lambda memories: memories.by_ids(ids), [])
 
 
-def find_nearest_memories(discussion_id: str, vector: Sequence[float], model: str, limit: int = 5,
-                          api_key_hash: str | None = None, *, encryption_key: bytes | None = None) -> list[int]:
-    """Ids of the memories whose vectors of ``model`` are most like ``vector``; vectors stay unpacked between calls."""
-    return _do("search", _folder(discussion_id, api_key_hash, encryption_key),
-               lambda memories: memories.nearest(vector, model, limit), [])
-
-
 def _folder(discussion_id: str, key_hash: str | None, encryption_key: bytes | None) -> DiscussionFolder | None:
     try:
         return DiscussionFolder(discussion_id, key_hash, encryption_key)

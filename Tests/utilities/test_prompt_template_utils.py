@@ -41,12 +41,5 @@ def test_markers_vanish():
     assert p.wrap_open_assistant_turn("x[Beg_Assistant]", None) == "x"
 
 
-def test_last_n_drops_systems():
-    talk = messages(("system", "s"), ("user", "a"), ("system", "t"), ("assistant", "b"), ("user", "c"))
-    assert p.flatten_last_n(talk, 2, TEMPLATE) == "<A>b</A><U>c</U>"
-    assert p.flatten_last_n(talk, 2, None) == "bc"
-    assert p.flatten_last_n(talk, 0, TEMPLATE) == ""
-
-
 def test_null_values_and_contents_are_empty():
     assert p.flatten_messages([{"role": "user", "content": None}], {"promptTemplateUserPrefix": None}) == ""

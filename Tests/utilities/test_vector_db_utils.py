@@ -30,8 +30,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 READERS: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = [
     (db.get_db_connection, (), None), (db.search_memories_by_keyword, ("a",), []),
     (db.get_vector_check_hash_history, (), []), (db.get_all_embeddings, ("m",), []),
-    (db.get_memories_without_embeddings, ("m",), []), (db.get_memories_by_ids, ([1],), []),
-    (db.find_nearest_memories, ([1.0], "m"), [])]
+    (db.get_memories_without_embeddings, ("m",), []), (db.get_memories_by_ids, ([1],), [])]
 WRITERS: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = [
     (db.initialize_vector_db, (), False), (db.add_memory_to_vector_db, ("a", "{}"), None),
     (db.add_vector_check_hash, ("h",), None), (db.add_embeddings_to_db, ([(1, b"abcd")], "m"), 0)]
@@ -78,7 +77,6 @@ def test_all_operations(root: Path, key: dict[str, Any]) -> None:
     assert [row["id"] for row in db.get_memories_without_embeddings("chat", "m", **key)] == [1]
     assert [row["memory_text"] for row in db.get_memories_by_ids("chat", [2, 7, 1], **key)] == [
         "It burned", "Mara hid it"]
-    assert db.find_nearest_memories("chat", [1, 0], "m", **key) == [2]
     folder = root / KEY_HASH if key else root
     assert (folder / "chat" / "vector_memory.db").is_file()
     assert (b"burned" in bytes_on_disk(root)) is ("encryption_key" not in key)

@@ -4,7 +4,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, WilmerError
@@ -26,27 +25,6 @@ EmbeddingService = EmbeddingApiService
 PASSING_STATUSES = (401, 403, 404, 408, 429, 502, 503, 504)
 """These say nothing about the text that was sent."""
 _REFUSED = (BackendStatusError, BackendResponseError)  # what a server may answer because of a text
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """Vectors, and the model that made them; those of different models cannot be compared."""
-
-    model: str
-    vectors: list[list[float]]
-
-
-def embed_texts(endpoint_name: str, texts: Sequence[str], *, scope: CancelScope | None = None) -> Embeddings | None:
-    """One vector for each text, in order; None if the request was cancelled.
-
-    Args:
-        scope: stop switch; None: that of the current request.
-
-    Raises BackendError and ConfigurationError.
-    """
-    service = EmbeddingService(endpoint_name, scope=scope)
-    vectors = service.embed(texts)
-    return None if vectors is None else Embeddings(service.model_name, vectors)
 
 
 def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_name: str, backfill_size: object = 20,

@@ -59,26 +59,26 @@ def stored(memories: VectorMemories) -> dict[int, list[float]]:
 
 
 def test_texts(backend: StubBackend) -> None:
-    embeddings = embedding_service.embed_texts("Embed", ["a", "bcd"])
-    assert embeddings == embedding_service.Embeddings("model-x", [[1.0, 1.0], [3.0, 1.0]])
+    service = embedding_service.EmbeddingService("Embed")
+    assert (service.model_name, service.embed(["a", "bcd"])) == ("model-x", [[1.0, 1.0], [3.0, 1.0]])
 
 
 def test_texts_of_a_cancelled_request(backend: StubBackend) -> None:
     scope = CancelScope()
     scope.cancel()
-    assert embedding_service.embed_texts("Embed", ["a"], scope=scope) is None and not backend.requests
+    assert embedding_service.EmbeddingService("Embed", scope=scope).embed(["a"]) is None and not backend.requests
 
 
 @pytest.mark.parametrize(("endpoint", "error"), [("Nowhere", ConfigurationError), ("Main", ConfigurationError)])
 def test_wrong_endpoints(backend: StubBackend, endpoint: str, error: type[Exception]) -> None:
     with pytest.raises(error):
-        embedding_service.embed_texts(endpoint, ["a"])
+        embedding_service.EmbeddingService(endpoint).embed(["a"])
 
 
 def test_failing_server(backend: StubBackend) -> None:
     backend.responder = lambda request: status_reply(500)
     with pytest.raises(BackendError):
-        embedding_service.embed_texts("Embed", ["a"])
+        embedding_service.EmbeddingService("Embed").embed(["a"])
 
 
 @pytest.mark.parametrize(("backfill", "older"), [
