@@ -15,7 +15,6 @@ from Tests.integration.launcher import Launcher
 
 PAGES = [page for page in all_pages().values() if page.name.startswith("Docs/Developer/adding-")]
 STEPS = [step for page in PAGES for step in typed(page)]
-PROGRAMS = [step for step in STEPS if not step.is_request]
 REQUESTS = [step for step in STEPS if step.is_request]
 
 
@@ -49,9 +48,12 @@ def server(changed: Path) -> Iterator[Launcher]:
         yield server
 
 
-@pytest.mark.parametrize("step", PROGRAMS, ids=str)
-def test_programs(step: Typed, program: Program) -> None:
-    program.run(step)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_programs(page: Page, program: Program) -> None:
+    """In the order of the page: a later program may need what an earlier one has written."""
+    for step in typed(page):
+        if not step.is_request:
+            program.run(step)
 
 
 @pytest.mark.parametrize("step", REQUESTS, ids=str)
