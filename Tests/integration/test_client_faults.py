@@ -28,6 +28,7 @@ from Tests.integration.conftest import Servers
 from Tests.integration.health_poller import HealthPoller, Seen, patience_with
 from Tests.integration.launcher import Backend, Launcher, read_until
 from Tests.stub_backend import Reply, chat_stream_reply
+from Tests.tables import check_all
 
 HEALTH_SECONDS = 0.1
 HOLD_SECONDS = 0.3  # for faults that keep the server waiting
@@ -61,6 +62,12 @@ def commit(port: int, poller: HealthPoller, fault: Fault) -> tuple[Heard, Seen]:
     return heard, seen
 
 
+def check_answer(fault: Fault, heard: Heard) -> None:
+    assert heard.status in fault.statuses, heard
+    assert b"application/json" in heard.head.lower(), heard
+    assert heard.status == 200 or json.loads(heard.body)["error"]
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault(watched: tuple[Launcher, HealthPoller], fault: Fault) -> None:
     server, poller = watched
@@ -70,9 +77,7 @@ def test_fault(watched: tuple[Launcher, HealthPoller], fault: Fault) -> None:
     if seen.worst - seen.noise >= bound:  # once more: the machine has other work too
         heard, seen = commit(server.port, poller, fault)
     if fault.statuses:
-        assert heard.status in fault.statuses, heard
-        assert b"application/json" in heard.head.lower(), heard
-        assert heard.status == 200 or json.loads(heard.body)["error"]
+        check_answer(fault, heard)
     assert not seen.failed
     assert seen.count > 0 and seen.worst - seen.noise < bound, seen
     assert server.ask("Single").text == "single says hello."
@@ -82,17 +87,12 @@ def test_fault(watched: tuple[Launcher, HealthPoller], fault: Fault) -> None:
 @pytest.mark.contract
 def test_every_fault_is_answered_in_json(server: Launcher) -> None:
     """The same faults once more, without a look at the server's health."""
-    wrong = {}
-    for fault in FAULTS:
-        if fault.statuses:
-            with connect(server.port) as sock:
-                send(sock, fault)
-                heard = listen(sock)
-            if heard.status not in fault.statuses or b"application/json" not in heard.head.lower():
-                wrong[fault.name] = heard
-            elif heard.status != 200 and not json.loads(heard.body)["error"]:
-                wrong[fault.name] = heard
-    assert wrong == {}
+    def check(fault: Fault) -> None:
+        with connect(server.port) as sock:
+            send(sock, fault)
+            check_answer(fault, listen(sock))
+
+    check_all([fault for fault in FAULTS if fault.statuses], check, lambda fault: fault.name)
     assert server.ask("Single").text == "single says hello."
     assert "Traceback" not in server.output()
 

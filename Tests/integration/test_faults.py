@@ -19,6 +19,7 @@ from Tests.integration.health_poller import HealthPoller, Seen, patience_with
 from Tests.integration.launcher import LAUNCHERS, Launcher, Response
 from Tests.integration.process_figures import held_at_rest
 from Tests.stub_backend import StubBackend
+from Tests.tables import check_all
 
 WORKERS = 16
 LARGE, LARGE_WORKERS = "long-line", 4
@@ -119,16 +120,13 @@ def check_message(case: Case, message: str) -> None:
 
 @pytest.mark.contract
 def test_answers(table: Table) -> None:
-    wrong = {}
-    for case, (response, _) in table.answers.items():
-        try:
-            got = heard(table, case)
-            check_answer(case, got, response.seconds)
-            if case.end.error:
-                check_message(case, got.error)
-        except AssertionError as error:
-            wrong[str(case)] = f"{error}\n{response}"
-    assert wrong == {}
+    def check(case: Case) -> None:
+        got = heard(table, case)
+        check_answer(case, got, table.answers[case][0].seconds)
+        if case.end.error:
+            check_message(case, got.error)
+
+    check_all(table.answers, check, str)
 
 
 def test_next_request(table: Table) -> None:
