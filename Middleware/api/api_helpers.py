@@ -102,7 +102,7 @@ def permitted_users() -> frozenset[str] | None:
 
 def require_permitted_request(request_id: str) -> None:
     """Refuse to touch a request under way that is not of a user whom the client's key is for."""
-    permitted, request = permitted_users(), running_requests.find(request_id)
+    permitted, request = permitted_users(), running_requests().find(request_id)
     if permitted is None or request is None or len(configured_users()) <= 1:
         return
     if request.user not in permitted:  # nobody's, too: one that waits for its turn has not said whose it is

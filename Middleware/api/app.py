@@ -13,7 +13,7 @@ from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.api.handlers.base.base_api_handler import LISTENERS_KEY
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
-from Middleware.services.idempotency_service import idempotency_service
+from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.workflows.events import Listeners, default_listeners
 
 RESERVED_THREADS = 64  # never occupied by requests that wait at the gate
@@ -33,7 +33,7 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
         threads: how many threads the server has; bounds how many requests may wait at the gate.
         listeners: of the engine's events in every request, beside the default ones.
     """
-    idempotency_service.is_running = running_requests.knows
+    get_idempotency_service().is_running = running_requests().knows
     app = app or create_app()
     app.extensions[LISTENERS_KEY] = Listeners([*default_listeners(), *listeners])
     gated: Callable[..., Any] = app

@@ -23,7 +23,7 @@ from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signal
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.exceptions import ConfigurationError
-from Middleware.services.locking_service import locking_service
+from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def configure(arguments: LaunchArguments) -> None:
                 instance.CONCURRENCY_LIMIT or "any number", instance.CONCURRENCY_TIMEOUT)
     names: list[str | None] = [*users.configured_users()]
     for user in names or [None]:
-        locking_service.delete_dead_locks(user)
+        get_locking_service().delete_dead_locks(user)
     instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)
 
 

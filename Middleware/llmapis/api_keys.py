@@ -5,6 +5,7 @@ import logging
 import os
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.process import process
 from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
 from Middleware.utilities.once import Once
@@ -16,8 +17,10 @@ FILE = "file:"
 MAX_FILE_BYTES = 65536  # far above any key; a device or a log named by mistake is not read to its end
 WANTED = "a key, 'env:' with the name of an environment variable or 'file:' with the path of a text file"
 
-# Endpoint file, value and problem of each key file that was reported.
-_reported: Once[tuple[str, str, str]] = Once()
+
+def _reported() -> Once[tuple[str, str, str]]:
+    """Endpoint file, value and problem of each key file that was reported."""
+    return Once()
 
 
 def resolve_api_key(value: object, file: str) -> str:
@@ -48,7 +51,7 @@ class _Unusable(Exception):
 def _log_path(value: str, problem: str, file: str) -> None:
     """Log which key file is meant, for the operator, once per problem."""
     path, known = value.removeprefix(FILE).strip(), (file, value, problem)
-    if value.startswith(FILE) and path and _reported.first(known):
+    if value.startswith(FILE) and path and process().one(_reported).first(known):
         logger.error("%s: %s: %r", file, problem, path)
 
 

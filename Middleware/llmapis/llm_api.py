@@ -24,6 +24,7 @@ from Middleware.llmapis.samplers import SamplerResolver, inject_structure, norma
 from Middleware.llmapis.transport import Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Answer, Chunk, Message, without_images
+from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,6 @@ TYPES: Mapping[str, type[LlmApiHandler]] = {
     api_types.CLAUDE_MESSAGES: ClaudeApiHandler,
 }
 
-_sampler_resolver = SamplerResolver()
-_backup_checks = failover.BackupChecks()
 
 
 class LlmApiService:
@@ -73,7 +72,7 @@ class LlmApiService:
         self._transport = transport or get_transport()
         self._backup_name = failover.backup_name(self.endpoint_config)
         self._handler = self._transport.caller(handler(self._settings(), self._transport, scope))
-        _backup_checks.check(self._file)
+        process().one(failover.BackupChecks).check(self._file)
         self._backup: LlmApiService | None = None
         self._stream: Generator[Chunk, None, None] | None = None
         self._busy = False
@@ -265,7 +264,7 @@ class LlmApiService:
     def _settings(self) -> BackendSettings:
         endpoint, api_type = self._file.config, self._file.api_type
         samplers = inject_structure(
-            _sampler_resolver.resolve(self.endpoint_name, endpoint, api_type, self.presetname),
+            process().one(SamplerResolver).resolve(self.endpoint_name, endpoint, api_type, self.presetname),
             endpoint, api_type, self.streaming, self.max_tokens)
         return dataclasses.replace(self._file.settings(normalise(samplers)), single_attempt=bool(self._backup_name),
                                    local_only=self._hop.local_only)

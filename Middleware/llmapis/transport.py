@@ -22,6 +22,7 @@ from Middleware.exceptions import (
 )
 from Middleware.llmapis import backend_errors as errors
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 from Middleware.models.request_context import current_request, current_trial
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
@@ -330,10 +331,9 @@ def _not_json(request: BackendRequest, stream: BackendStream, data: bytes) -> Ba
                                  head.headers.get("content-type", "") if head else "", len(data))
 
 
-_transport = Transport()
 
 
 def get_transport() -> Transport:
     """The transport of this process, which opens nothing before the first request; that of a trial has its own."""
     trial = current_trial()
-    return _transport if trial is None else trial.transport
+    return process().one(Transport) if trial is None else trial.transport

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 
 logger = logging.getLogger(__name__)
 
@@ -143,4 +144,13 @@ class CancellationService:
             self._entries.pop(oldest).scope.remove_callbacks()
 
 
-cancellation_service = CancellationService()
+def get_cancellation_service() -> CancellationService:
+    """The service of this process."""
+    return process().one(CancellationService)
+
+
+def __getattr__(name: str) -> object:
+    """``cancellation_service``, the name by which scripts know the service of this process."""
+    if name == "cancellation_service":
+        return get_cancellation_service()
+    raise AttributeError(name)

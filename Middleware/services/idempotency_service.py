@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from Middleware.models.process import process
+
 MAX_ENTRIES = 1024
 MAX_AGE_SECONDS = 900.0
 """An entry that was never released is dropped after this time, at the next registration."""
@@ -86,4 +88,13 @@ class IdempotencyService:
             self._forget(key)
 
 
-idempotency_service = IdempotencyService()
+def get_idempotency_service() -> IdempotencyService:
+    """The service of this process."""
+    return process().one(IdempotencyService)
+
+
+def __getattr__(name: str) -> object:
+    """``idempotency_service``, the name by which scripts know the service of this process."""
+    if name == "idempotency_service":
+        return get_idempotency_service()
+    raise AttributeError(name)

@@ -11,6 +11,7 @@ from datetime import datetime
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 from Middleware.services.lock_database import CannotOpenDatabaseError, DatabaseBusyError, LockDatabase
 from Middleware.utilities import config_utils
 from Middleware.utilities.daemon_threads import start_daemon
@@ -197,4 +198,6 @@ class LockingService:
                 self._ended[path] = left
 
 
-locking_service = LockingService()
+def get_locking_service() -> LockingService:
+    """The locks of this process."""
+    return process().one(LockingService)

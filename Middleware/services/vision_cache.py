@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 from Middleware.utilities.conversations.discussion_files import if_readable, read_json, texts_in, write_json
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.once import BoundedCache
@@ -64,5 +65,10 @@ class VisionResponses:
         return {} if content is None else texts_in(content, display)
 
 
-# Descriptions by a key that says all they depend on.
-recent_descriptions: BoundedCache[str, str] = BoundedCache(MAX_ENTRIES, len, MAX_CHARACTERS)
+def recent_descriptions() -> BoundedCache[str, str]:
+    """Descriptions by a key that says all they depend on, kept by the process."""
+    return process().one(_new_descriptions)
+
+
+def _new_descriptions() -> BoundedCache[str, str]:
+    return BoundedCache(MAX_ENTRIES, len, MAX_CHARACTERS)

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from Middleware.exceptions import DataKeyError
+from Middleware.models.process import process
 from Middleware.models.request_context import first_time_told
 from Middleware.utilities.once import BoundedCache
 
@@ -215,7 +216,7 @@ def hash_api_key(api_key: str) -> str:
 
 def derive_encryption_key(api_key: str, user_name: str | None = None) -> bytes:
     """The Fernet key of an API key and a user, whose name counts as it is spelled. Takes some 50 ms the first time."""
-    return _DERIVED.get(api_key, user_name)
+    return process().one(_derived_keys).get(api_key, user_name)
 
 
 class DerivedKeys:
@@ -235,7 +236,8 @@ class DerivedKeys:
         return known
 
 
-_DERIVED = DerivedKeys(MOST_DERIVED_KEYS)
+def _derived_keys() -> DerivedKeys:
+    return DerivedKeys(MOST_DERIVED_KEYS)
 
 
 def _derive(api_key: str, user_name: str | None) -> bytes:

@@ -82,4 +82,4 @@ class ApiLab(EngineLab):
 
 def settled(seconds: float = 3.0) -> bool:
     """Whether no request is at work any more, background nodes included."""
-    return until(lambda: running_requests.count() == 0, seconds)
+    return until(lambda: running_requests().count() == 0, seconds)

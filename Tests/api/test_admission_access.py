@@ -175,7 +175,7 @@ def test_other_users_models_do_not_exist_for_a_key_of_one_user(app: Any) -> None
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
 def test_a_key_of_one_user_stops_no_request_of_another(app: Any, path: str, owner: str | None) -> None:
     request = RequestContext(user=owner)
-    running_requests.arrive(request)
+    running_requests().arrive(request)
     try:
         refused = ask(app, path, "DELETE", ANN, json={"request_id": request.request_id})
         assert refused.status_code == 403 and "key" in message(refused) and "bob" not in message(refused)
@@ -183,30 +183,30 @@ def test_a_key_of_one_user_stops_no_request_of_another(app: Any, path: str, owne
         assert ask(app, path, "DELETE", KEY, json={"request_id": request.request_id}).status_code == 200
         assert request.cancel_scope.cancelled
     finally:
-        running_requests.end(request)
+        running_requests().end(request)
 
 
 def test_a_key_of_one_user_stops_requests_of_that_user_and_such_as_are_over(app: Any) -> None:
     request = RequestContext(user="ann")
-    running_requests.arrive(request)
+    running_requests().arrive(request)
     try:
         for number in (request.request_id, "over"):
             assert ask(app, "/api/chat", "DELETE", ANN, json={"request_id": number}).status_code == 200
         assert request.cancel_scope.cancelled
     finally:
-        running_requests.end(request)
+        running_requests().end(request)
         cancellation_service.acknowledge_cancellation("over")
 
 
 def test_the_key_of_the_only_user_stops_every_request(app: Any, lab: ApiLab) -> None:
     lab.users("ann")
     request = RequestContext()
-    running_requests.arrive(request)
+    running_requests().arrive(request)
     try:
         assert ask(app, "/api/chat", "DELETE", ANN, json={"request_id": request.request_id}).status_code == 200
         assert request.cancel_scope.cancelled
     finally:
-        running_requests.end(request)
+        running_requests().end(request)
 
 
 def test_without_a_list_nobody_is_asked(lab: ApiLab) -> None:

@@ -86,11 +86,11 @@ def test_a_cancelled_run_gives_its_lock_back_at_once(lab: ApiLab, tmp_path: Path
     locks = LockingService("other-session")
     assert until(lambda: locks.is_locked("gate"))
     time.sleep(0.05)  # the node behind the lock has begun
-    for request in list(running_requests._requests.values()):
-        running_requests.cancel(request.request_id, "stop")
+    for request in list(running_requests()._requests.values()):
+        running_requests().cancel(request.request_id, "stop")
     assert until(lambda: not locks.is_locked("gate"), 0.7)
     asker.join(5)
-    assert until(lambda: running_scripts.count() == 0)
+    assert until(lambda: running_scripts().count() == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

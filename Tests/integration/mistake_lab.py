@@ -153,7 +153,7 @@ class Lab:
             "messages": [{"role": "user", "content": "Hello"}], **named})
         body: Any = response.get_json()
         response.close()
-        assert until(lambda: running_requests.count() == 0)
+        assert until(lambda: running_requests().count() == 0)
         if response.status_code == 200:
             return Outcome(200, body["choices"][0]["message"]["content"], "")
         error = body["error"]

@@ -21,10 +21,11 @@ from Middleware.common.fair_semaphore import Place
 from Middleware.llmapis.transport import get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmCallRecord
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
-from Middleware.services.locking_service import locking_service
+from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities.files import file_access
 from Middleware.utilities.http.connection import Connection
 from Middleware.workflows.events import Listeners, RunRecord
@@ -163,15 +164,15 @@ PER_REQUEST: tuple[type[Any], ...] = (
 """Objects that stand for something under way. None of them may outlive it."""
 
 REGISTRIES: dict[str, Callable[[], int]] = {
-    "requests": running_requests.count,
-    "requests at work": lambda: len(running_requests._at_work),
-    "clients watched": lambda: len(running_requests.watcher._watched),
+    "requests": running_requests().count,
+    "requests at work": lambda: len(running_requests()._at_work),
+    "clients watched": lambda: len(running_requests().watcher._watched),
     "stop switches": lambda: len(cancellation_service._entries),
     "ids that were cancelled unseen": lambda: len(cancellation_service._unknown),
     "idempotency keys": lambda: len(idempotency_service._entries),
     "requests with a key": lambda: len(idempotency_service._keys),
-    "runs with workflow locks": lambda: len(locking_service._held),
-    "turns with files": lambda: len(file_access._LOCKS),
+    "runs with workflow locks": lambda: len(get_locking_service()._held),
+    "turns with files": lambda: len(process().one(file_access.PathLocks)),
     "idle connections": lambda: get_transport().idle_connections(),
     "slots": lambda: gate()._size - gate()._free,
     "waiting for a slot": lambda: gate().waiting,

@@ -10,6 +10,7 @@ import pytest
 
 from Middleware.models.llm_call import LlmCallRecord, current_site
 from Middleware.models.request_context import RequestContext
+from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.events import EngineListener, Listeners, LogSummary, RunRecord, default_listeners
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
@@ -235,7 +236,7 @@ def test_the_end_is_told_even_if_locks_cannot_be_released(lab: EngineLab, monkey
     def release(workflow_id: str) -> None:
         raise OSError("no disk")
 
-    monkeypatch.setattr("Middleware.workflows.processors.workflows_processor.locking_service.release", release)
+    monkeypatch.setattr(get_locking_service(), "release", release)
     recorder = Recorder()
     lab.workflow("Main", [static("x")])
     with pytest.raises(OSError, match="no disk"):

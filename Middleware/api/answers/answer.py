@@ -93,7 +93,7 @@ class WholeAnswer:
     def close(self) -> None:
         """The response is out: run the nodes that remain."""
         if not self._request.answer_complete:
-            running_requests.answered(self._request)
+            running_requests().answered(self._request)
         finish_run(self._request, self._context, self._items)
 
 
@@ -248,7 +248,7 @@ class StreamingAnswer:
             self._finished = True
             self._add(self._renderer.final("stop"))
         pieces = self._renderer.ending(lambda: self._usage("".join(self._texts)))
-        running_requests.answered(self._request)
+        running_requests().answered(self._request)
         return pieces
 
     def _last_words(self, error: BaseException) -> list[bytes]:
@@ -258,7 +258,7 @@ class StreamingAnswer:
         self._context.run(log_error, error, self._request, "in mid-stream")
         public = describe_error(error, self._request)
         self._request.background_pending = False
-        running_requests.answered(self._request)
+        running_requests().answered(self._request)
         return self._renderer.error(public.message, public.status)
 
     def _ended_early(self, error: BaseException) -> bool:
@@ -271,7 +271,7 @@ class StreamingAnswer:
             return
         self._closed = True
         if not self._request.answer_complete and self._error is None:
-            running_requests.watcher.forget(self._request)
+            running_requests().watcher.forget(self._request)
             self._request.cancel_scope.cancel(CLIENT_LEFT)
         with self._lock:
             self._abandoned = not self._ready.is_set()

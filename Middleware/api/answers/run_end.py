@@ -54,7 +54,7 @@ def _start_in_background(request: RequestContext, context: contextvars.Context, 
 
 
 def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
-    with running_requests.in_background(request) as count:
+    with running_requests().in_background(request) as count:
         context.run(logger.info, "Request %s: nodes after its answer: %d; requests at work in the background: %d",
                     request.request_id, request.background_nodes, count)
         _run_for_a_while(request, context, items)
@@ -102,6 +102,6 @@ def _drain(request: RequestContext, items: Iterator[Any]) -> None:
 
 
 def _end(request: RequestContext, context: contextvars.Context) -> None:
-    running_requests.end(request)
+    running_requests().end(request)
     listeners = request.listeners or Listeners(default_listeners())  # none yet: it failed before a workflow began
     context.run(listeners.tell, "request_finished", request)

@@ -20,6 +20,7 @@ from Middleware.services.response_builder_service import (
 from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers
 from Middleware.utilities.text_utils import encode_text
 
+BUILDER = ResponseBuilderService()  # without state
 SSE_DONE = b"data: [DONE]\n\n"
 SSE_HEARTBEAT = b":\n\n"
 SSE_TYPE = "text/event-stream; charset=utf-8"
@@ -27,7 +28,6 @@ NDJSON_TYPE = "application/x-ndjson"
 
 _MARKER = "\u0000"
 
-builder = ResponseBuilderService()
 
 
 class StreamRenderer(Protocol):
@@ -121,7 +121,7 @@ class _OpenAIStream:
         return [sse({**self._chunk(""), "choices": [], "usage": usage()}), SSE_DONE]
 
     def error(self, message: str, status: int) -> list[bytes]:
-        return [sse(builder.build_openai_error(message, status)), SSE_DONE]
+        return [sse(BUILDER.build_openai_error(message, status)), SSE_DONE]
 
     def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, object]:
         raise NotImplementedError
@@ -152,7 +152,7 @@ class OpenAIChatStream(_OpenAIStream):
 
     def _chunk(self, token: str, finish_reason: str | None = None, **delta: Any) -> dict[str, object]:
         role, self._role = self._role, None
-        return builder.build_openai_chat_completion_chunk(
+        return BUILDER.build_openai_chat_completion_chunk(
             token, finish_reason, model=self._model, chunk_id=self._id, created=self._created, role=role,
             fingerprint=self.fingerprint, **delta)
 
@@ -171,7 +171,7 @@ class OpenAICompletionStream(_OpenAIStream):
         return (self.text(token) if token else b"") + (self.final(finish_reason) if finish_reason else b"")
 
     def _chunk(self, token: str, finish_reason: str | None = None) -> dict[str, object]:
-        return builder.build_openai_completion_chunk(token, finish_reason, model=self._model, chunk_id=self._id,
+        return BUILDER.build_openai_completion_chunk(token, finish_reason, model=self._model, chunk_id=self._id,
                                                      created=self._created, fingerprint=self.fingerprint)
 
 
@@ -213,7 +213,7 @@ class _OllamaStream:
         return [_line({**self._last(), **asdict(self._counters(usage()))})]
 
     def error(self, message: str, status: int) -> list[bytes]:
-        return [_line(builder.build_ollama_error(message))]
+        return [_line(BUILDER.build_ollama_error(message))]
 
     def _filled(self, kind: str, token: str, chunk: Callable[[str], dict[str, object]]) -> bytes:
         """A chunk from its template, made anew each second because it tells the time."""
@@ -240,7 +240,7 @@ class OllamaChatStream(_OllamaStream):
         self._calls = ToolCallAssembler()
 
     def reasoning(self, token: str) -> bytes:
-        return self._filled("reasoning", token, lambda text: builder.build_ollama_chat_chunk(
+        return self._filled("reasoning", token, lambda text: BUILDER.build_ollama_chat_chunk(
             "", None, self._request_id, model=self._model, reasoning=text))
 
     def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
@@ -248,11 +248,11 @@ class OllamaChatStream(_OllamaStream):
         return super().tool_calls(token, calls, finish_reason)
 
     def _last(self) -> dict[str, object]:
-        return builder.build_ollama_chat_chunk("", self._reason, self._request_id, self._calls.calls() or None,
+        return BUILDER.build_ollama_chat_chunk("", self._reason, self._request_id, self._calls.calls() or None,
                                                model=self._model)
 
     def _chunk(self, token: str, finish_reason: str | None) -> dict[str, object]:
-        return builder.build_ollama_chat_chunk(token, finish_reason, self._request_id, model=self._model)
+        return BUILDER.build_ollama_chat_chunk(token, finish_reason, self._request_id, model=self._model)
 
 
 class OllamaGenerateStream(_OllamaStream):
@@ -262,7 +262,7 @@ class OllamaGenerateStream(_OllamaStream):
         return b""
 
     def _chunk(self, token: str, finish_reason: str | None) -> dict[str, object]:
-        return builder.build_ollama_generate_chunk(token, finish_reason, self._request_id, model=self._model)
+        return BUILDER.build_ollama_generate_chunk(token, finish_reason, self._request_id, model=self._model)
 
 
 def _line(value: object) -> bytes:

@@ -16,7 +16,7 @@ from Middleware.api.edge.request_headers import extract_idempotency_key
 from Middleware.api.errors import RETRY_AFTER
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.models.request_context import RequestContext, new_request_id
-from Middleware.services.idempotency_service import idempotency_service
+from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.services.response_builder_service import ResponseBuilderService
 
 if TYPE_CHECKING:
@@ -101,13 +101,13 @@ class AdmissionMiddleware:
     def _admit(self, request: RequestContext, environ: WSGIEnvironment,
                start_response: StartResponse) -> Iterable[bytes]:
         environ[REQUEST_KEY] = request
-        if not running_requests.arrive(request):
+        if not running_requests().arrive(request):
             return _refuse(environ, start_response, STOPPING, request.request_id)
         try:
             _displace_earlier_attempt(request, environ)
             return _AdmittedBody(self.app(environ, start_response), request)
         except BaseException:
-            running_requests.leave(request)
+            running_requests().leave(request)
             raise
 
 
@@ -138,9 +138,9 @@ def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment)
     sent = key.partition(":")[2]
     logger.info("Request %s is admitted with idempotency key #%s", request.request_id,
                 hashlib.sha256(sent.encode("utf-8")).hexdigest()[:8])  # clients may put anything into a key
-    earlier = idempotency_service.register(key, request.request_id)
+    earlier = get_idempotency_service().register(key, request.request_id)
     if earlier:
-        running_requests.cancel(earlier, f"displaced by request {request.request_id}")
+        running_requests().cancel(earlier, f"displaced by request {request.request_id}")
 
 
 def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Refusal,
@@ -172,4 +172,4 @@ class _AdmittedBody:
             if close is not None:
                 close()
         finally:
-            running_requests.leave(self._request)
+            running_requests().leave(self._request)

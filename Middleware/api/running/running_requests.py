@@ -10,9 +10,10 @@ from functools import partial
 from wsgiref.types import WSGIEnvironment
 
 from Middleware.api.running.disconnect_watcher import DisconnectWatcher, Probe
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.cancellation_service import cancellation_service
-from Middleware.services.idempotency_service import idempotency_service
+from Middleware.services.cancellation_service import get_cancellation_service
+from Middleware.services.idempotency_service import get_idempotency_service
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class RunningRequests:
             if self._stopping:
                 return False
             self._requests[request.request_id] = request
-        cancellation_service.adopt(request.request_id, request.cancel_scope)
+        get_cancellation_service().adopt(request.request_id, request.cancel_scope)
         request.cancel_scope.add_callback(partial(_note_cancellation, request))
         return True
 
@@ -82,8 +83,8 @@ class RunningRequests:
     def end(self, request: RequestContext) -> None:
         """No work of this request is left."""
         self.watcher.forget(request)
-        cancellation_service.acknowledge_cancellation(request.request_id)
-        idempotency_service.release(request.request_id)
+        get_cancellation_service().acknowledge_cancellation(request.request_id)
+        get_idempotency_service().release(request.request_id)
         with self._lock:
             self._requests.pop(request.request_id, None)
             self._at_work.discard(request.request_id)
@@ -159,4 +160,6 @@ class RunningRequests:
         return True
 
 
-running_requests = RunningRequests()
+def running_requests() -> RunningRequests:
+    """The requests of this process."""
+    return process().one(RunningRequests)

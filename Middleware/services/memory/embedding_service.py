@@ -11,6 +11,7 @@ from Middleware.exceptions.early_termination_exception import EarlyTerminationEx
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.once import Once
@@ -85,7 +86,7 @@ class _Batch:
             return self._in_parts(rows[:middle]) + self._in_parts(rows[middle:])
         logger.warning("Discussion %s: endpoint '%s' makes no vector of memory %d, which is found by words only: %s",
                        self._memories.discussion_id, self._service.endpoint_name, rows[0]["id"], log_text(error))
-        _hopeless.first((self._memories.path, self._service.model_name, *_identity(rows[0])))
+        process().one(_hopeless).first((self._memories.path, self._service.model_name, *_identity(rows[0])))
         return 0
 
     def _store(self, rows: list[dict[str, Any]]) -> int:
@@ -111,12 +112,14 @@ def _identity(row: dict[str, Any]) -> tuple[int, str]:
     return row["id"], hash_content(row["memory_text"])
 
 
-# Rows on which an endpoint failed alone: path, model, row and a digest of its text.
-_hopeless: Once[tuple[str, str, int, str]] = Once(10_000)
+def _hopeless() -> Once[tuple[str, str, int, str]]:
+    """Rows on which an endpoint failed alone: path, model, row and a digest of its text."""
+    return Once(10_000)
 
 
 def _hopeless_rows(path: str, model: str) -> set[tuple[int, str]]:
-    return {(row, digest) for where, name, row, digest in _hopeless.keys() if (where, name) == (path, model)}
+    known = process().one(_hopeless).keys()
+    return {(row, digest) for where, name, row, digest in known if (where, name) == (path, model)}
 
 
 def _batch_size(value: object) -> int:

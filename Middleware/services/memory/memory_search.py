@@ -12,8 +12,9 @@ from typing import Any
 from Middleware.exceptions import BackendError, ConfigurationError
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 from Middleware.models.request_context import current_request
-from Middleware.services.cancellation_service import cancellation_service
+from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
@@ -61,8 +62,9 @@ class VectorSearch:
     request_id: str | None = None
 
 
-# The databases whose missing vectors were reported.
-fallback_notices: Once[str] = Once()
+def fallback_notices() -> Once[str]:
+    """The databases whose missing vectors were reported."""
+    return Once()
 
 
 def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str:
@@ -140,10 +142,10 @@ class _Search:
         return self._memories.nearest(vectors[0], service.model_name, self._search.limit)
 
     def _tell_of_missing_vectors(self, model: str) -> None:
-        if self._memories.path in fallback_notices:
+        if self._memories.path in process().one(fallback_notices):
             return
         missing = self._memories.count_without_embeddings(model)
-        if missing and fallback_notices.first(self._memories.path):
+        if missing and process().one(fallback_notices).first(self._memories.path):
             logger.warning("Discussion %s: %d memories have no vector of model '%s' and are found by keywords only",
                            self._name, missing, model)
 
@@ -192,4 +194,4 @@ def _scope(request_id: str | None) -> CancelScope | None:
     request = current_request()
     if request is not None:
         return request.cancel_scope
-    return cancellation_service.scope_for(request_id) if request_id else None
+    return get_cancellation_service().scope_for(request_id) if request_id else None

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
+from Middleware.models.process import process
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.store import REVALIDATE_SECONDS, ConfigStore, FoundFile, config_store
 from Middleware.utilities.files.path_utils import split_name
@@ -180,18 +181,19 @@ def _refuse_choice(wanted: Candidate, matches: Sequence[Candidate]) -> None:
                            f"upper and lower case: {named}")
 
 
-_LOOKUP = ConfigLookup(config_store())
-
-
 def config_lookup() -> ConfigLookup:
     """Return the lookup of this process, over ``config_store()``."""
-    return _LOOKUP
+    return process().one(_lookup)
+
+
+def _lookup() -> ConfigLookup:
+    return ConfigLookup(config_store())
 
 
 def reset_config_store() -> None:
     """Forget all that was read (for tests)."""
     config_store().clear()
-    _LOOKUP.clear()
+    config_lookup().clear()
 
 
 def candidate(name: object, *folders: str, kind: str) -> Candidate:
@@ -206,14 +208,14 @@ def candidate(name: object, *folders: str, kind: str) -> Candidate:
 
 def find_file(*candidates: Candidate) -> FoundFile | None:
     """Return the file meant by the first candidate that has one."""
-    return _LOOKUP.find(get_root_config_directory(), candidates)
+    return config_lookup().find(get_root_config_directory(), candidates)
 
 
 def require_file(kind: str, name: str, *candidates: Candidate) -> FoundFile:
     """Like ``find_file``; raises ``ConfigNotFoundError`` naming every path tried and the nearest name."""
     root = get_root_config_directory()
-    found = _LOOKUP.find(root, candidates)
+    found = config_lookup().find(root, candidates)
     if found is None:
         raise ConfigNotFoundError(f"{kind} '{name}' does not exist", tried=tried_paths(candidates),
-                                  suggestion=_LOOKUP.nearest(root, candidates, name))
+                                  suggestion=config_lookup().nearest(root, candidates, name))
     return found

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
+from Middleware.models.process import process
 from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, decode_text
 from Middleware.utilities.config.keys.everywhere import SCHEMA_KEY
 from Middleware.utilities.files.file_access import Signature, file_signature, is_unsettled
@@ -246,28 +247,25 @@ def _make_room(cache: dict[str, Any], now: float) -> None:
             del cache[path]
 
 
-_STORE = ConfigStore()
-
-
 def config_store() -> ConfigStore:
     """Return the store of this process."""
-    return _STORE
+    return process().one(ConfigStore)
 
 
 def read_object(found: FoundFile) -> dict[str, Any]:
     """The file's content, which must be a JSON object."""
-    data = _STORE.read_json(found.path, display=found.display)
+    data = config_store().read_json(found.path, display=found.display)
     return data if isinstance(data, dict) else _as_object(data, found)
 
 
 def read_document(found: FoundFile) -> dict[str, object]:
     """``read_object`` of a file that may be a JSON Schema itself, whose ``$schema`` then belongs to it."""
-    return _as_object(_STORE.read_document(found.path, display=found.display), found)
+    return _as_object(config_store().read_document(found.path, display=found.display), found)
 
 
 def duplicate_keys(found: FoundFile) -> tuple[DuplicateKey, ...]:
     """The keys of the file that stand twice in one object. Raises ``ConfigurationError`` if it cannot be read."""
-    return _STORE.duplicate_keys(found.path, found.display)
+    return config_store().duplicate_keys(found.path, found.display)
 
 
 def _as_object(data: object, found: FoundFile) -> dict[str, object]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerError
+from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, ConfigKey
 from Middleware.utilities.config.keys.current_user import CURRENT_USER
@@ -35,8 +36,9 @@ class UserSnapshot:
     settings: Mapping[str, object]
 
 
-# The unusable values that were reported: user, key and value.
-_reported: Once[tuple[str, str, str]] = Once()
+def _reported() -> Once[tuple[str, str, str]]:
+    """The unusable values that were reported: user, key and value as shown."""
+    return Once()
 
 
 def configured_users() -> list[str]:
@@ -175,7 +177,7 @@ def int_in(settings: Mapping[str, Any], key: str, user: str) -> int:
 def _warn(user: str, key: str, value: object, default: object) -> None:
     """Log an unusable value, once per process."""
     shown = repr(value)[:100]
-    if _reported.first((user, key, shown)):
+    if process().one(_reported).first((user, key, shown)):
         logger.warning("%s: %s is %s, which cannot be used; %r is used instead.",
                        user_display_path(user), key, shown, default)
 

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 from Middleware.utilities.config import data_directories, paths
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
@@ -75,7 +76,6 @@ def _is_flat_file(name: str) -> bool:
     return name.endswith(".json")
 
 
-_flat_files = FlatFiles()
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class DiscussionFolder:
         path = os.path.join(self.folder, name)
         found = find_file_ignoring_case(path)
         if found is None and not self.key_hash:
-            found = _flat_files.find(os.path.dirname(self.folder), f"{self.discussion_id}_{name}")
+            found = process().one(FlatFiles).find(os.path.dirname(self.folder), f"{self.discussion_id}_{name}")
         return found or path
 
     def plain_file(self, name: str) -> str:

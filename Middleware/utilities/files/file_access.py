@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 
 if sys.platform == "win32":
     import msvcrt
@@ -197,12 +198,11 @@ class PathLocks:
             lock.release()
 
 
-_LOCKS = PathLocks()
 
 
 def path_lock(path: str, scope: CancelScope | None = None) -> contextlib.AbstractContextManager[None]:
     """The turn of one thread of this process with the file at ``path``."""
-    return _LOCKS.held(path, scope)
+    return process().one(PathLocks).held(path, scope)
 
 
 @contextlib.contextmanager
@@ -215,7 +215,7 @@ def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: floa
     TimeoutError after ``timeout`` seconds (0: one attempt). ``mode`` is for a new file.
     """
     started = time.monotonic()
-    with _LOCKS.held(lock_file, scope, timeout):
+    with process().one(PathLocks).held(lock_file, scope, timeout):
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, mode)
         try:
             rest = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))

@@ -11,7 +11,7 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.models.llm_call import Observer, current_site
 from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext, current_request
-from Middleware.services.cancellation_service import cancellation_service
+from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.discussion_keys import discussion_keys
 from Middleware.utilities import config_utils
@@ -199,7 +199,7 @@ def request_at_work(request_id: str, until_the_end: contextlib.ExitStack, stream
     request = current_request()
     if request is not None:
         return request
-    scope = until_the_end.enter_context(cancellation_service.watched(request_id))
+    scope = until_the_end.enter_context(get_cancellation_service().watched(request_id))
     return RequestContext(request_id=request_id, stream=stream, cancel_scope=scope)
 
 

@@ -15,7 +15,7 @@ from Middleware.models.llm_call import NodeSite, Observer, enter_node, leave_nod
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Chunk
 from Middleware.services.llm_service import LlmHandlerService
-from Middleware.services.locking_service import locking_service
+from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -97,7 +97,7 @@ class WorkflowProcessor:
 
     def _finish(self, started: float) -> None:
         try:
-            locking_service.release(self.run.workflow_id)
+            get_locking_service().release(self.run.workflow_id)
         finally:
             self.record.seconds = time.perf_counter() - started
             self.listeners.tell("run_finished", self.record)

@@ -63,10 +63,11 @@ class ImageDescriber:
     """
 
     def __init__(self, context: ExecutionContext, messages: Sequence[Message],
-                 memory: BoundedCache[str, str] = recent_descriptions) -> None:
+                 memory: BoundedCache[str, str] | None = None) -> None:
         if context.clock is None:
             context.clock = datetime.now()  # all calls of the node tell the same time
-        self._context, self._messages, self._memory = context, messages, memory
+        self._context, self._messages = context, messages
+        self._memory = recent_descriptions() if memory is None else memory
         self._authored = bool(NODE.value(context.config, "prompt"))
         self._count = NODE.number(context.config, "lastMessagesToSendInsteadOfPrompt")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from Middleware.exceptions import ConfigValueError
+from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.workflows.tools.mcp.server_file import MCPToolCallError, load_server
 from Middleware.workflows.tools.mcp.sessions import Action, McpSessions, SessionError, SessionTimeout
@@ -15,17 +16,16 @@ __all__ = ["DEFAULT_TIMEOUT_SECONDS", "MCPClient", "MCPToolCallError", "check_ti
 
 DEFAULT_TIMEOUT_SECONDS = 30
 MAX_PAGES = 100  # of a tool list
-_SESSIONS = McpSessions()
 
 
 def close_sessions() -> None:
     """End the sessions that calls have opened, and the processes behind them. The next call opens one afresh."""
-    _SESSIONS.close()
+    process().one(McpSessions).close()
 
 
 def kill_sessions() -> None:
     """End the processes behind the sessions, whatever they are doing. For the end of this process."""
-    _SESSIONS.kill()
+    process().one(McpSessions).kill()
 
 
 class MCPClient:
@@ -36,7 +36,7 @@ class MCPClient:
     """
 
     def __init__(self, sessions: McpSessions | None = None) -> None:
-        self._sessions = sessions or _SESSIONS
+        self._sessions = sessions or process().one(McpSessions)
 
     def call_tool(self, server: str, tool: str, arguments: Mapping[str, object] | None = None,
                   timeout: float = DEFAULT_TIMEOUT_SECONDS) -> str:

@@ -44,7 +44,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
 def request_() -> Iterator[RequestContext]:
     context = RequestContext()
     with request_scope(context):
-        running_requests.begin(context, None)
+        running_requests().begin(context, None)
         yield context
 
 
@@ -324,7 +324,7 @@ def test_later_nodes_run_in_the_background(request_: RequestContext) -> None:
                 lambda: threads.append(current_request()))
     assert "".join(read(stream(request_, run))) == "a!stop."
     assert request_.answer_complete and not request_.cancel_scope.cancelled
-    assert running_requests.count() == 1
+    assert running_requests().count() == 1
     gate.set()
     assert settled()
     assert threads[0] is not threading.current_thread()
@@ -445,7 +445,7 @@ def test_the_closing_line_of_a_whole_answer_that_fails(request_: RequestContext,
 def test_closing_a_whole_answer_keeps_the_time_of_the_answer(request_: RequestContext) -> None:
     answer = WholeAnswer(request_, lambda: iter(Run("x")()))
     answer.value()
-    running_requests.answered(request_)
+    running_requests().answered(request_)
     answered = request_.answered_at
     time.sleep(0.01)
     answer.close()
@@ -476,19 +476,19 @@ def test_what_a_whole_answer_says(request_: RequestContext, value: Any, text: st
     found = FinishedAnswer.of(value, request_, [])
     assert (found.text, found.tool_calls, found.reasoning) == (text, calls, "")
     assert (found.fingerprint, found.finish_reason) == ("b77", "length")
-    running_requests.end(request_)
+    running_requests().end(request_)
 
 
 def test_estimated_counts_come_in_their_usual_order(request_: RequestContext) -> None:
     assert list(estimated_usage(request_, [], "x")) == ["prompt_tokens", "completion_tokens", "total_tokens"]
-    running_requests.end(request_)
+    running_requests().end(request_)
 
 
 def test_reasoning_of_a_whole_answer(lab: Lab, request_: RequestContext) -> None:
     lab.user(sendReasoningToClient=True)
     request_.reasoning = "hm"
     assert FinishedAnswer.of("x", request_, []).reasoning == "hm"
-    running_requests.end(request_)
+    running_requests().end(request_)
 
 
 def test_usage_estimate() -> None:

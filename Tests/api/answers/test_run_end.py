@@ -22,7 +22,7 @@ class Ear:
         self.requests: list[RequestContext] = []
 
     def request_finished(self, request: RequestContext) -> None:
-        assert not running_requests.knows(request.request_id)
+        assert not running_requests().knows(request.request_id)
         self.requests.append(request)
 
 
@@ -32,10 +32,10 @@ class Broken:
 
 
 def finish(request: RequestContext, items: Iterator[Any] | None = None) -> None:
-    running_requests.begin(request, None)
+    running_requests().begin(request, None)
     finish_run(request, contextvars.copy_context(), items)
     end = time.monotonic() + 3
-    while running_requests.knows(request.request_id) and time.monotonic() < end:
+    while running_requests().knows(request.request_id) and time.monotonic() < end:
         time.sleep(0.005)
 
 

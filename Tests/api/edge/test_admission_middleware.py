@@ -82,7 +82,7 @@ def test_a_method_in_small_letters_is_no_other_way_in() -> None:
     environ = EnvironBuilder(CHAT, method="POST", data=b"{}").get_environ()
     with run_wsgi(AdmissionMiddleware(inner), {**environ, "REQUEST_METHOD": "post"}) as response:
         request, = inner.requests
-        assert request is not None and running_requests.knows(request.request_id) and response.status_code == 200
+        assert request is not None and running_requests().knows(request.request_id) and response.status_code == 200
     page = {**environ, "REQUEST_METHOD": "post", "HTTP_SEC_FETCH_SITE": "cross-site"}
     with run_wsgi(AdmissionMiddleware(inner), page) as response:
         assert response.status_code == 403
@@ -94,7 +94,7 @@ def test_each_post_has_an_id_by_which_it_can_be_cancelled() -> None:
         request, = inner.requests
         assert response.headers["X-Request-Id"] == request.request_id
         assert UUID.fullmatch(request.request_id)
-        assert running_requests.knows(request.request_id)
+        assert running_requests().knows(request.request_id)
         cancellation_service.request_cancellation(request.request_id)
         assert request.cancel_scope.cancelled
 
@@ -126,7 +126,7 @@ def test_every_trace_goes_when_the_response_is_closed(read: bool) -> None:
     assert inner.keys == [inner.requests[0].request_id]
     if read:
         assert b"".join(response) == b"ab"
-    assert running_requests.count() == 1
+    assert running_requests().count() == 1
     response.close()  # type: ignore[attr-defined]
 
 
@@ -142,11 +142,11 @@ def test_a_request_that_the_engine_has_ends_when_the_engine_says_so() -> None:
     inner = Inner()
     with open_(AdmissionMiddleware(inner), headers=keyed()):
         request, = inner.requests
-        running_requests.begin(request, None)
-        running_requests.answered(request)
-    assert running_requests.knows(request.request_id)
+        running_requests().begin(request, None)
+        running_requests().answered(request)
+    assert running_requests().knows(request.request_id)
     assert idempotency_service.get_request_id_for_key("anon:k") == request.request_id
-    running_requests.end(request)
+    running_requests().end(request)
 
 
 # -- idempotency -------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_a_retry_displaces_its_earlier_attempt(path: str) -> None:
             second = inner.requests[1]
             assert first.cancel_scope.cancelled and not second.cancel_scope.cancelled
             assert second.request_id in first.cancel_scope.reason
-            running_requests.end(first)  # its work ends while the second is under way
+            running_requests().end(first)  # its work ends while the second is under way
             assert idempotency_service.get_request_id_for_key("anon:k") == second.request_id
 
 
@@ -199,7 +199,7 @@ def test_the_log_never_has_the_key(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_displaced_request_that_has_just_ended_leaves_no_flag() -> None:
-    running_requests.cancel("no longer there", "displaced")
+    running_requests().cancel("no longer there", "displaced")
     assert cancellation_service.get_all_cancelled_requests() == set()
 
 
@@ -321,7 +321,7 @@ def test_a_request_cancelled_in_the_queue_gets_an_empty_answer_and_runs_nothing(
     gate.acquire()
     asker = Asker(app, path=path, stream=stream)
     assert until(lambda: gate.waiting == 1)
-    cancellation_service.request_cancellation(next(iter(running_requests._requests)))
+    cancellation_service.request_cancellation(next(iter(running_requests()._requests)))
     response = asker.answer()
     assert response.status_code == 200 and lab.backend.requests == []
     data = response.get_data(as_text=True)
@@ -381,5 +381,5 @@ def test_shutdown_sends_the_queue_home(lab: ApiLab, gate: FairSemaphore) -> None
     gate.acquire()
     asker = Asker(app)
     assert until(lambda: gate.waiting == 1)
-    running_requests.shut_down(2)
+    running_requests().shut_down(2)
     assert asker.answer().status_code == 200 and lab.backend.requests == []

@@ -115,7 +115,7 @@ def test_late_requests_are_refused(requests: RunningRequests) -> None:
 def test_the_last_words_of_background_nodes_are_waited_for(requests: RunningRequests,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is over before its listeners are told."""
-    monkeypatch.setattr(run_end, "running_requests", requests)
+    monkeypatch.setattr(run_end, "running_requests", lambda: requests)
     told = []
 
     class Slow:
@@ -136,7 +136,7 @@ def test_the_last_words_of_background_nodes_are_waited_for(requests: RunningRequ
 def test_background_work_is_counted(requests: RunningRequests, monkeypatch: pytest.MonkeyPatch,
                                     caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(run_end, "running_requests", requests)
+    monkeypatch.setattr(run_end, "running_requests", lambda: requests)
     release = threading.Event()
 
     def nodes() -> Iterator[str]:

@@ -12,7 +12,7 @@ from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.cli.workflow_tests.sandbox import temporary_world
 from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.common import instance_global_variables as instance
-from Middleware.services.locking_service import locking_service
+from Middleware.services.locking_service import get_locking_service
 from Middleware.workflows.handlers.registry import node_types
 from Tests.cli.workflow_tests.lab import USER, asks, says, static, test
 from Tests.llmapis.lab import OPEN_AI
@@ -356,7 +356,7 @@ def test_locks_are_taken_by_each_test_for_itself(lab):
     results = lab.results(lock, static("Say", "after"), tests=[test(expect={"answer": "after"})] * 4, jobs=4)
 
     assert [result.failures for result in results] == [[]] * 4
-    assert locking_service._held == {}
+    assert get_locking_service()._held == {}
 
 
 def test_a_lock_that_is_held_ends_the_run(lab):

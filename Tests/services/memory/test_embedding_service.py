@@ -12,6 +12,7 @@ import pytest
 
 from Middleware.exceptions import BackendError, ConfigurationError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import Process
 from Middleware.services.memory import embedding_service
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER
@@ -166,9 +167,11 @@ def test_a_request_cancelled_between_the_calls_sends_no_more(backend: StubBacken
 
 
 def test_rows_without_hope_belong_to_a_database_and_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_service, "_hopeless", Once(2))
+    own = Process()
+    own.put(embedding_service._hopeless, Once(2))
+    monkeypatch.setattr("Middleware.models.process._process", own)
     for number in range(3):
-        embedding_service._hopeless.first(("p", "m", number, "digest"))
+        own.one(embedding_service._hopeless).first(("p", "m", number, "digest"))
     rows = embedding_service._hopeless_rows
     assert rows("p", "m") == {(1, "digest"), (2, "digest")} and rows("p", "x") == rows("q", "m") == set()
 

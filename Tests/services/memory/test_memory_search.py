@@ -15,6 +15,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory import memory_search
 from Middleware.services.memory_service import MemoryService
@@ -38,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DiscussionFolder:
     lab = Lab(tmp_path / "Configs", monkeypatch)
     lab.write("ApiTypes/Embed", {"type": "openAIEmbeddings"})
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
-    memory_search.fallback_notices.clear()
+    process().one(memory_search.fallback_notices).clear()
     return DiscussionFolder("d1")
 
 

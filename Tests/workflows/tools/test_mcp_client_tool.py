@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools import mcp_client_tool
 from Middleware.workflows.tools.mcp.server_file import load_server
@@ -275,7 +276,7 @@ def test_an_idle_server_is_ended(lab: Lab) -> None:
 def test_idle_time_and_the_shared_sessions() -> None:
     from Middleware.workflows.tools.mcp import sessions as mcp_sessions
     assert mcp_sessions.IDLE_SECONDS == 300
-    assert MCPClient()._sessions is MCPClient()._sessions is mcp_client_tool._SESSIONS
+    assert MCPClient()._sessions is MCPClient()._sessions is process().one(McpSessions)
 
 
 def test_parallel_calls_share_a_server(client: MCPClient, transport: str) -> None:

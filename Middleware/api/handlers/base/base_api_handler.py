@@ -138,7 +138,7 @@ class BaseApiHandler(ABC):
 
 def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], dict[str, object]]) -> Response:
     """Run the engine and answer with ``build(value)`` as JSON; later nodes run when the response is out."""
-    running_requests.begin(context, probe_for(http.environ))
+    running_requests().begin(context, probe_for(http.environ))
     answer = WholeAnswer(context, start)
     value = answer.value()
     try:
@@ -146,7 +146,7 @@ def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], d
     except BaseException:
         answer.close()
         raise
-    running_requests.answered(context)  # a client that has read it all may leave before the server closes it
+    running_requests().answered(context)  # a client that has read it all may leave before the server closes it
     response.call_on_close(answer.close)
     return response
 
@@ -154,11 +154,11 @@ def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], d
 def streamed_answer(context: RequestContext, start: Start, renderer: StreamRenderer,
                     usage: Callable[[str], Usage]) -> Response:
     """Start the engine and answer with a stream."""
-    running_requests.begin(context, probe_for(http.environ))
+    running_requests().begin(context, probe_for(http.environ))
     try:
         body = StreamingAnswer(context, start, renderer, usage).begin()
     except BaseException:
-        running_requests.end(context)
+        running_requests().end(context)
         raise
     return Response(body, headers=STREAM_HEADERS, content_type=renderer.content_type, direct_passthrough=True)
 

@@ -21,7 +21,7 @@ from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE
 from Middleware.exceptions import ClientError
 from Middleware.models.messages import Usage
 from Middleware.models.request_context import RequestContext
-from Middleware.services.cancellation_service import cancellation_service
+from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.response_builder_service import Counters, ResponseBuilderService
 
 _NO_TIME = re.compile(r"[+-]?0+(?:\.0*)?(?:ns|us|\u00b5s|ms|s|m|h)?")
@@ -131,7 +131,7 @@ class OllamaApiHandler(BaseApiHandler):
         if not isinstance(request_id, str) or not request_id:
             raise ClientError("The 'request_id' field is required.")
         api_helpers.require_permitted_request(request_id)
-        cancellation_service.request_cancellation(request_id)
+        get_cancellation_service().request_cancellation(request_id)
         return {"status": "cancelled", "request_id": request_id}
 
 

@@ -13,6 +13,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.transport import BackendRequest
 from Middleware.models.messages import Answer, Chunk, Usage
+from Middleware.models.process import process
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,6 @@ class CallCounter:
             return self._calls[server] > 0
 
 
-_running = CallCounter()
 
 
 class KoboldCppApiHandler(BaseCompletionsHandler):
@@ -128,16 +128,17 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             endpoint_name=self.settings.endpoint_name, url=backend_url(self.settings.base_url, ABORT_PATH), payload={},
             headers=self.headers(), connect_timeout=ABORT_CONNECT_SECONDS, read_timeout=ABORT_READ_SECONDS,
             single_attempt=True, local_only=self.settings.local_only, uses_memory=False)
+        running = process().one(CallCounter)
         try:
-            with _running.counted(request.url):
+            with running.counted(request.url):
                 yield
         finally:
             answered = self.ended or self.closed
-            if self.is_cancelled and not answered and not _running.busy(request.url):
+            if self.is_cancelled and not answered and not running.busy(request.url):
                 threading.Thread(target=self._abort, args=(request,), name="koboldcpp-abort", daemon=True).start()
 
     def _abort(self, request: BackendRequest) -> None:
-        if _running.busy(request.url):  # a new call came meanwhile
+        if process().one(CallCounter).busy(request.url):  # a new call came meanwhile
             return
         try:
             self._transport.post_json(request)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 from Middleware.utilities.conversations.vector_memory import connection, schema
 from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, raise_if_cancelled, turn
 from Middleware.utilities.conversations.vector_memory.codec import Codec
@@ -97,9 +98,10 @@ class EncryptedIndex:
         self._database.execute(schema.INSERT_INDEX, (row.id, *columns))
 
 
-_indexes: LatestUsed[EncryptedIndex] = LatestUsed(MOST_INDEXES)
+def _indexes() -> LatestUsed[EncryptedIndex]:
+    return LatestUsed(MOST_INDEXES)
 
 
 def index_of(path: str, cipher: Cipher) -> EncryptedIndex:
     """The index of a file for those who hold its key."""
-    return _indexes.get((os.path.realpath(path), cipher.mark), EncryptedIndex)
+    return process().one(_indexes).get((os.path.realpath(path), cipher.mark), EncryptedIndex)

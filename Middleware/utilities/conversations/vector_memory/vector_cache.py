@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
 from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, turn
 from Middleware.utilities.encryption_utils import Cipher
 from Middleware.utilities.vector_math_utils import NormalisedVectors
@@ -35,8 +36,9 @@ class CachedVectors:
         return vectors.nearest(query, limit)
 
 
-_sets: LatestUsed[CachedVectors] = LatestUsed(MOST_SETS)
+def _sets() -> LatestUsed[CachedVectors]:
+    return LatestUsed(MOST_SETS)
 
 
 def vectors_of(path: str, model: str, cipher: Cipher) -> CachedVectors:
-    return _sets.get((os.path.realpath(path), model, cipher.mark), CachedVectors)
+    return process().one(_sets).get((os.path.realpath(path), model, cipher.mark), CachedVectors)

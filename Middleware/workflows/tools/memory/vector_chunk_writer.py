@@ -18,6 +18,7 @@ from Middleware.exceptions import (
     StoredDataError,
 )
 from Middleware.llmapis.backend_errors import public_text
+from Middleware.models.process import process
 from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
@@ -40,8 +41,9 @@ Pair = tuple[str, str]
 MOST_FAILURES = 3  # in a row, of one chunk
 
 
-# How often in a row work failed on a chunk, by folder and name of the chunk.
-_failures: Once[Pair] = Once()
+def _failures() -> Once[Pair]:
+    """How often in a row work failed on a chunk, by folder and name of the chunk."""
+    return Once()
 
 
 class ChunkWriter:
@@ -114,7 +116,7 @@ class ChunkWriter:
         """Memories and hash first, together; what comes after them may fail."""
         texts = [(item["summary"], json.dumps(item, ensure_ascii=False)) for item in items]
         rows = self._memories.store_chunk(texts, chunk.hash, self._settings.index_topics, place=chunk.place)
-        _failures.over(self._failing(chunk))
+        process().one(_failures).over(self._failing(chunk))
         self.stored += len(rows)
         self._done += 1
         if self._after is not None:
@@ -139,13 +141,13 @@ class ChunkWriter:
                          public_text(error))
 
     def _note_failure(self, chunk: Chunk, cause: str, counts: bool) -> None:
-        count = _failures.count(self._failing(chunk)) if counts else 0
+        count = process().one(_failures).count(self._failing(chunk)) if counts else 0
         if count < MOST_FAILURES:
             logger.warning("Discussion %s: no memories were made of %s; it is tried again: %s",
                            self._folder.discussion_id, _short(chunk.hash), cause)
             return
         self._memories.log_hash(chunk.hash, chunk.place)
-        _failures.over(self._failing(chunk))
+        process().one(_failures).over(self._failing(chunk))
         logger.error("Discussion %s: %s failed %d times and is left without memories: %s",
                      self._folder.discussion_id, _short(chunk.hash), count, cause)
 

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.process import process
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,11 @@ class RunningScripts:
             call.end()
 
 
-running_scripts = RunningScripts()
+def running_scripts() -> RunningScripts:
+    """The scripts of this process."""
+    return process().one(RunningScripts)
+
+
 _current: ContextVar[ScriptProcesses | None] = ContextVar("wilmer_script_processes", default=None)
 _watch_lock = threading.Lock()
 

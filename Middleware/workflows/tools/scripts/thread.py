@@ -107,7 +107,7 @@ class _Worker:
     def run(self) -> None:
         token = self._scope.add_callback(partial(self.answers.put, None))
         try:
-            with running_scripts.including(self._processes):
+            with running_scripts().including(self._processes):
                 self._processes.collect()
                 while self.orders.get() is _STEP:
                     if not self._do(partial(next, self._steps)):

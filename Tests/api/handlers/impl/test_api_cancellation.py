@@ -162,7 +162,7 @@ def test_cancelled_but_still_connected_gets_a_proper_end(lab: ApiLab, server: Se
         body = response.read()
         assert body.endswith(b"data: [DONE]\n\n") and b'"finish_reason":"stop"' in body
     else:
-        cancellation_service.request_cancellation(next(iter(running_requests._requests)))
+        cancellation_service.request_cancellation(next(iter(running_requests()._requests)))
         response = connection.getresponse()
         assert response.status == 200
         assert json.loads(response.read())["choices"][0]["message"]["content"] == ""

@@ -70,12 +70,12 @@ def name_image(request: RecordedRequest) -> Reply:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
     monkeypatch.setattr(instance, "DISCUSSION_DIRECTORY", str(tmp_path / "D"))
-    recent_descriptions.clear()
+    recent_descriptions().clear()
     with StubBackend() as backend:
         lab = EngineLab(tmp_path / "Configs", monkeypatch, backend)
         backend.responder = name_image
         yield lab
-    recent_descriptions.clear()
+    recent_descriptions().clear()
 
 
 def eyes(**more: Any) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def test_cancellation(lab: EngineLab) -> None:
         run(lab, eyes(), shown("a", *[png(number) for number in range(6)]))
     assert caught.value.is_cancellation and time.monotonic() - began < 2
     assert all(request.wait_ended(1.0) for request in lab.backend.requests)
-    assert len(recent_descriptions) == 0
+    assert len(recent_descriptions()) == 0
 
 
 def test_calls_side_by_side_are_those_of_the_requests_user(lab: EngineLab) -> None:
@@ -384,7 +384,7 @@ def next_request(lab: EngineLab) -> None:
 
 def test_second_request_asks_nothing(lab: EngineLab) -> None:
     for _ in range(2):
-        recent_descriptions.clear()
+        recent_descriptions().clear()
         assert run(lab, saving(), shown(TAG + "u1 {", RED, DARK)) == f"red{SEPARATOR}dark"
         next_request(lab)
     assert described(lab) == ["dark", "red"]

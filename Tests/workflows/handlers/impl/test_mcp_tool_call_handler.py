@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException
-from Middleware.workflows.tools import mcp_client_tool
+from Middleware.models.process import Process
 from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPToolCallError
 from Tests.stub_backend import StubBackend
@@ -25,7 +25,9 @@ NOT_FOUND = "MCP server config 'nope' was not found under Public/Configs/MCPServ
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
     sessions = McpSessions()
-    monkeypatch.setattr(mcp_client_tool, "_SESSIONS", sessions)
+    own = Process()
+    own.put(McpSessions, sessions)
+    monkeypatch.setattr("Middleware.models.process._process", own)
     with StubBackend() as backend:
         made = EngineLab(tmp_path, monkeypatch, backend)
         made.write("MCPServers/lab", plain_file())

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.models.process import Process
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.services.memory import memory_search
 from Middleware.services.memory.memory_search import VectorSearch, search_memories_fully
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.utilities.once import Once
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.memory import memory_errors, vector_chunk_writer
+from Middleware.workflows.tools.memory import memory_errors
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass
 from Middleware.workflows.tools.memory.state_document import update_state_document
@@ -29,8 +28,7 @@ Work = Callable[[MemoryChat, ExecutionContext], object]
 
 @pytest.fixture
 def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryChat]:
-    monkeypatch.setattr(vector_chunk_writer, "_failures", Once())
-    memory_search.fallback_notices.clear()
+    monkeypatch.setattr("Middleware.models.process._process", Process())
     with StubBackend() as backend:
         chat = MemoryChat(EngineLab(tmp_path, monkeypatch, backend))
         chat.lab.write("ApiTypes/Embed", {"type": "openAIEmbeddings"})

@@ -30,13 +30,13 @@ from Middleware.exceptions import (
     UnreadableDataError,
 )
 from Middleware.exceptions.early_termination_exception import CANCELLED, LOCKED
+from Middleware.models.process import Process, process
 from Middleware.models.request_context import RequestContext
-from Middleware.services.locking_service import locking_service
+from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities.conversations.discussion_folder import MEMORIES
 from Middleware.utilities.conversations.message_places import LoggedMessage, place_of
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.utilities.once import Once
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import vector_chunk_writer, vector_memories
 from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store, new_messages
@@ -51,7 +51,7 @@ KEY = b"MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLab]:
-    monkeypatch.setattr(vector_chunk_writer, "_failures", Once())
+    monkeypatch.setattr("Middleware.models.process._process", Process())
     with StubBackend() as backend:
         yield EngineLab(tmp_path, monkeypatch, backend)
 
@@ -517,9 +517,9 @@ def locked(chat: MemoryChat, name: str) -> None:
 @pytest.fixture
 def held(chat: MemoryChat) -> Iterator[None]:
     """Somebody else's request holds the lock L1."""
-    assert locking_service.acquire("L1", "somebody else's run")
+    assert get_locking_service().acquire("L1", "somebody else's run")
     yield
-    locking_service.release("somebody else's run")
+    get_locking_service().release("somebody else's run")
 
 
 def test_a_held_lock_in_the_workflow_of_memories_is_a_failure_that_does_not_count(
@@ -529,7 +529,7 @@ def test_a_held_lock_in_the_workflow_of_memories_is_a_failure_that_does_not_coun
     for _ in range(4):
         run_pass(chat, numbered(13))
     assert chat.logged == [] == chat.texts and "it is tried again" in caplog.text
-    assert len(vector_chunk_writer._failures) == 0
+    assert len(process().one(vector_chunk_writer._failures)) == 0
 
 
 def test_a_held_lock_in_the_workflow_of_the_state_document_costs_that_alone(
@@ -580,7 +580,7 @@ def test_a_cancelled_request_stores_nothing_more(chat: MemoryChat, moment: str) 
     with pytest.raises(EarlyTerminationException):
         run_pass(chat, numbered(13), request)
     assert chat.logged == hashes(1) and chat.texts == ["about m0\nm1"]
-    assert len(vector_chunk_writer._failures) == 0
+    assert len(process().one(vector_chunk_writer._failures)) == 0
     chat.raw["useStateDocument"] = False
     run_pass(chat, numbered(13))
     assert chat.logged == hashes(1, 5, 9) and len(chat.texts) == 3

@@ -55,7 +55,7 @@ SCRIPT = """
 @pytest.fixture(autouse=True)
 def all_have_ended() -> Iterator[None]:
     yield
-    assert until(lambda: running_scripts.count() == 0)
+    assert until(lambda: running_scripts().count() == 0)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_the_script_ends_within_its_moment_when_its_process_was_killed(
     path = script(SCRIPT.replace("WAY", WAYS["run"]))
     with request_scope(request), pytest.raises(EarlyTerminationException):
         run_dynamic_module(path, sys.executable, str(parent), str(pids))
-    assert running_scripts.count() == 0 and caplog.records == []
+    assert running_scripts().count() == 0 and caplog.records == []
 
 
 def test_those_of_a_script_that_has_ended_go_on(script: Callable[[str], str], tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_those_of_a_script_that_has_ended_go_on(script: Callable[[str], str], tm
     with request_scope(request):
         process = run_dynamic_module(path, sys.executable)
         request.cancel_scope.cancel()
-        running_scripts.end_processes()
+        running_scripts().end_processes()
         time.sleep(0.05)
         assert process.poll() is None
     process.kill()
@@ -142,7 +142,7 @@ def test_those_of_a_script_that_has_ended_go_on(script: Callable[[str], str], tm
 
 def test_those_of_others_go_on(script: Callable[[str], str], sleeper: subprocess.Popen[bytes]) -> None:
     request = RequestContext()
-    stop_when(lambda: running_scripts.count() == 1, request)
+    stop_when(lambda: running_scripts().count() == 1, request)
     with request_scope(request), pytest.raises(EarlyTerminationException):
         run_dynamic_module(script("import time\ndef Invoke():\n    time.sleep(0.5)\n"))
     assert sleeper.poll() is None
@@ -212,7 +212,7 @@ def test_the_end_of_all_running_scripts(script: Callable[[str], str], parent: Pa
     assert until(pids.exists, 20)
     child = int(pids.read_text())
     assert runs(child)
-    running_scripts.end_processes()
+    running_scripts().end_processes()
     caller.join(5)
     assert not caller.is_alive()
     assert until(lambda: not runs(child))

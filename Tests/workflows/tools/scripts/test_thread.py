@@ -31,7 +31,7 @@ def scope() -> CancelScope:
 def no_thread_stays() -> Iterator[None]:
     yield
     assert until(lambda: not script_threads())
-    assert running_scripts.count() == 0
+    assert running_scripts().count() == 0
 
 
 def script_threads() -> list[threading.Thread]:

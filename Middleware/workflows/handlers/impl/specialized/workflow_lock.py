@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import LOCKED
-from Middleware.services.locking_service import LockingService, locking_service
+from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config_utils import user_flag
 from Middleware.utilities.hashing_utils import hash_content
@@ -15,11 +15,8 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 
 class WorkflowLockHandler(BaseHandler):
-    """Takes the lock for this run, or ends the run if somebody has it; the lock ends with the run.
+    """Takes the lock for this run, or ends the run if another run has it; the lock ends with the run."""
 
-    Attributes:
-        locks: who keeps the locks.
-    """
     # What stands behind the lock must not begin before it is held.
     acts = "writes"
     barrier = True
@@ -28,8 +25,6 @@ class WorkflowLockHandler(BaseHandler):
         "WorkflowLock": (ConfigKey("workflowLockId", "str", None, "Name of the lock, one per user.", "full",
                                    required=True),)}
 
-    locks: LockingService = locking_service
-
     def handle(self, context: ExecutionContext) -> object:
         lock_id = self.text(context, "workflowLockId")
         if not lock_id.strip():
@@ -37,7 +32,7 @@ class WorkflowLockHandler(BaseHandler):
                                    json_path="workflowLockId", expected="the name of a lock")
         if lock_id != self.value(context, "workflowLockId") and user_flag("encryptUsingApiKey"):
             lock_id = hash_content(lock_id)  # what variables bring may be said in a conversation, and is stored
-        if not self.locks.acquire(lock_id, context.workflow_id, scope=context.request.cancel_scope):
+        if not get_locking_service().acquire(lock_id, context.workflow_id, scope=context.request.cancel_scope):
             raise EarlyTerminationException(f"The workflow lock of node '{context.node_name}' is held by another run",
                                             LOCKED)
         return ""
