@@ -11,8 +11,7 @@ from typing import Any
 
 from Middleware.models.messages import Message
 from Middleware.models.request_context import current_request
-from Middleware.utilities.prompt_extraction_utils import message_text
-from Middleware.utilities.text_utils import chunk_messages_by_token_size, messages_to_text_block
+from Middleware.utilities.text_utils import chunk_messages_by_token_size, message_text, messages_to_text_block
 
 
 def hash_content(content: str) -> str:

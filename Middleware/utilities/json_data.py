@@ -5,30 +5,31 @@ raises. Every copy (``copy.copy``, ``copy.deepcopy``, ``dict(x)``, ``x.copy()``)
 """
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import NoReturn, overload
 
 
 def _refuse(self: object, *_args: object, **_kwargs: object) -> NoReturn:
     raise TypeError("configuration data is read-only; change a copy")
 
 
-class FrozenDict(dict):
+class FrozenDict(dict[str, object]):
     """A dict that cannot be changed."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)
 
 
-class FrozenList(list):
+class FrozenList(list[object]):
     """A list that cannot be changed."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
-    append = clear = extend = insert = pop = remove = reverse = sort = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
     def __reduce__(self) -> tuple[object, ...]:
         return list, (list(self),)
@@ -43,7 +44,15 @@ def freeze(value: object) -> object:
     return value
 
 
-def private_copy(value: object) -> Any:
+@overload
+def private_copy(value: Mapping[str, object]) -> dict[str, object]: ...
+
+
+@overload
+def private_copy(value: object) -> object: ...
+
+
+def private_copy(value: object) -> object:
     """A changeable deep copy of JSON data."""
     if isinstance(value, dict):
         return {key: private_copy(item) for key, item in value.items()}
@@ -52,6 +61,6 @@ def private_copy(value: object) -> Any:
     return value
 
 
-def type_name(value: Any) -> str:
+def type_name(value: object) -> str:
     """Name of the value's type, for messages; of read-only data that of the plain type which it stands for."""
     return next((kind.__name__ for kind in (list, dict) if isinstance(value, kind)), type(value).__name__)

@@ -4,7 +4,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from Middleware.models.messages import Message
-from Middleware.utilities.prompt_extraction_utils import estimate_message, newest, system_text
+from Middleware.utilities.prompt_extraction_utils import newest, system_text
+from Middleware.utilities.text_utils import estimate_message
 
 ACCEPTABLE_SHARE = 0.8  # of the context window: the estimate knows no tokenizer
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from Middleware.utilities.config.keys.prompt_template import PROMPT_TEMPLATE, turn_key
-from Middleware.utilities.prompt_extraction_utils import message_text
+from Middleware.utilities.text_utils import message_text
 
 Template = Mapping[str, Any]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from Middleware.models.messages import Message
-from Middleware.utilities.prompt_extraction_utils import message_text
 from Middleware.utilities.text_utils import (
     clear_out_user_assistant_from_chunks,
     get_message_chunks,
+    message_text,
     restore_braces,
     tokenize,
 )

@@ -123,4 +123,5 @@ def _products(matrix: Any, direction: list[float]) -> list[float]:
     numpy = numpy_or_none()
     if numpy is None or isinstance(matrix, list):
         return [sum(map(operator.mul, row, direction)) for row in matrix]
-    return (matrix @ numpy.asarray(direction, dtype=numpy.float32)).tolist()
+    products: list[float] = (matrix @ numpy.asarray(direction, dtype=numpy.float32)).tolist()
+    return products

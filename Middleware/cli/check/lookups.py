@@ -127,8 +127,10 @@ class Lookups:
 
     def routing(self, name: str) -> Mapping[str, Mapping[str, str]] | Problem:
         """The categories of a routing file."""
-        return self._answer(("routing", name), lambda: self._found("routing", config_utils.routing_file(name),
-                                                                   lambda: config_utils.load_routing(name)))
+        answer: Mapping[str, Mapping[str, str]] | Problem = self._answer(
+            ("routing", name), lambda: self._found("routing", config_utils.routing_file(name),
+                                                   lambda: config_utils.load_routing(name)))
+        return answer
 
     def script(self, path: str) -> Problem | None:
         """A Python script: a relative path counts from the working or the install directory."""
@@ -164,12 +166,14 @@ class Lookups:
 
     def user_name(self, key: str) -> str | Problem:
         """The name that the user's file has under ``key``; empty if it has none."""
-        return self._answer(("user key", key), lambda: config_utils.user_name_setting(key))
+        answer: str | Problem = self._answer(("user key", key), lambda: config_utils.user_name_setting(key))
+        return answer
 
     def misspelt_user_key(self, key: str, known: Collection[str]) -> str:
         """The key of the user's file that was probably meant to be ``key``; empty if there is none."""
-        return self._answer(("misspelt", key), lambda: next(
+        answer: str = self._answer(("misspelt", key), lambda: next(
             (name for name in self.user_file().content if name not in known and meant_key(name, {key})), ""))
+        return answer
 
     def settings_file(self, name: str) -> ConfigFile | Problem:
         """A settings file among the user's workflows."""
@@ -180,7 +184,8 @@ class Lookups:
                 return self._without_folder(error)
             return ConfigFile(content, display, path_of(display))
 
-        return self._answer(("settings", name), find)
+        answer: ConfigFile | Problem = self._answer(("settings", name), find)
+        return answer
 
     def settings_files(self) -> list[ConfigFile]:
         """The settings files that were asked for."""

@@ -14,8 +14,8 @@ from Middleware.cli.check.node_view import COMMON
 from Middleware.utilities.config.declarations import ConfigKey, as_flag, number_from, read_settings, settings_keys
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
+from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.config.workflows import LoadedWorkflow
-from Middleware.workflows.handlers.impl.standard_node_handler import PROMPT_KEYS
 
 NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS}
 """In LLM calls of its own a settings file plays the part of a node, so that these mean something in it, too."""

@@ -125,7 +125,7 @@ def _own_address(family: socket.AddressFamily, far: str) -> str:
         return ""
 
 
-def _resolve(host: str, port: int) -> tuple[int, tuple]:
+def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
     """Family and address of ``host``, IPv4 first where a name has both."""
     if both := _WITH_PORT.fullmatch(host):
         raise StartError(f"--listen takes an address alone, not '{host}'. The port goes into --port: "

@@ -93,7 +93,7 @@ class Parser(HTTPRequestParser):
     def _size(self) -> int:
         """Bytes of the body: as announced, else so far."""
         if not self.chunked or self.body_rcv is None:
-            return self.content_length
+            return int(self.content_length)
         return max(len(self.body_rcv), self.body_bytes_received // FRAMING_WEIGHT)
 
 

@@ -6,11 +6,10 @@ from typing import Any
 
 from Middleware.models.messages import Message, without_images
 from Middleware.utilities.prompt_extraction_utils import (
-    estimate_message,
     extract_last_n_turns,
     extract_last_turns_by_estimated_token_limit,
-    message_text,
 )
+from Middleware.utilities.text_utils import estimate_message, message_text
 
 MESSAGE_OVERHEAD = 8  # estimated tokens that a message costs besides its text
 FILLER = ("", "Assistant:")

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
@@ -119,10 +120,10 @@ class ConfigStore:
     def read_derived(self, path: str, display: str, key: str, compute: Callable[[Any], T]) -> T:
         """``compute(data)``, done once per version of the file. Raises as ``read_json`` and ``compute`` do."""
         entry = self._loaded(path, display)
-        derived = entry.derived
-        if key not in derived:
-            derived[key] = compute(entry.value)
-        return derived[key]
+        if key not in entry.derived:
+            entry.derived[key] = compute(entry.value)
+        derived: T = entry.derived[key]
+        return derived
 
     def file_exists(self, path: str) -> tuple[bool, float]:
         """Whether a regular file is there, and the clock time at which that was true."""
@@ -234,7 +235,7 @@ def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError])
 def _scan(path: str) -> Mapping[str, bool] | None:
     try:
         with os.scandir(path) as entries:
-            return FrozenDict((entry.name, is_folder(entry)) for entry in entries)
+            return MappingProxyType({entry.name: is_folder(entry) for entry in entries})
     except OSError as error:
         logger.warning("A configuration folder cannot be listed: %s", error)
         return None

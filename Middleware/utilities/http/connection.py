@@ -83,7 +83,8 @@ class Connection:
     @property
     def _system_socket(self) -> socket.socket:
         sock: Any = self.sock
-        return sock.socket if self.tls_in_tls else sock
+        system: socket.socket = sock.socket if self.tls_in_tls else sock
+        return system
 
     def send(self, data: memoryview, patience: float) -> int:
         """Write a part of ``data``; returns how many bytes. Raises TimeoutError after a slice, and can be called again.

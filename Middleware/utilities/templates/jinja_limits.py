@@ -127,7 +127,7 @@ def weight(value: object, limit: float = float("inf")) -> int:
 
 def replaced_length(text: Any, old: object, new: Any) -> int:
     """The length of ``text.replace(old, new)``, or more."""
-    return len(text) + text.count(old) * len(new)
+    return int(len(text) + text.count(old) * len(new))
 
 
 def printf_length(budget: Budget, template: str, values: Any) -> int:
@@ -220,7 +220,7 @@ def _text_method_size(budget: Budget, owner: Any, name: str, args: tuple[object,
         return budget.weigh(first) + len(owner) * len(first)
     if name == "expandtabs":
         size = next((value for value in (*args, *kwargs.values()) if isinstance(value, int)), 8)
-        return len(owner) + owner.count("\t" if isinstance(owner, str) else b"\t") * max(size, 0)
+        return int(len(owner) + owner.count("\t" if isinstance(owner, str) else b"\t") * max(size, 0))
     if name == "translate" and isinstance(first, Mapping):
         return len(owner) * max((len(value) for value in first.values() if isinstance(value, str)), default=1)
     return 0

@@ -162,7 +162,7 @@ class LimitedEnvironment(SandboxedEnvironment):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
-        self.concat = _join  # type: ignore[assignment,method-assign]
+        self.concat = _join  # type: ignore[method-assign]
         self.filters = {**limited_filters(self.filters), **_HOOKS}
         self.globals["lipsum"] = limited_lorem_ipsum(generate_lorem_ipsum)
 

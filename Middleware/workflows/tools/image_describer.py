@@ -24,7 +24,8 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.once import BoundedCache
-from Middleware.utilities.prompt_extraction_utils import context_clamp, extract_last_n_turns, message_text
+from Middleware.utilities.prompt_extraction_utils import context_clamp, extract_last_n_turns
+from Middleware.utilities.text_utils import message_text
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 SEPARATOR = "\n-------------\n"
@@ -69,7 +70,7 @@ class ImageDescriber:
         self._context, self._messages = context, messages
         self._memory = recent_descriptions() if memory is None else memory
         self._authored = bool(NODE.value(context.config, "prompt"))
-        self._count = NODE.number(context.config, "lastMessagesToSendInsteadOfPrompt")
+        self._count: int = NODE.number(context.config, "lastMessagesToSendInsteadOfPrompt")
 
     def describe(self, places: Iterable[tuple[int, str]]) -> dict[str, str]:
         """Descriptions by image; blank ones included, as for a model that got no further than its thoughts.

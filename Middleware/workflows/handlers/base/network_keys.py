@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
@@ -17,6 +17,8 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.http.addresses import usable_hosts
 from Middleware.workflows.models.execution_context import ExecutionContext
+
+Number = TypeVar("Number", int, float)
 
 MAX_SECONDS = 1_000_000.0
 """Longest wait that every system can be asked for."""
@@ -108,8 +110,8 @@ def _raw(context: ExecutionContext, key: ConfigKey) -> object:
     return key.default if value is None else value
 
 
-def _number(context: ExecutionContext, key: ConfigKey, convert: Callable[[Any], Any], expected: str,
-            is_good: Callable[[Any], bool]) -> Any:
+def _number(context: ExecutionContext, key: ConfigKey, convert: Callable[[float | str], Number], expected: str,
+            is_good: Callable[[Number], bool]) -> Number:
     value = _raw(context, key)
     if isinstance(value, str) and "{" in value:
         value = context.substitute_early(value)
@@ -123,7 +125,7 @@ def _number(context: ExecutionContext, key: ConfigKey, convert: Callable[[Any], 
     return refuse(context, key, expected)
 
 
-def _whole(value: Any) -> int:
+def _whole(value: float | str) -> int:
     if isinstance(value, float) and not value.is_integer():  # also refuses what is infinite
         raise ValueError
     return int(value)

@@ -8,14 +8,13 @@ from Middleware.exceptions import DataKeyError
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.services.memory_service import place_among
+from Middleware.services.memory_service import RECENT_MEMORIES, place_among
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.discussion_memory import (
     MEMORY_SEPARATOR,
-    RECENT_MEMORIES,
     counted,
     joined_memories,
 )

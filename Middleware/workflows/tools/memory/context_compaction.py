@@ -25,8 +25,7 @@ from Middleware.services.memory.compactor_store import Boundary, CompactorState,
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import COMPACTOR, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.utilities.prompt_extraction_utils import estimate_message, message_text
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import estimate_message, message_text, restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.discussion_context import raw_messages

@@ -145,4 +145,4 @@ def _watch_starts() -> None:
             call.add(self)
 
         start.watched_for_scripts = True  # type: ignore[attr-defined]
-        subprocess.Popen.__init__ = start  # type: ignore[method-assign, assignment]
+        subprocess.Popen.__init__ = start  # type: ignore[method-assign]

@@ -32,7 +32,7 @@ _MAX_DEPTH = 200
 @dataclass(frozen=True)
 class _Token:
     kind: str  # operand, compare, (, ), AND, OR
-    value: Any = None
+    value: Value = ""
 
 
 class ConditionSyntaxError(ValueError):
@@ -108,7 +108,7 @@ class _Parser:
             return value
         left = self._operand()
         compare = self._accept("compare")
-        return _compare(left, compare.value, self._operand()) if compare else bool(left)
+        return _compare(left, str(compare.value), self._operand()) if compare else bool(left)
 
     def _operand(self) -> Value:
         token = self._accept("operand")
