@@ -50,15 +50,6 @@ class BoundedCache(Generic[K, V]):
             while len(self._entries) > self._max_entries or self._weight > self._max_weight:
                 self.pop(next(iter(self._entries)))
 
-    def setdefault(self, key: K, value: V) -> V:
-        """Return the value of ``key``, or store ``value`` and return that."""
-        with self._lock:
-            known = self.get(key)
-            if known is not None:
-                return known
-            self.put(key, value)
-            return value
-
     def pop(self, key: K) -> V | None:
         """Remove ``key`` and return its value; None if there is none."""
         with self._lock:

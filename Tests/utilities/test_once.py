@@ -124,11 +124,6 @@ class TestBoundedCache:
         cache.put("c", "xxxx")
         assert cache.keys() == ["c"]
 
-    def test_the_first_of_two_defaults_counts(self):
-        cache: BoundedCache[str, list[int]] = BoundedCache(2)
-        first = cache.setdefault("a", [])
-        assert cache.setdefault("a", []) is first and cache.get("a") is first
-
     @pytest.mark.parametrize("most", [1, 5])
     def test_many_threads_keep_the_limit(self, most: int):
         cache: BoundedCache[int, str] = BoundedCache(most, weigh=len, max_weight=most * 3)

@@ -22,6 +22,7 @@ from Middleware.utilities.once import BoundedCache, Once
 logger = logging.getLogger(__name__)
 
 Candidate = tuple[str, ...]
+# Names come from requests, too, so results and warnings about them are bounded.
 MAX_REMEMBERED = 4096
 
 

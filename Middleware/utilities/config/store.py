@@ -30,7 +30,10 @@ from Middleware.utilities.json_data import FrozenDict, freeze
 logger = logging.getLogger(__name__)
 
 REVALIDATE_SECONDS = 1.0
+# Paths remembered before room is made. Existing files that were used in the last minute stay beyond that, so that a
+# check of a large tree reads each file once; a BoundedCache would drop them.
 MAX_REMEMBERED = 4096
+# Repeated keys that one log line names; the rest is counted.
 MAX_NAMED = 5
 _OWN_SCHEMA = re.compile(r"(.*[/\\])?Schemas[/\\][\w-]+\.schema\.json", re.DOTALL)
 T = TypeVar("T")
