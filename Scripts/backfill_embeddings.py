@@ -12,15 +12,12 @@ cannot be read without their key, and are refused.
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import math
 import os
 import sqlite3
 import sys
 import time
-import urllib.error
-import urllib.request
 from array import array
 from collections.abc import Sequence
 from contextlib import closing
@@ -32,6 +29,9 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.vector_memory import connection, schema  # noqa: E402
 from Middleware.utilities.conversations.vector_memory.codec import is_token  # noqa: E402
+from Middleware.utilities.http.client import HttpClient  # noqa: E402
+from Middleware.utilities.http.problems import HttpError  # noqa: E402
+from Middleware.utilities.http.wire import HttpRequest, parse_target  # noqa: E402
 from Middleware.utilities.vector_math_utils import vector_to_blob  # noqa: E402
 
 MOST_FAILURES = 3
@@ -51,12 +51,6 @@ class ServerError(Exception):
     """The server gave no usable vectors."""
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """An API key is not handed on to another address."""
-        return None
-
-
 @dataclass(frozen=True)
 class Server:
     """A server that makes vectors."""
@@ -73,16 +67,17 @@ class Server:
         headers = {"Content-Type": "application/json"}
         if self.api_key:
             headers["Authorization"] = f"Bearer {self.api_key}"
-        request = urllib.request.Request(self._address(), body, headers)
         try:
-            with urllib.request.build_opener(_NoRedirects).open(request, timeout=self.timeout) as response:
-                answer = json.load(response)
-        except urllib.error.HTTPError as error:
-            said = error.read(4 * _SHOWN).decode("utf-8", "replace")[:_SHOWN].strip()
-            raise ServerError(f"status {error.code}: {said}") from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise ServerError(f"{type(error).__name__}: {error}") from None
-        return self._vectors(answer, len(texts))
+            request = HttpRequest(parse_target(self._address()), "POST", headers, self.timeout, self.timeout,
+                                  single_attempt=True, uses_memory=False, keep_alive=False)
+            answer = HttpClient().call(request, body)
+            # A redirect, too, is not followed: an API key is not handed on to another address.
+            if answer.head.status >= 300:
+                said = answer.body[:4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN].strip()
+                raise ServerError(f"status {answer.head.status}: {said}")
+            return self._vectors(json.loads(answer.body), len(texts))
+        except (HttpError, ValueError) as error:
+            raise ServerError(str(error)) from None
 
     def _address(self) -> str:
         base = self.url.rstrip("/")

@@ -267,10 +267,6 @@ class Transport:
         """A lazy stream of the answer's bytes; one attempt once the request was sent."""
         return BackendStream(self._pool, request, scope or CancelScope())
 
-    def idle_connections(self) -> int:
-        """How many open connections wait for a next request."""
-        return self._pool.idle_count()
-
     def close_all(self) -> None:
         """Close the idle connections. The transport stays usable."""
         self._pool.close_all()

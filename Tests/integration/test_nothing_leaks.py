@@ -43,6 +43,7 @@ from Tests.integration.leaving_clients import (
 from Tests.integration.memory_chat import until
 from Tests.integration.process_figures import held_at_rest
 from Tests.integration.waitress_thread import WaitressThread, use_tree
+from Tests.llmapis.transport_lab import idle_connections
 
 WARM_UP = 64  # requests: every way of leaving, and every conversation that has memories
 GIVEN_UP = {"run_waitress.py": 2000, "server.py": 200, "run_eventlet.py": 400}
@@ -173,7 +174,7 @@ REGISTRIES: dict[str, Callable[[], int]] = {
     "requests with a key": lambda: len(idempotency_service._keys),
     "runs with workflow locks": lambda: len(get_locking_service()._held),
     "turns with files": lambda: len(process().one(file_access.PathLocks)),
-    "idle connections": lambda: get_transport().idle_connections(),
+    "idle connections": lambda: idle_connections(get_transport()),
     "slots": lambda: gate()._size - gate()._free,
     "waiting for a slot": lambda: gate().waiting,
 }

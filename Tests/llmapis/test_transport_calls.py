@@ -12,7 +12,7 @@ from Middleware.exceptions import BackendResponseError, BackendStatusError, Conf
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http import pool, wire
-from Tests.llmapis.transport_lab import KEY, ask
+from Tests.llmapis.transport_lab import KEY, ask, idle_connections
 from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, chat_stream_reply, json_reply, sse_reply, status_reply
 
 pytestmark = pytest.mark.usefixtures("short_retry_waits")
@@ -53,7 +53,7 @@ def test_one_connection_serves_calls_and_streams(backend: StubBackend, transport
         transport.post_json(ask(backend))
     assert transport.post_json(ask(backend)) == 4
     assert backend.connections == 1
-    assert transport.idle_connections() == 1
+    assert idle_connections(transport) == 1
 
 
 def test_parallel_calls_have_their_own_connections(backend: StubBackend, transport: Transport) -> None:
@@ -64,7 +64,7 @@ def test_parallel_calls_have_their_own_connections(backend: StubBackend, transpo
     for thread in threads:
         thread.join()
     assert backend.connections == 5
-    assert transport.idle_connections() == 5
+    assert idle_connections(transport) == 5
     transport.close_all()
     assert all(request.wait_ended(1) for request in backend.requests)
 
@@ -86,7 +86,7 @@ def test_connection_closed_by_the_server_is_not_used_again(backend: StubBackend,
 def test_connection_that_cannot_be_kept_is_closed(backend: StubBackend, transport: Transport, reply: Reply) -> None:
     backend.script(reply)
     assert transport.post_json(ask(backend)) == {"n": 1}
-    assert transport.idle_connections() == 0
+    assert idle_connections(transport) == 0
 
 
 def test_idle_time_is_limited(backend: StubBackend, transport: Transport, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_drain_returns_the_rest_and_the_connection(backend: StubBackend, transpo
     assert next(stream) == b"data: finish\n\n"
     assert b"".join(stream.drain()) == b"data: usage\n\ndata: [DONE]\n\n"
     stream.close()
-    assert transport.idle_connections() == 1
+    assert idle_connections(transport) == 1
 
 
 def test_drain_is_limited_in_time(backend: StubBackend, transport: Transport) -> None:
@@ -183,7 +183,7 @@ def test_drain_is_limited_in_time(backend: StubBackend, transport: Transport) ->
     assert 0.35 < time.monotonic() - started < 0.8
     stream.close()
     assert backend.requests[0].wait_ended(0.25)
-    assert transport.idle_connections() == 0
+    assert idle_connections(transport) == 0
 
 
 def test_drain_is_limited_in_size_and_swallows_errors(backend: StubBackend, transport: Transport) -> None:
@@ -213,7 +213,7 @@ def test_close_right_after_the_last_block_keeps_the_connection(backend: StubBack
     backend.script(Reply(pieces=[b"abc"], framing="length"))
     with transport.open_stream(ask(backend)) as stream:
         assert next(stream) == b"abc"
-    assert transport.idle_connections() == 1
+    assert idle_connections(transport) == 1
 
 
 # ---- what is held for no longer than it is needed
@@ -242,7 +242,7 @@ def test_an_answer_without_end_is_refused_before_it_fills_the_memory(backend: St
     backend.script(Reply(body=b"[" + b" " * (1 << 21) + b"]"))
     with pytest.raises(BackendResponseError, match=r"the answer is too large \(more than 1 MB\)"):
         transport.post_json(ask(backend))
-    assert transport.idle_connections() == 0
+    assert idle_connections(transport) == 0
     assert len(backend.requests) == 1
 
 
@@ -262,4 +262,4 @@ def test_expired_connections_to_other_servers_are_closed(backend: StubBackend, t
             monkeypatch.setattr(pool.ConnectionPool, "take", lambda *_: None)
             transport.post_json(ask(other))
         assert backend.requests[0].wait_ended(1.0)
-        assert transport.idle_connections() == (end == "give_back")
+        assert idle_connections(transport) == (end == "give_back")

@@ -21,7 +21,7 @@ from Middleware.exceptions import (
 )
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
-from Tests.llmapis.transport_lab import ask, open_sockets_to
+from Tests.llmapis.transport_lab import ask, idle_connections, open_sockets_to
 from Tests.stub_backend import AFTER_HEADERS, AFTER_PIECES, BEFORE_STATUS, Reply, StubBackend, json_reply, sse_reply
 
 pytestmark = pytest.mark.usefixtures("short_retry_waits")
@@ -80,7 +80,7 @@ def outcome(work: Callable[[], object]) -> object:
 
 def check_end(backend: StubBackend, transport: Transport, idle: int) -> None:
     """No socket is open but idle ones, on either side, and none had to be closed by the garbage collector."""
-    assert transport.idle_connections() == idle
+    assert idle_connections(transport) == idle
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", ResourceWarning)
         gc.collect()

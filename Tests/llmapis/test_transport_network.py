@@ -19,7 +19,7 @@ from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http import pool, proxies
 from Middleware.utilities.http.addresses import is_local_address
-from Tests.llmapis.transport_lab import KEY, ask, cancel_during, closed_port, open_sockets_to
+from Tests.llmapis.transport_lab import KEY, ask, cancel_during, closed_port, idle_connections, open_sockets_to
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply
 from Tests.utilities.http.lab import certificate, tls_backend
 
@@ -120,7 +120,7 @@ def test_local_only_takes_no_kept_connection_to_a_remote_peer(backend: StubBacke
     peers_are(monkeypatch, "8.8.8.8", "127.0.0.1")  # the kept one, then a new one
     assert transport.post_json(ask(backend, local_only=True)) == {"ok": True}
     assert backend.connections == 2
-    assert open_sockets_to(backend) == transport.idle_connections() == 1
+    assert open_sockets_to(backend) == idle_connections(transport) == 1
 
 
 def test_local_only_goes_past_proxies(backend: StubBackend, transport: Transport,

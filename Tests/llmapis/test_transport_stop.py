@@ -13,7 +13,7 @@ from Middleware.llmapis.transport import BackendRequest, BackendStream, Transpor
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http import pool
 from Middleware.utilities.http.wire import parse_target
-from Tests.llmapis.transport_lab import ask, cancel_during
+from Tests.llmapis.transport_lab import ask, cancel_during, idle_connections
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply, status_reply
 
 pytestmark = pytest.mark.usefixtures("short_retry_waits")
@@ -41,7 +41,7 @@ def test_cancel_ends_a_stream_quietly_and_at_once(backend: StubBackend, transpor
         assert backend.requests[-1].wait_ended(1)
         delays.append(max(done, backend.requests[-1].ended_at or 0) - moment)
     assert statistics.median(delays) < 0.1 and max(delays) < 0.25
-    assert transport.idle_connections() == 0
+    assert idle_connections(transport) == 0
 
 
 @pytest.mark.parametrize("reply", [Reply(never=True), Reply(pieces=[b"{"], hang=True)], ids=["headers", "body"])

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from Middleware.llmapis.transport import BackendRequest
+from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Tests.stub_backend import StubBackend
 
@@ -46,6 +46,11 @@ def cancel_during(backend: StubBackend, scope: CancelScope, count: int,
     done = time.monotonic()
     thread.join()
     return result, moments[0], done
+
+
+def idle_connections(transport: Transport) -> int:
+    """How many open connections wait for a next request."""
+    return sum(map(len, transport._pool._idle.values()))
 
 
 def open_sockets_to(backend: StubBackend) -> int:

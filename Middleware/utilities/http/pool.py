@@ -76,10 +76,6 @@ class ConnectionPool:
                       if (kept := [connection for connection in stack if connection.expires > now])}
         return expired
 
-    def idle_count(self) -> int:
-        with self._lock:
-            return sum(map(len, self._idle.values()))
-
     def close_all(self) -> None:
         """Close every idle connection; those in use are closed when their call ends."""
         with self._lock:

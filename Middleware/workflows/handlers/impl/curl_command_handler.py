@@ -100,7 +100,7 @@ def _guard_reason(args: Sequence[str], block_private: bool, hosts: Sequence[str]
                   timeout: float) -> str | None:
     """Resolving names cannot be interrupted, only left alone."""
     try:
-        return run_interruptible(lambda stop: address_problem(args, block_private, hosts), scope, timeout)
+        return run_interruptible(lambda _: address_problem(args, block_private, hosts), scope, timeout)
     except DeadlineError:
         return "its host cannot be resolved in time"
 

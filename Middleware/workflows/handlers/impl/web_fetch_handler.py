@@ -15,11 +15,10 @@ from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.web.errors import WebFetchError, WebFetchTimeoutError
 from Middleware.workflows.tools.web.fetch import fetch
 from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
 from Middleware.workflows.tools.web.output import OUTPUT_FORMATS, Stopped, render_failure, render_response
-from Middleware.workflows.tools.web.request import WebRequest
+from Middleware.workflows.tools.web.request import WebFetchError, WebFetchTimeoutError, WebRequest
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +74,7 @@ class WebFetchHandler(BaseHandler):
 def _rendered(context: ExecutionContext, render: Callable[[Stopped], str]) -> str:
     """Reading a large page takes seconds, which a stop must not have to wait for."""
     try:
-        return run_interruptible(lambda stop: render(lambda: stop.stopped), context.request.cancel_scope,
-                                 MAX_RENDER_SECONDS)
+        return run_interruptible(render, context.request.cancel_scope, MAX_RENDER_SECONDS)
     except DeadlineError:
         raise WebFetchTimeoutError("WebFetch could not read the response in time.") from None
 

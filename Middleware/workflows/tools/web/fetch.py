@@ -14,7 +14,8 @@ from Middleware.utilities.http.client import HttpClient, HttpResponse
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
 from Middleware.utilities.http.wire import HttpRequest, Route, parse_private_target
 from Middleware.utilities.sensitive_logging_utils import mask_url, sensitive_log
-from Middleware.workflows.tools.web.errors import (
+from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
+from Middleware.workflows.tools.web.request import (
     ResponseTooLargeError,
     WebFetchBlockedError,
     WebFetchConnectionError,
@@ -22,9 +23,12 @@ from Middleware.workflows.tools.web.errors import (
     WebFetchStatusError,
     WebFetchTimeoutError,
     WebFetchUrlError,
+    WebRequest,
+    WebResponse,
+    origin_text,
+    redirected,
+    split_url,
 )
-from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
-from Middleware.workflows.tools.web.request import WebRequest, WebResponse, origin_text, redirected, split_url
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,8 @@ import json
 import re
 from collections.abc import Callable
 
-from Middleware.workflows.tools.web.errors import ResponseTooLargeError, WebFetchError
 from Middleware.workflows.tools.web.html_text import visible_text
-from Middleware.workflows.tools.web.request import WebResponse
+from Middleware.workflows.tools.web.request import ResponseTooLargeError, WebFetchError, WebResponse
 
 OUTPUT_FORMATS = ("text", "json", "full", "html-stripped")
 

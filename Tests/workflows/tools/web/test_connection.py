@@ -16,9 +16,8 @@ from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError
 from Middleware.utilities.http.tls import custom_context
 from Middleware.utilities.http.wire import HttpRequest, Route, parse_target
-from Middleware.workflows.tools.web.errors import WebFetchConnectionError
 from Middleware.workflows.tools.web.fetch import fetch
-from Middleware.workflows.tools.web.request import WebRequest
+from Middleware.workflows.tools.web.request import WebFetchConnectionError, WebRequest
 from Tests.stub_backend import Reply, StubBackend
 from Tests.utilities.http.lab import Tunnels, certificate, server_tls, tls_backend
 

@@ -3,22 +3,22 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, current_request, request_scope
-from Middleware.utilities.http.connect import StopSwitch
 from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
 
 
-def fail(_: StopSwitch) -> None:
+def fail(_: Callable[[], bool]) -> None:
     raise KeyError("mine")
 
 
 def test_result_and_error() -> None:
-    assert run_interruptible(lambda stop: stop.stopped, CancelScope(), 5) is False
+    assert run_interruptible(lambda stopped: stopped(), CancelScope(), 5) is False
     with pytest.raises(KeyError, match="mine"):
         run_interruptible(fail, CancelScope(), 5)
 
@@ -32,8 +32,8 @@ def test_the_work_is_the_requests() -> None:
 def test_the_deadline_stops_the_work() -> None:
     left = threading.Event()
 
-    def work(stop: StopSwitch) -> None:
-        while not stop.stopped:
+    def work(stopped: Callable[[], bool]) -> None:
+        while not stopped():
             time.sleep(0.01)
         left.set()
 
