@@ -1,4 +1,4 @@
-"""What the operator is told at start about who can reach the server."""
+"""The notes at start about which clients can reach the server."""
 from __future__ import annotations
 
 import logging
@@ -17,7 +17,7 @@ RULE = "!" * 100
 
 
 def describe(host: str) -> list[str]:
-    """The lines printed at start for a server that listens on ``host``."""
+    """Return the lines printed at start for a server that listens on ``host``."""
     lines = []
     if instance.ACCESS_KEYS is not None:
         keys = instance.ACCESS_KEYS
@@ -31,7 +31,7 @@ def describe(host: str) -> list[str]:
 
 
 def write_log(host: str) -> None:
-    """Warn in the log, too, of what may let strangers in."""
+    """Log the same warnings."""
     if instance.ACCESS_KEYS is not None:
         for text in instance.ACCESS_KEYS.warnings():
             logger.warning("%s", text)

@@ -20,13 +20,15 @@ from Middleware.utilities.http.addresses import is_loopback
 logger = logging.getLogger(__name__)
 
 DEMO_USER = "demo"
-DEMO_PORT = 5055  # the shipped demo endpoint names it
+# The shipped demo endpoint names it.
+DEMO_PORT = 5055
 ENDPOINT = "Endpoints/demo/Demo-LLM.json"
-PAUSE_SECONDS = 0.2  # between two looks at the stand-in of another server; less than a refused call waits for
+# Between two attempts to take the port of another server's demo back-end; a refused LLM call waits for longer.
+PAUSE_SECONDS = 0.2
 
 
 def is_wanted(arguments: LaunchArguments) -> bool:
-    """True if nothing was chosen on the command line, the shipped choice of user stands, and so does its endpoint."""
+    """Return whether nothing was chosen on the command line, and the shipped user and its endpoint are unchanged."""
     chosen = arguments.users or arguments.config_directory or arguments.public_directory
     return not chosen and not instance.USERS and users.current_user() == DEMO_USER and not _leads_elsewhere(_address())
 
@@ -63,31 +65,31 @@ def _take_over(start: Callable[[int], object], port: int) -> None:
 
 
 def instructions(base: str, key_needed: bool = False) -> list[str]:
-    """The three lines a person needs to see the demo, after a line that says what it is."""
+    """Return the three lines that a user needs to see the demo, after a line that says what it is."""
     from Middleware.cli.init.output import init_command
     which, header = "any API key", ""
     if key_needed:
         which, header = "one of the accepted keys", '-H "Authorization: Bearer KEY" '
     body = '{\\"messages\\":[{\\"role\\":\\"user\\",\\"content\\":\\"Write a poem about rain\\"}],\\"stream\\":true}'
     return ["",
-            "Demo mode: the answers come from a small built-in stand-in, not from a real LLM.",
+            "Demo mode: the answers come from a small built-in stub, not from a real LLM.",
             f"  For your front-end, base URL:  {base}/v1  ({which})",
             f'  Or try:  curl -N {base}/v1/chat/completions {header}-H "Content-Type: application/json" -d "{body}"',
             f"  To connect a real LLM:  {init_command()}"]
 
 
 def elsewhere() -> list[str]:
-    """A line for the demo user whose endpoint leads to another server than the stand-in; for others nothing."""
+    """Return a line for a demo user whose endpoint leads to another server than the demo back-end, else nothing."""
     if users.current_user() != DEMO_USER:
         return []
     address = _address()
     if not _leads_elsewhere(address):
         return []
-    return [f"  Demo user:      no stand-in is started; {ENDPOINT} leads to {_shown(address)}"]
+    return [f"  Demo user:      the demo back-end is not started; {ENDPOINT} leads to {_shown(address)}"]
 
 
 def _address() -> str:
-    """Where the demo user's endpoint leads; empty if its file does not say."""
+    """Return the address in the demo user's endpoint; empty if its file has none."""
     try:
         content: object = config_utils.load_config(config_utils.get_config_path("Endpoints/demo", "Demo-LLM"))
     except (ConfigurationError, OSError, ValueError):  # reported by the check, and by the first request
@@ -97,7 +99,7 @@ def _address() -> str:
 
 
 def _leads_elsewhere(address: str) -> bool:
-    """Whether an address is that of another server than the stand-in."""
+    """Return whether an address is that of another server than the demo back-end."""
     try:
         parts = urlsplit(address)
         return bool(address) and not (parts.scheme == "http" and is_loopback(parts.hostname or "")
@@ -107,7 +109,7 @@ def _leads_elsewhere(address: str) -> bool:
 
 
 def _shown(address: str) -> str:
-    """Scheme, host and port, and no password."""
+    """Return scheme, host and port, without a password."""
     try:
         parts = urlsplit(address)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname

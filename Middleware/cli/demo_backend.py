@@ -1,4 +1,4 @@
-"""A stand-in for an LLM server, so that a fresh clone answers before any model is connected.
+"""A stub of an LLM server, so that a fresh clone answers before any model is connected.
 
 It speaks enough of two dialects for a workflow and for a person with curl: OpenAI (``/v1/chat/completions``,
 ``/v1/completions``, ``/v1/models``) and Ollama (``/api/chat``, ``/api/generate``, ``/api/tags``). There is no model
@@ -454,7 +454,7 @@ def is_running(port: int = DEFAULT_PORT) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="A stand-in for an LLM server, without a model.")
+    parser = argparse.ArgumentParser(description="A stub of an LLM server, without a model.")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"default {DEFAULT_PORT}")
     parser.add_argument("--delay", type=float, default=SECONDS_PER_WORD, help="seconds before each streamed word")
     options = parser.parse_args(arguments)

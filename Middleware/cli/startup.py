@@ -1,4 +1,4 @@
-"""The way from a command line to a server that listens, the same for every launcher."""
+"""The steps from a command line to a server that listens, the same for every launcher."""
 from __future__ import annotations
 
 import gc
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Launch:
-    """What a server needs to serve.
+    """The application and the socket that a server gets.
 
     Attributes:
         sock: bound, not listening yet.
@@ -53,7 +53,7 @@ class Launch:
     demo: bool = False
 
     def announce(self) -> None:
-        """Tell the operator where the server is, once it accepts connections; the log follows with what is amiss."""
+        """Print where the server is, once it accepts connections, and begin to check the configuration."""
         for line in describe(self):
             say(line)
         start_check.begin(self.load_check)
@@ -88,7 +88,7 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
 
 
 def _run_command(command: Callable[[], int]) -> int:
-    """Its exit status. One that is interrupted is no success."""
+    """Run a sub-command and return its exit status. An interrupted one does not count as successful."""
     interrupt_on_signals()
     try:
         return command()
@@ -97,7 +97,7 @@ def _run_command(command: Callable[[], int]) -> int:
 
 
 def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> Launch:
-    """Every step up to a bound socket and a built application. Raises StartError, or SystemExit for bad arguments."""
+    """Bind the socket and build the application. Raises StartError, or SystemExit for bad arguments."""
     arguments = parse_arguments(argv, program_name())
     apply_arguments(arguments)
     if not arguments.users and (problem := no_such_command(arguments.config_directory)):
@@ -121,13 +121,14 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     load_check = build_load_check()
     application = build_application(threads, [load_check])
     access_notes.write_log(address)
+    # What the start made stays to the end: the garbage collector need not look at it during requests.
     gc.collect()
-    gc.freeze()  # what the start made stays to the end: the collector need not look at it during requests
+    gc.freeze()
     return Launch(application, sock, host, port, address, load_check, demo_mode)
 
 
 def configure(arguments: LaunchArguments) -> None:
-    """Logging, the locks that earlier processes left behind, then the concurrency gate."""
+    """Set up logging, delete the locks that earlier processes left, and make the concurrency gate."""
     instance.LOGGING_DIRECTORY = users.resolve_logging_directory(arguments.logging_directory)
     instance.FILE_LOGGING = users.resolve_file_logging()
     directory = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else None
@@ -147,19 +148,19 @@ def configure(arguments: LaunchArguments) -> None:
 
 
 def build_load_check() -> LoadCheck:
-    """The listener that checks each workflow when it first runs. It is imported here for the same reason as the app."""
+    """Return the listener that checks each workflow when it first runs. It is imported here for the app's reason."""
     from Middleware.cli.check.load_check import LoadCheck
     return LoadCheck()
 
 
 def build_application(threads: int | None = None, listeners: Sequence[object] = ()) -> Callable[..., Any]:
-    """The WSGI callable. It is imported here because the arguments must be in place before the app module is."""
+    """Return the WSGI callable. It is imported here because the arguments must be in place before the app module is."""
     from Middleware.api.app import build_wsgi_application
     return build_wsgi_application(threads=threads, listeners=listeners)
 
 
 def describe(launch: Launch) -> list[str]:
-    """The lines printed at start: resolved directories, users, address, and what the operator should know."""
+    """Return the lines printed at start: resolved directories, users, address, and notes for the operator."""
     public = config_utils.get_root_public_directory()
     conversations = _data_directory(config_utils.get_discussions_root_directory, instance.DISCUSSION_DIRECTORY,
                                     os.path.join(public, "DiscussionIds"))
@@ -181,13 +182,13 @@ def describe(launch: Launch) -> list[str]:
 
 
 def _served_users() -> str:
-    """The configured users, else the current one and what says so; under a WSGI host there may be neither."""
+    """Return the configured users, else the current one and its source; under a WSGI host there may be neither."""
     current = users.current_user()
     return ", ".join(users.configured_users()) or (f"{current} (from Users/_current-user.json)" if current else "none")
 
 
 def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:
-    """An absolute directory to print; with several users it leaves out what their files say."""
+    """Return an absolute directory to print. With several users, their files are left out of account."""
     chosen = flag or default
     if users.current_user():
         try:

@@ -31,7 +31,7 @@ SHOWN_FLAGS = ("help", "ConfigDirectory", "PublicDirectory")
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says; None: not said."""
+    """The options of the command line; None: not given."""
 
     takes_defaults: bool = False
     backend: str | None = None
@@ -76,7 +76,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: Options, then_starts: bool = False) -> int:
-    """Find, ask and write. ``then_starts``: the server starts right after, so nothing is said of how to start it."""
+    """Find, ask and write. ``then_starts``: the server starts right after, so how to start it is not printed."""
     try:
         choice, written = _set_up(options, Dialogue(options.takes_defaults, is_terminal()))
     except StartError as error:
@@ -156,7 +156,7 @@ def _choose(servers: Sequence[Server], options: Options, dialogue: Dialogue) -> 
 
 
 def _look(addresses: Sequence[str], named: bool) -> list[Found]:
-    """What is at these addresses, after it was printed."""
+    """Print what is at these addresses, and return it."""
     _say(output.asking(addresses, named))
     results = probe_all(addresses, named)
     servers = [result for result in results if isinstance(result, Server)]
@@ -177,8 +177,10 @@ def _address(text: str) -> str:
 
 
 def _settle_existing(name: str, dialogue: Dialogue) -> tuple[str, bool]:
-    """The user to write: this one, or another if nothing of an existing one is to be replaced; and whether there is
-    nothing of the user yet. Raises StartError or Stopped."""
+    """Return the user to write, and whether there are no files of this user yet. Raises StartError or Stopped.
+
+    It is another one than ``name`` if nothing of an existing user is to be replaced.
+    """
     while True:
         user = as_spelled(name)
         existing = existing_files(user)
@@ -195,7 +197,7 @@ def _settle_existing(name: str, dialogue: Dialogue) -> tuple[str, bool]:
 
 
 def _show(server: Server, name: str) -> Reply:
-    """What Ollama says of one model."""
+    """Ask Ollama about one model."""
     try:
         return ask(server.address, "/api/show", key_of(server), {"model": name}, NAMED_SECONDS)
     except Unreachable:

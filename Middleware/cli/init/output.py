@@ -1,4 +1,4 @@
-"""What ``init`` prints."""
+"""The output of ``init``."""
 from __future__ import annotations
 
 import json
@@ -41,7 +41,7 @@ PURPOSES = ((".test.json", "its tests: {test}"),
 
 
 def asking(addresses: Sequence[str], named: bool) -> list[str]:
-    """What will be asked, said before it is."""
+    """Return which addresses will be asked, for printing before they are."""
     if named:
         return [f"Asking {', '.join(map(printable, addresses))}, and nothing else."]
     own = f"{LOOPBACK}, else ::1" if usual_host() == LOOPBACK else usual_host()
@@ -50,7 +50,7 @@ def asking(addresses: Sequence[str], named: bool) -> list[str]:
 
 
 def found(servers: Sequence[Server], others: Sequence[NoServer]) -> list[str]:
-    """The servers with their models, and addresses where something is that cannot be used."""
+    """List the servers with their models, and the addresses of something that cannot be used."""
     width = max((len(server.address) for server in servers), default=0)
     kinds = max((len(server.kind) for server in servers), default=0)
     lines = [f"  {number}  {server.address:<{width}}  {server.kind:<{kinds}}  {_models(server)}"
@@ -70,7 +70,7 @@ def _models(server: Server) -> str:
 
 
 def name_shown(model: Model) -> str:
-    """A model's name, without the folders of a file."""
+    """Return a model's name, without the folders of a file."""
     name = model.name
     return name.replace("\\", "/").rpartition("/")[2] if name.casefold().endswith(".gguf") else name
 
@@ -82,7 +82,7 @@ def describe_model(model: Model) -> str:
 
 
 def nothing_found(others: Sequence[NoServer], named: bool) -> list[str]:
-    """How to go on without a server."""
+    """Explain how to go on without a server."""
     if named:
         return [f"{printable(other.address)}: {printable(other.reason)}." for other in others] + [
             f"If the port is missing, add it: {other.address}:11434 for Ollama, {other.address}:8080 for llama.cpp."
@@ -97,13 +97,13 @@ def nothing_found(others: Sequence[NoServer], named: bool) -> list[str]:
 
 
 def _lacks_port(address: str) -> bool:
-    """Whether an address names no port although LLM servers have one: those behind https often do not."""
+    """Return whether an address names no port although LLM servers have one: those behind https often do not."""
     parts = urlsplit(address)
     return parts.scheme == "http" and parts.port is None and not parts.path
 
 
 def without_models(server: Server) -> str:
-    """Why a server cannot be used yet, and what to do."""
+    """Explain why a server cannot be used yet, and what to do."""
     how = {"Ollama": "fetch one, for example: ollama pull qwen3:8b",
            "KoboldCpp": "load one in KoboldCpp", "LM Studio": "download one in LM Studio",
            "text-generation-webui": "load one on its page Model"}.get(server.kind, "load one there")
@@ -113,7 +113,7 @@ def without_models(server: Server) -> str:
 
 
 def summary(choice: Choice, written: Written) -> list[str]:
-    """What was chosen and written."""
+    """List what was chosen and written."""
     window, _ = window_of(choice.server, choice.model)
     source = "a guess, as the server does not say" if choice.model.window is None else "set in both endpoint files"
     lines = [f"Using {name_shown(choice.model)} of {_kind(choice.server)} at {choice.server.address}; "
@@ -133,7 +133,7 @@ def summary(choice: Choice, written: Written) -> list[str]:
 
 
 def _kept(paths: Sequence[str]) -> list[str]:
-    """Where the previous versions are: one of them by name, the person's settings if they are among them."""
+    """Return where the previous versions are: one of them by name, the user's settings if they are among them."""
     if not paths:
         return []
     first = next((path for path in paths if path.startswith("Users/")), paths[0])
@@ -149,7 +149,7 @@ def _kind(server: Server) -> str:
 
 
 def next_steps(choice: Choice) -> list[str]:
-    """The next command, and what to put into the client."""
+    """Return the next command and the settings for the client."""
     return ["", "Next:", f"  {_start_command()}", "", *client_lines(choice)]
 
 
@@ -166,8 +166,10 @@ def client_lines(choice: Choice) -> list[str]:
 
 
 def try_line(base: str, user: str) -> str:
-    """A command that sends a message of a conversation that is remembered. Shells and cmd take it as it is: what
-    means something to one of them, such as other quotes, is not in it."""
+    """Return a command that sends a message of a remembered conversation.
+
+    Shells and cmd take it as it is: nothing in it, such as other quotes, has a meaning to one of them.
+    """
     body = json.dumps({"model": f"{user}:memory", "stream": True, "messages": [
         {"role": "system", "content": "[DiscussionId]kitchen[/DiscussionId]"}, {"role": "user", "content": "Hello"}]},
         separators=(",", ":")).replace('"', '\\"')

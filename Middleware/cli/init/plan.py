@@ -41,7 +41,7 @@ INSTRUCTIONS = 250
 
 @dataclass(frozen=True)
 class Choice:
-    """What the configuration is made for."""
+    """The server, model, user and port that the configuration is made for."""
 
     server: Server
     model: Model
@@ -62,7 +62,7 @@ class Plan:
 
 
 def make_plan(choice: Choice) -> Plan:
-    """Every file for this choice but ``_current-user.json``. Raises StartError if a shipped one is lost."""
+    """Return every file for this choice but ``_current-user.json``. Raises StartError if a shipped one is lost."""
     values = _values(choice)
     files = {}
     for path in template_paths():
@@ -73,7 +73,7 @@ def make_plan(choice: Choice) -> Plan:
 
 
 def planned_paths(user: str) -> list[str]:
-    """The files that a plan for this user has, whatever else is chosen."""
+    """Return the files that a plan for this user has, whatever else is chosen."""
     return [_path_for(path, user) for path in template_paths()]
 
 
@@ -82,7 +82,7 @@ def _path_for(template: str, user: str) -> str:
 
 
 def template_paths() -> list[str]:
-    """The templates, as paths below their folder with forward slashes, sorted."""
+    """Return the templates, as paths below their folder with forward slashes, sorted."""
     found = []
     for folder, _, names in os.walk(TEMPLATES):
         inside = os.path.relpath(folder, TEMPLATES).replace(os.sep, "/")
@@ -95,7 +95,7 @@ def to_bytes(content: object) -> bytes:
 
 
 def port_for(found: Iterable[Server | NoServer]) -> int:
-    """The port to listen on: the usual one, unless something other than a WilmerAI was found there."""
+    """Return the port to listen on: the usual one, unless something other than a WilmerAI was found there."""
     usual: int = USER_KEYS["port"].default
     taken = any(is_on_loopback(one.address) and urlsplit(one.address).port == usual for one in found
                 if isinstance(one, Server) or not one.silent and one.known_as != "WilmerAI")
@@ -117,7 +117,7 @@ def _values(choice: Choice) -> dict[str, object]:
 
 
 def _holds_one_model(server: Server) -> bool:
-    """Whether the server answers with the one model that it has loaded, which may be another one tomorrow."""
+    """Return whether the server answers with the one model it has loaded, which may be another one tomorrow."""
     return server.kind in ("KoboldCpp", "text-generation-webui") or server.kind == "llama.cpp" \
         and len(server.models) + server.others == 1
 
@@ -129,7 +129,7 @@ def _samplers(server: Server, model: Model, temperature: float, thinks: bool = T
 
 
 def _filled(value: object, values: Mapping[str, object]) -> object:
-    """A template's value with its places filled in; a text that is nothing but a place becomes the value itself."""
+    """Fill in the placeholders of a template; a string that is one placeholder becomes the value itself."""
     if isinstance(value, dict):
         return {key: _filled(item, values) for key, item in value.items()}
     if isinstance(value, list):
@@ -141,7 +141,7 @@ def _filled(value: object, values: Mapping[str, object]) -> object:
 
 
 def _missing(choice: Choice) -> dict[str, bytes]:
-    """What the new files need of the shipped ones, as far as this config folder lacks it. Raises StartError."""
+    """Return the shipped files that the new ones need and this config folder lacks. Raises StartError."""
     root = config_utils.get_root_config_directory()
     needed = [f"ApiTypes/{choice.server.api_type}.json", "PromptTemplates/_chatonly.json",
               "Workflows/_common/_MessagesToSend.json"]
@@ -153,7 +153,7 @@ def _missing(choice: Choice) -> dict[str, bytes]:
 
 
 def _shipped_file(path: str) -> bytes:
-    """From the program's own configuration; in a container, whose volume may be older, from that of its image."""
+    """Read it from the program's own configuration; in a container, whose volume may be older, from its image's."""
     project = config_utils.get_project_root_directory_path()
     for folder in ("Public", "Defaults"):
         file_path = os.path.join(project, folder, "Configs", *path.split("/"))
@@ -166,7 +166,7 @@ def _shipped_file(path: str) -> bytes:
 # -- the context window ------------------------------------------------------------------------------------------------
 
 def window_of(server: Server, model: Model) -> tuple[int, str]:
-    """The window to use in tokens, and why it is so, as a sentence for the endpoint file."""
+    """Return the window to use in tokens, and the reason as a sentence for the endpoint file."""
     known = model.window
     if known is None:
         return UNKNOWN_WINDOWS.get(server.kind, UNKNOWN_WINDOW), (
@@ -183,7 +183,7 @@ def window_of(server: Server, model: Model) -> tuple[int, str]:
 
 
 def shares(window: int, thinks: bool = False) -> dict[str, int]:
-    """Tokens for each purpose, and a few numbers that follow from them.
+    """Return the tokens for each purpose, and a few numbers that follow from them.
 
     ``thinks``: the model may reason before it answers, and not every server lets that be switched off. Then short
     answers have room for it, or they would be cut off before they begin.

@@ -1,4 +1,4 @@
-"""Finds out what runs at an address, by what it answers and not by its port."""
+"""Finds out which LLM server runs at an address, by its answers and not by its port."""
 from __future__ import annotations
 
 import os
@@ -18,13 +18,19 @@ from Middleware.cli.init.servers import (
     is_not_for_chat,
 )
 
-SECONDS = 2.0  # for one question to this computer
-NAMED_SECONDS = 6.0  # to a server that was named, which may be far away, or busy
-QUESTIONS = 3  # as many times that is the limit for all questions to one server
+# For one question to this computer.
+SECONDS = 2.0
+
+# To a server that was named, which may be far away, or busy.
+NAMED_SECONDS = 6.0
+
+# As many times that is the limit for all questions to one server.
+QUESTIONS = 3
+
 REFUSALS = (401, 403)
 KEY_VARIABLES: Mapping[str, str] = {"https://api.openai.com": "OPENAI_API_KEY"}
+# The environment variable with the key for a server that the user has named.
 KEY_VARIABLE = "WILMER_BACKEND_KEY"
-"""Environment variable with the key for a server that the person has named."""
 
 NO_LLM: Mapping[str, str] = {"WilmerAI": "is a WilmerAI itself", "AirPlay": "is the AirPlay Receiver of macOS"}
 
@@ -49,7 +55,7 @@ class Questions:
         self._replies: dict[str, Reply] = {}
 
     def ask(self, path: str) -> Reply:
-        """What it answers; status 0 for a path on which it fails although others are answered."""
+        """Return its answer; status 0 for a path on which it fails although others are answered."""
         if path not in self._replies:
             self._replies[path] = self._ask(path)
         return self._replies[path]
@@ -66,7 +72,7 @@ class Questions:
 
 
 def key_of(server: Server) -> str | None:
-    """The key that opened a server."""
+    """Return the key that opened a server."""
     return os.environ.get(server.key_variable, "").strip() or None if server.key_variable else None
 
 
@@ -91,7 +97,7 @@ def probe_all(addresses: Sequence[str], named: bool = False) -> list[Found]:
 
 
 def _probe_both(address: str, named: bool) -> Found:
-    """What runs at an address; where nothing does at this computer's IPv4 loopback, at its IPv6 one."""
+    """Return what runs at an address; if nothing does at this computer's IPv4 loopback, at its IPv6 one."""
     result = probe(address, named)
     other = address.replace(f"//{LOOPBACK}:", f"//{LOOPBACK_IPV6}:")
     if named or other == address or isinstance(result, Server) or not result.silent:
@@ -101,7 +107,7 @@ def _probe_both(address: str, named: bool) -> Found:
 
 
 def probe(address: str, named: bool = False) -> Found:
-    """What runs at one address. A key is only sent to who was named, and only if nothing can be seen without it."""
+    """Return what runs at one address. A key is only sent to a server that was named, and only if it is needed."""
     seconds = NAMED_SECONDS if named else SECONDS
     try:
         without_key = _look(Questions(address, seconds))
@@ -140,7 +146,10 @@ def _look(questions: Questions, key_variable: str = "") -> Found:
 # -- what the answers say ----------------------------------------------------------------------------------------------
 
 def find_kind(ask: Ask) -> str | None:
-    """What runs there; None if it is no LLM server. KoboldCpp and WilmerAI speak Ollama's API, too: they come first."""
+    """Return what runs there; None if it is not an LLM server.
+
+    KoboldCpp and WilmerAI speak Ollama's API, too, so they come first.
+    """
     first = ask("/api/extra/version")
     if first.part("result") == "KoboldCpp":
         return "KoboldCpp"
@@ -162,7 +171,7 @@ def find_kind(ask: Ask) -> str | None:
 
 
 def read_models(kind: str, ask: Ask) -> tuple[tuple[Model, ...], tuple[str, ...]]:
-    """The models to chat with, those in memory first, and the names of those that are for something else."""
+    """Return the models to chat with, those in memory first, and the names of those for another purpose."""
     entries = list(READERS.get(kind, _openai)(ask))[:MAX_MODELS]
     usable = [(model, other) for model, other in entries if _is_name(model.name)]
     chat = list({model.name: model for model, other in usable if not other}.values())
@@ -236,7 +245,7 @@ READERS: dict[str, Callable[[Ask], Listed]] = {
 
 
 def look_closer(kind: str, model: Model, show: Callable[[str], Reply]) -> Model:
-    """What else the server says of the chosen model. ``show`` asks Ollama about a model; others have said it all."""
+    """Return the chosen model with all details. ``show`` asks Ollama for them; other servers list them."""
     if kind != "Ollama":
         return model
     reply = show(model.name)
@@ -258,7 +267,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> int | None:
-    """A number of tokens; None for what is none, or makes no sense."""
+    """Return a number of tokens; None for a value that is not a number, or makes no sense."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
         return None
     return int(value)

@@ -1,4 +1,4 @@
-"""What is known of LLM servers: where they usually listen, and what was found out about one."""
+"""LLM servers: the ports at which they usually listen, and the facts that were found out about one."""
 from __future__ import annotations
 
 import re
@@ -68,7 +68,7 @@ class Server:
 
     @property
     def others(self) -> int:
-        """How many models it has that are not for chat."""
+        """Return the number of models that are not for chat."""
         return len(self.not_for_chat)
 
     @property
@@ -94,7 +94,7 @@ class NoServer:
 
 
 def usual_host() -> str:
-    """Under what name this computer's servers are reached: a container's own loopback leads nowhere."""
+    """Return the name under which this computer's servers are reached: a container's own loopback leads nowhere."""
     return CONTAINER_HOST if in_project_container() else LOOPBACK
 
 
@@ -103,7 +103,7 @@ def usual_addresses() -> list[str]:
 
 
 def normal_address(text: str) -> str:
-    """An address as people type it, the way an endpoint file has it. Raises ValueError that says what is wrong."""
+    """Return a typed address the way an endpoint file has it. Raises ValueError that says what is wrong."""
     typed = text.strip()
     if not typed.isprintable() or " " in typed or not typed:
         raise ValueError("that is no address")
@@ -126,10 +126,10 @@ def is_on_loopback(address: str) -> bool:
 
 
 def is_not_for_chat(name: str) -> bool:
-    """Whether a model's name says that it makes embeddings, or sound, or pictures, or nothing but a judgement."""
+    """Return whether the name of a model says that it makes embeddings, sound, images or judgements only."""
     return bool(_NOT_FOR_CHAT.search(name))
 
 
 def printable(text: object) -> str:
-    """A text from elsewhere, safe on a terminal."""
+    """Return a foreign string without characters that control a terminal."""
     return "".join(mark if mark.isprintable() else "?" for mark in str(text))

@@ -24,12 +24,12 @@ _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 
 
 class _Taken(Exception):
-    """The new user's file is there already."""
+    """The new user's file exists already."""
 
 
 @dataclass
 class Written:
-    """What was written: paths below the config folder.
+    """The files that were written, as paths below the config folder.
 
     Attributes:
         kept: previous versions, under the names that they have now.
@@ -43,7 +43,7 @@ class Written:
 
 
 def user_name_problem(name: str) -> str | None:
-    """What is wrong with a new user's name; None if nothing is."""
+    """Return what is wrong with a new user's name; None if nothing is."""
     if _NAME.fullmatch(name) and is_storable_name(name) and not _DEVICES.fullmatch(name) and len(name) <= LONGEST_NAME:
         return None
     return (f"'{printable(name[:60])}' cannot be the name of a user: use up to 60 letters, digits, '-' and '_', "
@@ -51,24 +51,24 @@ def user_name_problem(name: str) -> str | None:
 
 
 def existing_files(user: str) -> list[str]:
-    """What there is already of such a user, as paths below the config folder, the user's own file first."""
+    """Return the existing files of such a user, as paths below the config folder, the user's own file first."""
     found = [path for path in planned_paths(user) if os.path.lexists(_path(path))]
     return sorted(found, key=lambda path: not path.startswith("Users/"))
 
 
 def as_spelled(user: str) -> str:
-    """The name as it is spelled where there is such a user: users that differ in case alone are one."""
+    """Return the spelling of an existing user with this name: users that differ in case alone are one."""
     return next((name for name in config_utils.existing_users() if name.casefold() == user.casefold()), user)
 
 
 def other_name(user: str) -> str:
-    """A name like ``user`` of which there is nothing yet."""
+    """Return a name like ``user`` that has no files yet."""
     names = (f"{user[:LONGEST_NAME - 4]}{number}" for number in range(2, 10_000))
     return next(name for name in names if not existing_files(as_spelled(name)))
 
 
 def current_user() -> str | None:
-    """Who ``_current-user.json`` names; None if it cannot be read."""
+    """Return the user that ``_current-user.json`` names; None if it cannot be read."""
     try:
         return config_utils.get_current_username()
     except (ConfigurationError, OSError, ValueError):
@@ -131,7 +131,7 @@ def _write_one(path: str, data: bytes, done: Written, undo: list[tuple[str, byte
 
 
 def _is_no_loss(path: str, old: bytes) -> bool:
-    """A choice of user holds nothing worth keeping but the name, which is printed; the shipped one not even that."""
+    """Return whether a file holds nothing but a choice of user, whose name is printed."""
     if path != CURRENT_USER:
         return False
     try:

@@ -15,22 +15,26 @@ from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
 
+# Connections that the system keeps until they are accepted. A burst of clients shall not be refused.
 BACKLOG = 1024
 _WITH_PORT = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):(\d+)")
 ALL_ADDRESSES = ("0.0.0.0", "::")
+
+# Addresses that the default route leads to, or that of a private network. Nothing needs to be there.
 _FAR_IPV4 = ("192.0.2.1", "10.254.254.254", "172.31.254.254", "192.168.254.254")
 _FAR_IPV6 = ("2001:db8::1", "fd00:db8::1")
-"""Addresses whose ways lead out of this machine by the default route, or by that of a private network."""
+
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 if sys.platform == "win32":
     _EXHAUSTED |= {10024, 10055}  # the same, as Winsock numbers them
 _WINDOWS_IN_USE = 10048
-_WINDOWS_NO_ACCESS = 10013  # also what an address that another program holds exclusively answers
+# Also the error of an address that another program holds exclusively.
+_WINDOWS_NO_ACCESS = 10013
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A bound TCP socket that does not listen yet; port 0 takes a free one.
+    """Return a bound TCP socket that does not listen yet; port 0 takes a free one.
 
     ``::`` serves IPv4 clients too where the system can. Raises StartError.
     """
@@ -83,7 +87,7 @@ class DescriptorExhaustion:
 
 
 def url_of(host: str, port: int) -> str:
-    """The URL under which a program on this machine reaches the server."""
+    """Return the URL under which a program on this machine reaches the server."""
     if host in ("0.0.0.0", ""):
         host = "127.0.0.1"
     elif host == "::":
@@ -92,7 +96,7 @@ def url_of(host: str, port: int) -> str:
 
 
 def urls_elsewhere(address: str, port: int) -> list[str]:
-    """What other devices type to reach a server that listens on all addresses of this machine.
+    """Return the URLs under which other devices reach a server that listens on all addresses of this machine.
 
     Empty if ``address`` is a single one, and in a container, which does not know its host's address.
     """
@@ -102,7 +106,7 @@ def urls_elsewhere(address: str, port: int) -> list[str]:
 
 
 def outward_addresses(ipv6: bool) -> list[str]:
-    """This machine's own addresses in the networks around it, IPv4 first. Nothing is sent to find them."""
+    """Return this machine's own addresses in the networks around it, IPv4 first. Nothing is sent to find them."""
     ways = [(socket.AF_INET, host) for host in _FAR_IPV4]
     if ipv6 and socket.has_ipv6:
         ways += [(socket.AF_INET6, host) for host in _FAR_IPV6]
@@ -111,12 +115,12 @@ def outward_addresses(ipv6: bool) -> list[str]:
 
 
 def in_container() -> bool:
-    """Whether Docker or Podman says that this is a container."""
+    """Return whether Docker or Podman has marked this as a container."""
     return any(os.path.exists(mark) for mark in _CONTAINER_MARKS)
 
 
 def _own_address(family: socket.AddressFamily, far: str) -> str:
-    """The address that datagrams to ``far`` would come from; "" if there is no way. Connecting sends none."""
+    """Return the address that datagrams to ``far`` would come from; "" if there is no route. Connecting sends none."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect((far, 9))
@@ -126,7 +130,7 @@ def _own_address(family: socket.AddressFamily, far: str) -> str:
 
 
 def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
-    """Family and address of ``host``, IPv4 first where a name has both."""
+    """Return family and address of ``host``, the IPv4 one where a name has both."""
     if both := _WITH_PORT.fullmatch(host):
         raise StartError(f"--listen takes an address alone, not '{host}'. The port goes into --port: "
                          f"--listen {both[1] or both[2]} --port {both[3]}")
