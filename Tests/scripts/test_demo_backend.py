@@ -133,11 +133,11 @@ def test_odd_messages_are_answered(messages: list[dict[str, Any]]) -> None:
 
 
 def test_a_hostile_text_costs_little_time() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     for piece in ("<a>\n", "- ", "AB or ", '{ "', "summarise ", "x"):
         text = piece * 100_000
         answer(chat(text, text))
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 # --- OpenAI
