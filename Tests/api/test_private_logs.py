@@ -16,7 +16,7 @@ from Middleware.exceptions import BackendConnectionError, BackendStatusError, Co
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.lock_database import CannotOpenDatabaseError
 from Middleware.utilities.config.json_source import decode_text
-from Middleware.workflows.handlers.impl.specialized.conditions import ConditionSyntaxError
+from Middleware.workflows.handlers.impl.specialized.conditional import ConditionSyntaxError
 from Tests.llmapis.lab import Lab
 
 OWN, FOREIGN = "Middleware.some.module", "a.library"

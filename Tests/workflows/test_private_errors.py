@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from Middleware.exceptions import BackendStatusError, ConfigNotFoundError
-from Middleware.workflows.private_errors import mark_if_private
+from Middleware.workflows.processors.workflows_processor import mark_if_private
 
 
 @pytest.mark.parametrize(("node", "private"), [

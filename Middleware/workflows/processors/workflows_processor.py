@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from inspect import isgenerator
 from typing import Any, TypeGuard
 
-from Middleware.exceptions import EarlyTerminationException, WilmerError
+from Middleware.exceptions import ConfigurationError, EarlyTerminationException, WilmerError
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.models.llm_call import NodeSite, Observer, enter_node, leave_node
@@ -29,7 +29,7 @@ from Middleware.utilities.streaming_utils import (
 )
 from Middleware.workflows.events import RunRecord
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.handlers.impl.sub_workflow.children import ChildRun
+from Middleware.workflows.handlers.impl.sub_workflow_handler import ChildRun
 from Middleware.workflows.models.execution_context import (
     ChildStarter,
     ExecutionContext,
@@ -37,7 +37,6 @@ from Middleware.workflows.models.execution_context import (
     RunRequest,
     VariableService,
 )
-from Middleware.workflows.private_errors import mark_if_private
 from Middleware.workflows.processors.message_times import MessageTimes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
@@ -444,3 +443,25 @@ def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
         return "", ""
     name, config = handler.answering_endpoint
     return name, mask_url(str(ENDPOINT.value(config, "endpoint") or ""))
+
+
+_NEVER_TOLD = frozenset({"systemPrompt", "prompt", "args", "kwargs", "arguments", "scoped_variables"})
+
+
+def mark_if_private(error: Exception, node: Mapping[str, object]) -> None:
+    """Keep a configuration error out of the log of redacted requests if a name in the node comes from variables.
+
+    Such an error says which file does not exist, or which value cannot be used, and that may be what a model wrote.
+    """
+    if isinstance(error, ConfigurationError) and any(
+            _has_variable(value) for key, value in node.items() if key not in _NEVER_TOLD):
+        error.private = True
+
+
+def _has_variable(value: object) -> bool:
+    """Whether a text in a configured value may hold a placeholder."""
+    if isinstance(value, Mapping):
+        return any(map(_has_variable, (*value, *value.values())))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_variable, value))
+    return "{" in str(value)

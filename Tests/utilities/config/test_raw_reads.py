@@ -30,7 +30,7 @@ AS_WRITTEN = ("Middleware/cli/check/", "Middleware/cli/workflow_tests/reading.py
 
 ALLOWED = {
     "Middleware/workflows/handlers/impl/specialized/custom_files.py": {"headCount", "tailCount"},  # counts by their key
-    "Middleware/workflows/handlers/impl/tools/offline_researcher.py": {"timeoutSeconds"},  # the declaration itself
+    "Middleware/workflows/handlers/impl/tool_node_handler.py": {"timeoutSeconds"},  # the declaration itself
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from Middleware.common import constants
 from Middleware.workflows.handlers import registry
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.handlers.impl.specialized.static_texts import StaticResponseHandler
+from Middleware.workflows.handlers.impl.specialized_node_handler import StaticResponseHandler
 from Middleware.workflows.handlers.registry import build_registry, node_types
 
 ROOT = Path(__file__).parents[3]

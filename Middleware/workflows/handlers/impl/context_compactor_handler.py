@@ -14,6 +14,7 @@ from Middleware.workflows.tools.memory.context_compaction import ContextCompacti
 
 class ContextCompactorHandler(BaseHandler):
     """The summaries in tags; all settings are in the file that the user's ``contextCompactorSettingsFile`` names."""
+
     # It stores summaries by what it has seen of the conversation, and cleans each of its LLM's answers.
     acts = "writes"
     barrier = True

@@ -35,6 +35,7 @@ ALLOW_SCHEME_INJECTION = ConfigKey("allowSchemeInjection", "bool", False,
 
 class CurlCommandHandler(BaseHandler):
     """What curl wrote, or what went wrong."""
+
     # Its arguments may be any method, and name files to write.
     acts = "outside"
     reaches_outside = True

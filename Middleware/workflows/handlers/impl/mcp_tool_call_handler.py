@@ -25,6 +25,7 @@ ON_ERROR = ("raise", "return")
 
 class MCPToolCallHandler(BaseHandler):
     """The tool's result as text."""
+
     # A tool may do anything.
     acts = "outside"
     reaches_outside = True

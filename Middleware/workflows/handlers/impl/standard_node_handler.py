@@ -14,8 +14,10 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
 
+
 class StandardNodeHandler(BaseHandler):
     """Sends the node's prompt, or the conversation, to the node's endpoint."""
+
     # An LLM call changes nothing: tool calls are carried out by the client.
     acts = "no"
     pure = True

@@ -40,6 +40,7 @@ ALLOW_REDIRECTS = ConfigKey("allowRedirects", "bool", True, "Follow redirects.")
 
 class WebFetchHandler(BaseHandler):
     """The document, or what went wrong."""
+
     # GET and HEAD only read; any other method may change something there.
     acts = "outside"
     pure = True

@@ -6,6 +6,7 @@ import atexit
 import concurrent.futures
 import contextvars
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
-from Middleware.workflows.tools.mcp.causes import describe, is_refused_connection
 from Middleware.workflows.tools.mcp.processes import ServerProcesses, started_loop
 from Middleware.workflows.tools.mcp.server_file import McpServer
 from Middleware.workflows.tools.mcp.transports import ErrorOutput, load_sdk, open_client
@@ -304,3 +304,40 @@ class _Session:
         words = self.errors.last_words  # no call has been made yet, so no conversation is in them
         logger.warning("No session with MCP server '%s': %s%s", self.server.name, self._why(),
                        f"\nIts last words:\n{words}" if words else "")
+
+
+LONGEST = 500
+
+
+def describe(error: BaseException, command: str = "") -> str:
+    """``command`` is the program of a stdio server, which an error of the operating system is about."""
+    cause = _leaf(error)
+    kind = type(cause).__name__
+    if kind == "MCPError":
+        text = str(getattr(cause, "message", cause))
+        return "the server ended the connection" if text == "Connection closed" else _short(text)
+    if kind == "ValidationError":
+        return "the server's answer does not follow the protocol"
+    if isinstance(cause, OSError) and command:
+        return f"'{os.path.basename(command)}' cannot be started: {cause.strerror or kind}"
+    if is_refused_connection(error):
+        return "the server cannot be reached"
+    return _short(f"{kind}: {cause}" if str(cause) else kind)
+
+
+def is_refused_connection(error: BaseException | None) -> bool:
+    """Whether no connection came about, so that the server has seen nothing."""
+    return error is not None and type(_leaf(error)).__name__ in ("ConnectError", "ConnectTimeout")
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The most telling of grouped exceptions: not the closed connection that follows from another."""
+    while isinstance(error, BaseExceptionGroup):
+        inner = [_leaf(part) for part in error.exceptions]
+        error = next((part for part in inner if type(part).__name__ != "MCPError"), inner[0])
+    return error
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."

@@ -3,16 +3,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 
-from Middleware.exceptions import ConfigValueError, DataKeyError
+from Middleware.exceptions import ConfigValueError, DataKeyError, StoredDataError
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.services.memory.memory_store import ANCHORS_FILE, MemoryStore
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
-from Middleware.utilities.conversations.discussion_files import Pair
+from Middleware.utilities.conversations.discussion_files import Pair, read_json, write_json
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
 from Middleware.utilities.hashing_utils import hash_messages
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces, rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -21,7 +22,6 @@ from Middleware.workflows.tools.discussion_context import raw_messages, run_help
 from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.discussion_memory import DiscussionMemory, counted, stored_memory
-from Middleware.workflows.tools.memory.memory_anchors import MemoryAnchors
 from Middleware.workflows.tools.memory.memory_call import MemoryCall
 from Middleware.workflows.tools.memory.memory_errors import reason
 from Middleware.workflows.tools.memory.memory_turn import memory_turn, storage_errors_logged, turn_timeout
@@ -185,3 +185,37 @@ class FileMemoryPass:
         writer = MemoryWriter(self._context, self._settings, self._folder)
         if writer.write(chunks, as_condensed=self._settings.condense and not existed):
             Condensation(self._context, self._settings, self._folder).run()
+
+
+class MemoryAnchors:
+    """The file of one discussion. A file that cannot be used is ignored, and left as it is."""
+
+    def __init__(self, folder: DiscussionFolder) -> None:
+        self._folder = folder
+
+    def read(self) -> dict[str, MessagePlace]:
+        """Hash of a memory's last message -> where that one stood."""
+        try:
+            places = {key: place_from_json(value) for key, value in self._content().items()}
+            return {key: place for key, place in places.items() if place is not None}
+        except (StoredDataError, OSError) as error:
+            logger.debug("%s is not used: %s", self._folder.display(ANCHORS_FILE), error)
+            return {}
+
+    def note(self, stored_hash: str, place: MessagePlace, keep: Collection[str]) -> None:
+        """Add an entry, and drop those of memories that are not in ``keep`` any more."""
+        try:
+            known = {key: value for key, value in self._content().items() if key in keep}
+            write_json(self._folder.file(ANCHORS_FILE), {**known, stored_hash: place.as_json()},
+                       self._folder.cipher, self._folder.file_mode)
+        except (StoredDataError, OSError) as error:
+            logger.debug("%s is not written: %s", self._folder.display(ANCHORS_FILE), error)
+
+    def _content(self) -> dict[str, object]:
+        display = self._folder.display(ANCHORS_FILE)
+        content = read_json(self._folder.file(ANCHORS_FILE), self._folder.cipher, display)
+        if content is None:
+            return {}
+        if not isinstance(content, dict):
+            raise StoredDataError(f"{display} holds no object")
+        return content

@@ -12,7 +12,7 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.exceptions import EarlyTerminationException
-from Middleware.workflows.handlers.impl.specialized.static_texts import StaticResponseHandler
+from Middleware.workflows.handlers.impl.specialized_node_handler import StaticResponseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.api.api_lab import Answer, ApiLab, settled
 from Tests.api.front_dialects import FRONTS, OLLAMA_CHAT, OLLAMA_TEXT, OPENAI_CHAT, OPENAI_TEXT, Front

@@ -12,7 +12,7 @@ import pytest
 
 from Middleware.exceptions import BackendError, ConfigNotFoundError, ConfigValueError, EarlyTerminationException
 from Middleware.models.request_context import request_scope
-from Middleware.services.chunk_cursor import ChunkCursor
+from Middleware.workflows.handlers.impl.sub_workflow_handler import ChunkCursor
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.stub_backend import Reply, StubBackend, status_reply
 from Tests.tables import table

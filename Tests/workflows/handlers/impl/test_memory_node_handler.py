@@ -14,7 +14,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.workflows.handlers.impl.memory.stored_texts import RecentMemorySummarizerHandler
+from Middleware.workflows.handlers.impl.memory_node_handler import RecentMemorySummarizerHandler
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext, RunRequest
 from Middleware.workflows.tools.memory import memory_turn

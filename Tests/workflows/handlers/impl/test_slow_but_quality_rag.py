@@ -10,7 +10,7 @@ import pytest
 
 from Middleware.exceptions import BackendStatusError, EarlyTerminationException
 from Middleware.models.request_context import request_scope
-from Middleware.workflows.handlers.impl.tools.slow_but_quality_rag import SlowButQualityRAGHandler
+from Middleware.workflows.handlers.impl.tool_node_handler import SlowButQualityRAGHandler
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Tests.stub_backend import Reply, StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, Probe, static, user

@@ -1,17 +1,42 @@
 """ArithmeticProcessor: calculates with two numbers."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from Middleware.utilities.arithmetic import calculate
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 
+FAILED = "-1"
+
+_NUMBER = r"(-?\d+(?:\.\d+)?)"
+_EXPRESSION = re.compile(rf"{_NUMBER}\s*([-+*/])\s*{_NUMBER}", re.ASCII)
+_OPERATORS: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+
+
+def calculate(expression: str) -> str:
+    """The result in floating point, whole numbers without ``.0``; ``-1`` for whatever cannot be calculated."""
+    found = _EXPRESSION.fullmatch(expression.strip())
+    if found is None:
+        return FAILED
+    left, sign, right = found.groups()
+    try:
+        result = _OPERATORS[sign](float(left), float(right))
+    except ZeroDivisionError:
+        return FAILED
+    if not math.isfinite(result):
+        return FAILED
+    return str(int(result)) if result.is_integer() else repr(result)
+
 
 class ArithmeticProcessorHandler(BaseHandler):
     """The result as text; ``-1`` for an expression that cannot be calculated."""
+
     acts = "no"
     pure = True
 

@@ -1,17 +1,31 @@
-"""Conditional: judges an expression."""
+"""Conditional: judges an expression.
+
+    expr    := andExpr { OR andExpr }
+    andExpr := unit { AND unit }
+    unit    := "(" expr ")" | operand [ cmp operand ]
+
+Characters that fit no token are skipped; there is no NOT.
+"""
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+import logging
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.handlers.impl.specialized.conditions import evaluate_condition
 from Middleware.workflows.models.execution_context import ExecutionContext
+
+logger = logging.getLogger(__name__)
 
 
 class ConditionalHandler(BaseHandler):
     """``TRUE`` or ``FALSE``; an expression that cannot be read is ``FALSE``."""
+
     acts = "no"
     pure = True
 
@@ -20,3 +34,115 @@ class ConditionalHandler(BaseHandler):
 
     def handle(self, context: ExecutionContext) -> object:
         return "TRUE" if evaluate_condition(self.text(context, "condition"), context.node_name) else "FALSE"
+
+
+Value = bool | float | str
+
+_TOKEN = re.compile(
+    r"""(?P<text>'[^']*'|"[^"]*")|(?P<compare>==|!=|>=|<=|>|<)|(?P<paren>[()])|(?P<number>-?\d+(?:\.\d+)?)"""
+    r"""|(?P<word>[A-Za-z_][A-Za-z0-9_]*)""", re.ASCII)
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
+_MAX_DEPTH = 200
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str  # operand, compare, (, ), AND, OR
+    value: Value = ""
+
+
+class ConditionSyntaxError(ValueError):
+    """The expression does not follow the grammar. The text does not quote it."""
+
+    private = False
+
+
+def evaluate_condition(expression: str, node_name: str = "N/A") -> bool:
+    """Whether ``expression`` holds. An empty one does not; nor does a malformed one, and a warning names the node."""
+    if not expression.strip():
+        return False
+    try:
+        return parse_condition(expression)
+    except ConditionSyntaxError as error:
+        logger.warning("Node '%s': the condition counts as FALSE because it cannot be read: %s", node_name, error)
+        sensitive_log(logger, logging.DEBUG, "The condition of node '%s' was: %s", node_name, expression)
+        return False
+
+
+def parse_condition(expression: str) -> bool:
+    """Like ``evaluate_condition``, but raises ``ConditionSyntaxError``."""
+    parser = _Parser([_token(found) for found in _TOKEN.finditer(expression)])
+    value = parser.expression(0)
+    if parser.position != len(parser.tokens):
+        raise ConditionSyntaxError(f"something is left over after part {parser.position}")
+    return value
+
+
+def _token(found: re.Match[str]) -> _Token:
+    text = found.group()
+    if found.lastgroup == "text":
+        return _Token("operand", text[1:-1])
+    if found.lastgroup == "compare":
+        return _Token("compare", text)
+    if found.lastgroup == "paren":
+        return _Token(text)
+    upper = text.upper()
+    if upper in ("AND", "OR"):
+        return _Token(upper)
+    if upper in ("TRUE", "FALSE"):
+        return _Token("operand", upper == "TRUE")
+    try:
+        return _Token("operand", float(text))
+    except ValueError:
+        return _Token("operand", text)
+
+
+class _Parser:
+    def __init__(self, tokens: list[_Token]) -> None:
+        self.tokens = tokens
+        self.position = 0
+
+    def expression(self, depth: int) -> bool:
+        value = self._conjunction(depth)
+        while self._accept("OR"):
+            value = self._conjunction(depth) or value
+        return value
+
+    def _conjunction(self, depth: int) -> bool:
+        value = self._unit(depth)
+        while self._accept("AND"):
+            value = self._unit(depth) and value
+        return value
+
+    def _unit(self, depth: int) -> bool:
+        if depth > _MAX_DEPTH:
+            raise ConditionSyntaxError("too many nested parentheses")
+        if self._accept("("):
+            value = self.expression(depth + 1)
+            if not self._accept(")"):
+                raise ConditionSyntaxError("a parenthesis is not closed")
+            return value
+        left = self._operand()
+        compare = self._accept("compare")
+        return _compare(left, str(compare.value), self._operand()) if compare else bool(left)
+
+    def _operand(self) -> Value:
+        token = self._accept("operand")
+        if token is None:
+            raise ConditionSyntaxError("a value is missing")
+        return token.value
+
+    def _accept(self, kind: str) -> _Token | None:
+        if self.position < len(self.tokens) and self.tokens[self.position].kind == kind:
+            self.position += 1
+            return self.tokens[self.position - 1]
+        return None
+
+
+def _compare(left: Value, sign: str, right: Value) -> bool:
+    both_texts = isinstance(left, str) and isinstance(right, str)
+    both_numbers = not isinstance(left, str) and not isinstance(right, str)
+    if sign in ("==", "!="):
+        return (left == right if both_texts or both_numbers else False) == (sign == "==")
+    return bool(both_numbers and _ORDER[sign](left, right))

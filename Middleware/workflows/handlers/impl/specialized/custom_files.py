@@ -23,6 +23,7 @@ NO_PATH = "No filepath specified"
 
 class GetCustomFileHandler(BaseHandler):
     """The text of a file, or a text that says why there is none."""
+
     # Not pure: a SaveCustomFile before it may write the same file.
     acts = "reads"
 
@@ -62,6 +63,7 @@ class GetCustomFileHandler(BaseHandler):
 
 class SaveCustomFileHandler(BaseHandler):
     """Says what was done to the file, or why nothing could be done."""
+
     acts = "writes"
 
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {

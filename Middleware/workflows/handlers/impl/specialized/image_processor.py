@@ -28,6 +28,7 @@ UNUSED_KEYS = frozenset({"acceptImages", "maxImagesToSend", "lowercaseToolCallFu
 
 class ImageProcessorHandler(BaseHandler):
     """The descriptions of the conversation's images, and on demand a message with them in the conversation."""
+
     # It inserts messages into the conversation, and may store its descriptions. Its own LLM answers are cleaned one by
     # one, as an image may be answered by a backup endpoint with other rules.
     acts = "writes"

@@ -12,6 +12,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 class JsonExtractorHandler(BaseHandler):
     """The field as text; empty if there is no such field, or no JSON object."""
+
     acts = "no"
     pure = True
 

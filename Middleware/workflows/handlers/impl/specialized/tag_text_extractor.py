@@ -12,6 +12,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 class TagTextExtractorHandler(BaseHandler):
     """The text inside the first pair of tags, trimmed."""
+
     acts = "no"
     pure = True
 

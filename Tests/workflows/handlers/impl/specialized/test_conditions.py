@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.workflows.handlers.impl.specialized.conditions import (
+from Middleware.workflows.handlers.impl.specialized.conditional import (
     ConditionSyntaxError,
     evaluate_condition,
     parse_condition,

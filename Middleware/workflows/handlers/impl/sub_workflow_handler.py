@@ -1,27 +1,156 @@
-"""ConversationChunkProcessor: runs a child once for every block of messages that it has not seen yet."""
+"""Nodes that run another workflow."""
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.models.messages import Message
-from Middleware.services.chunk_cursor import ChunkCursor
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.keys.node import FOLDER_OVERRIDE, SCOPED_VARIABLES
-from Middleware.utilities.file_utils import load_custom_file, resolve_file_path
+from Middleware.utilities.config.keys.node import (
+    CONDITIONAL_WORKFLOWS,
+    FOLDER_OVERRIDE,
+    MISSING_WORKFLOW,
+    NODE,
+    SCOPED_VARIABLES,
+    WORKFLOW_NAME,
+)
+from Middleware.utilities.file_utils import (
+    load_custom_file,
+    read_plain_text_file,
+    resolve_file_path,
+    write_plain_text_file,
+)
 from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
-from Middleware.workflows.handlers.impl.sub_workflow.children import ChildRun, scoped_inputs
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import raw_messages
 from Middleware.workflows.tools.file_containment import contained_path
+
+logger = logging.getLogger(__name__)
+
+
+class ChildRun:
+    """A child workflow that is the responder of its parent.
+
+    Iterating gives its chunk dicts; ``item`` its single result; ``finish`` runs whatever nodes remain.
+    """
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._items
+
+    def item(self) -> object:
+        """The child's result, before its later nodes run; an empty text if it has none."""
+        value = next(self._items, None)
+        return "" if value is None else value
+
+    def finish(self) -> object:
+        """Run to the end. Returns the last item not yet taken, or an empty text."""
+        last = [*self._items][-1:]
+        return "" if not last or last[0] is None else last[0]
+
+
+def scoped_inputs(context: ExecutionContext) -> tuple[str, ...]:
+    """The node's ``scoped_variables`` with variables filled in; a bare value counts as a list of one."""
+    values = NODE.value(context.config, "scoped_variables")
+    if values is None:
+        return ()
+    if not isinstance(values, list):
+        values = [values]
+    return tuple(context.substitute(value) for value in values)
+
+
+OVERRIDE_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("firstNodeSystemPromptOverride", "str", None, "System prompt of the child's first prompting node.",
+              "full"),
+    ConfigKey("systemPromptOverride", "str", None, "Other name of firstNodeSystemPromptOverride.", "full"),
+    ConfigKey("firstNodePromptOverride", "str", None, "Prompt of the child's first prompting node.", "full"),
+    ConfigKey("promptOverride", "str", None, "Other name of firstNodePromptOverride.", "full"),
+)
+
+
+class CustomWorkflowHandler(BaseHandler):
+    """The result of the child, which knows only the scoped variables of its parent."""
+
+    # The child may have nodes of any type, and cleans its own answer.
+    acts = "outside"
+    cleans_itself = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "CustomWorkflow": (
+            WORKFLOW_NAME, FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
+
+    def handle(self, context: ExecutionContext) -> object:
+        return _run_child(context, str(self.value(context, "workflowName") or MISSING_WORKFLOW), context.config)
+
+
+class ConditionalCustomWorkflowHandler(BaseHandler):
+    """The result of the child that a value chooses, or a text if it chooses none."""
+
+    # As CustomWorkflow.
+    acts = "outside"
+    cleans_itself = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "ConditionalCustomWorkflow": (
+            ConfigKey("conditionalKey", "str", "", "The value that chooses.", "full"),
+            CONDITIONAL_WORKFLOWS,
+            ConfigKey("UseDefaultContentInsteadOfWorkflow", "any", None, "Text instead of the Default workflow.",
+                      "full"),
+            ConfigKey("routeOverrides", "object", {}, "Value -> prompt overrides.", "full"),
+            FOLDER_OVERRIDE, SCOPED_VARIABLES)}
+
+    def handle(self, context: ExecutionContext) -> object:
+        value = self.text(context, "conditionalKey").strip().lower()
+        targets = _lower_keys(self.value(context, "conditionalWorkflows"))
+        overrides = _lower_keys(self.value(context, "routeOverrides"))
+        name = targets.get(value)
+        if name:
+            return _run_child(context, str(name), overrides.get(value))
+        content = self.value(context, "UseDefaultContentInsteadOfWorkflow")
+        if content is not None:
+            return self.static_text(context, context.substitute(content))
+        return _run_child(context, str(targets.get("default") or MISSING_WORKFLOW),
+                          overrides.get(value) or overrides.get("default"))
+
+
+def _run_child(context: ExecutionContext, name: str, overrides: object) -> object:
+    items = context.start_child(
+        name, folder_override=NODE.value(context.config, "workflowUserFolderOverride") or None,
+        scoped_inputs=scoped_inputs(context),
+        system_prompt_override=_override(context, overrides, "firstNodeSystemPromptOverride", "systemPromptOverride"),
+        prompt_override=_override(context, overrides, "firstNodePromptOverride", "promptOverride"))
+    child = ChildRun(items)
+    return child if context.is_responder else child.finish()
+
+
+def _override(context: ExecutionContext, overrides: object, name: str, alias: str) -> str | None:
+    """One override, its values escaped so that the child's own substitution takes them literally."""
+    if not isinstance(overrides, Mapping):
+        return None
+    value = overrides.get(name) if name in overrides else overrides.get(alias)
+    if not value:
+        return None
+    return context.substitute(value, restore=False)
+
+
+def _lower_keys(value: object) -> dict[str, object]:
+    """The entries by their keys in lower case without spaces around; one written without such spaces wins."""
+    if not isinstance(value, Mapping):
+        return {}
+    lower = {str(key).lower(): entry for key, entry in value.items()}
+    return {**{key.strip(): entry for key, entry in lower.items()}, **lower}
+
 
 _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -40,6 +169,7 @@ class _Settings:
 
 class ConversationChunkProcessorHandler(BaseHandler):
     """Says how many blocks were processed, or gives the content of a file that the child keeps."""
+
     # The child may have nodes of any type, and cleans its own answer.
     acts = "outside"
     cleans_itself = True
@@ -136,3 +266,30 @@ def _refuse(context: ExecutionContext, key: str, expected: str) -> NoReturn:
     problem = f"needs '{key}'" if value in (None, "") else f"cannot use {value!r} as '{key}'"
     raise ConfigValueError(f"ConversationChunkProcessor node '{context.node_name}' {problem}", json_path=key,
                            expected=expected)
+
+
+class ChunkCursor:
+    """The hashes in one file, one a line; ``hashes`` are those read when the object was made, and those added since.
+
+    A file that is missing or cannot be read counts as empty.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.hashes = self._read()
+
+    def add(self, message_hash: str) -> None:
+        """Add a hash and rewrite the file in one step. A failure to write is logged."""
+        self.hashes.append(message_hash)
+        try:
+            write_plain_text_file(self._path, "".join(f"{known}\n" for known in self.hashes))
+        except (OSError, ValueError) as error:  # ValueError: no possible file name
+            logger.error("The cursor file %s was not written (%s); its messages will come again.", self._path, error)
+
+    def _read(self) -> list[str]:
+        try:
+            lines = read_plain_text_file(self._path).splitlines()
+        except (OSError, ValueError) as error:
+            logger.warning("The cursor file %s cannot be read (%s); it counts as empty.", self._path, error)
+            return []
+        return [line.strip() for line in lines if line.strip()]

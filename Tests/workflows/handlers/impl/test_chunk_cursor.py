@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.services.chunk_cursor import ChunkCursor
+from Middleware.workflows.handlers.impl.sub_workflow_handler import ChunkCursor
 
 
 def test_hashes_are_kept(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 class StaticResponseHandler(BaseHandler):
     """A fixed text."""
+
     acts = "no"
     pure = True
 
@@ -23,6 +24,7 @@ class StaticResponseHandler(BaseHandler):
 
 class StringConcatenatorHandler(BaseHandler):
     """Texts joined to one."""
+
     acts = "no"
     pure = True
 

@@ -1,0 +1,300 @@
+"""Nodes that write, read and search what is remembered of a conversation."""
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.services.memory_service import NO_MEMORIES, NO_STATE_DOCUMENT, NO_SUMMARY, MemoryService, summary_lag
+from Middleware.utilities import config_utils
+from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
+from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.keys.node import PROMPT_KEYS
+from Middleware.utilities.conversations.discussion_files import if_readable
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.search_utils import CHUNK_BREAK
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
+from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer, save_summary, take_turn
+from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+
+logger = logging.getLogger(__name__)
+
+
+def keys_of(context: ExecutionContext) -> dict[str, Any]:
+    """What the methods of MemoryService want to know of the client's API key."""
+    return {"encryption_key": context.encryption_key, "api_key_hash": context.api_key_hash}
+
+
+def helper_result(context: ExecutionContext, user_key: str) -> str | None:
+    """The result of the workflow that the user's file names under ``user_key``; None if it names none."""
+    name = config_utils.user_name_setting(user_key)
+    return run_helper_workflow(context, name) if name else None
+
+
+TURNS = ConfigKey("maxTurnsToPull", "int", 0, "Messages to take if there is no discussion id.", "early", required=True)
+
+
+class RecentMemorySummarizerHandler(BaseHandler):
+    """The newest memories; without a discussion id, blocks of the newest messages."""
+
+    acts = "reads"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"RecentMemorySummarizerTool": (
+        TURNS,
+        ConfigKey("maxSummaryChunksFromFile", "int", 0, "How many memories; 0: three, negative: all.", "early",
+                  required=True),
+        ConfigKey("lookbackStart", "int", 0, "Newest messages to leave out if there is no discussion id.", "early"),
+        ConfigKey("customDelimiter", "str", None, "What stands between them, instead of --ChunkBreak--."))}
+
+    def handle(self, context: ExecutionContext) -> object:
+        turns, chunks, lookback = (self.number(context, name) for name in (
+            "maxTurnsToPull", "maxSummaryChunksFromFile", "lookbackStart"))
+        text = MemoryService().get_recent_memories(raw_messages(context), context.discussion_id, turns, chunks,
+                                                   lookback, **keys_of(context))
+        delimiter = self.value(context, "customDelimiter")
+        return text if delimiter is None else text.replace(CHUNK_BREAK, str(delimiter))
+
+
+class ChatSummaryMemoryGatheringHandler(BaseHandler):
+    """The memories that are not yet in the summary; without a discussion id, blocks of the newest messages."""
+
+    acts = "reads"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ChatSummaryMemoryGatheringTool": (TURNS,)}
+
+    def handle(self, context: ExecutionContext) -> object:
+        return MemoryService().get_chat_summary_memories(
+            raw_messages(context), context.discussion_id, self.number(context, "maxTurnsToPull"),
+            **keys_of(context))
+
+
+class CurrentMemoryHandler(BaseHandler):
+    """All memories."""
+
+    acts = "reads"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentMemoryFromFile": (
+        ConfigKey("customDelimiter", "str", CHUNK_BREAK, "What stands between them."),)}
+
+    def handle(self, context: ExecutionContext) -> object:
+        memories = MemoryService().get_current_memories(context.discussion_id, **keys_of(context))
+        return str(self.value(context, "customDelimiter")).join(memories)
+
+
+class CurrentSummaryHandler(BaseHandler):
+    """The summary."""
+
+    acts = "reads"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentSummaryFromFile": ()}
+
+    def handle(self, context: ExecutionContext) -> object:
+        return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))
+
+
+class CurrentStateDocumentHandler(BaseHandler):
+    """The document of the present state."""
+
+    acts = "reads"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentStateDocument": ()}
+
+    def handle(self, context: ExecutionContext) -> object:
+        return if_readable(lambda: MemoryService().get_current_state_document(
+            context.discussion_id, **keys_of(context)), NO_STATE_DOCUMENT)
+
+
+NOT_GENERATED = "No discussionId on this request; memories were not generated."
+RECENT_WORKFLOW = "recentMemoryToolWorkflow"
+CONVERSATION_WORKFLOW = "conversationMemoryToolWorkflow"
+
+
+class QualityMemoryHandler(BaseHandler):
+    """Writes the memories that are due; its output is empty."""
+
+    # The workflows that the user's settings name may have nodes of any type.
+    acts = "outside"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"QualityMemory": ()}
+
+    def handle(self, context: ExecutionContext) -> object:
+        if context.discussion_id:
+            SlowButQualityRAGTool().handle_discussion_id_flow(context)
+            return ""
+        result = helper_result(context, RECENT_WORKFLOW)
+        return NOT_GENERATED if result is None else result
+
+
+class RecentMemoryHandler(BaseHandler):
+    """Writes the memory files that are due, and gives what the user's workflow makes of them."""
+
+    # The workflow that the user's file names may have nodes of any type.
+    acts = "outside"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"RecentMemory": ()}
+
+    def handle(self, context: ExecutionContext) -> object:
+        if context.discussion_id:
+            SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=True)
+        result = helper_result(context, RECENT_WORKFLOW)
+        if result is not None:
+            return result
+        return MemoryService().get_recent_memories(raw_messages(context), context.discussion_id, **keys_of(context))
+
+
+class ConversationMemoryHandler(BaseHandler):
+    """What the user's workflow makes of the memories; all of them if there is no such workflow."""
+
+    # The workflow that the user's file names may have nodes of any type.
+    acts = "outside"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ConversationMemory": ()}
+
+    def handle(self, context: ExecutionContext) -> object:
+        if not context.discussion_id:
+            return NO_MEMORIES
+        result = helper_result(context, CONVERSATION_WORKFLOW)
+        if result is not None:
+            return result
+        return CHUNK_BREAK.join(MemoryService().get_current_memories(context.discussion_id, **keys_of(context)))
+
+
+NOT_FOUND = "No summary found"
+SUMMARY_WORKFLOW = "chatSummaryToolWorkflow"
+
+
+class FullChatSummaryHandler(BaseHandler):
+    """The summary, brought up to date by the user's workflow if more than one memory is missing in it."""
+
+    # The workflow that the user's file names may have nodes of any type.
+    acts = "outside"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"FullChatSummary": (
+        ConfigKey("isManualConfig", "bool", False, "Just the summary as it is."),)}
+
+    def handle(self, context: ExecutionContext) -> object:
+        folder = folder_of(context)
+        if folder is None:
+            return ""
+        store = MemoryStore(folder)
+        if self.value(context, "isManualConfig"):
+            return _text(store)
+        SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=True)
+        if _is_current(store):
+            return _text(store)
+        result = helper_result(context, SUMMARY_WORKFLOW)
+        if result is not None:
+            return result
+        return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))
+
+
+class ChatSummarySummarizerHandler(BaseHandler):
+    """Folds the memories that are not yet in the summary into it, with the node's LLM."""
+
+    # It stores the summary, and cleans each of its LLM's answers.
+    acts = "writes"
+    cleans_itself = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"chatSummarySummarizer": (
+        *PROMPT_KEYS,
+        ConfigKey("minMemoriesPerSummary", "int", 3, "As many new memories make a call worth while.", "early"),
+        ConfigKey("loopIfMemoriesExceed", "int", 3, "More new memories are folded in this many at a time.", "early"))}
+
+    def handle(self, context: ExecutionContext) -> object:
+        folder = folder_of(context)
+        if folder is None:
+            return NO_SUMMARY
+        least, most = (self.number(context, name) for name in (
+            "minMemoriesPerSummary", "loopIfMemoriesExceed"))
+        return ChatSummarizer(context, folder, least, most).update()
+
+
+class WriteCurrentSummaryHandler(BaseHandler):
+    """Makes a text the summary of all memories so far."""
+
+    acts = "writes"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"WriteCurrentSummaryToFileAndReturnIt": (
+        ConfigKey("input", "str", None, "The text.", "full", required=True),)}
+
+    def handle(self, context: ExecutionContext) -> object:
+        if self.value(context, "input") is None:
+            raise ConfigValueError(f"node '{context.node_name}' names no text to store as the summary",
+                                   json_path="input", expected="a text")
+        text, folder = self.text(context, "input"), folder_of(context)
+        if folder is not None:
+            self._write(text, folder, context)
+        return text
+
+    def _write(self, text: str, folder: DiscussionFolder, context: ExecutionContext) -> None:
+        if not text.strip() or is_cut_off_thought(text):
+            logger.warning("Discussion %s: node '%s' gives %s; the summary stays as it is", folder.discussion_id,
+                           context.node_name, "a thought without an end" if text.strip() else "no text")
+            return
+        store = MemoryStore(folder)
+        with contextlib.ExitStack() as turn:
+            mine = take_turn(turn, context, folder)  # without it too: a text that was handed over must not be lost
+            memories = store.memories()
+            if not memories:
+                logger.warning("Discussion %s has no memories; its summary is stored without reference to one",
+                               folder.discussion_id)
+            covered = len(memories) if mine else None  # others at work may be writing the file that it is kept in
+            save_summary(store, text, memories[-1][1] if memories else "", covered)
+
+
+def _is_current(store: MemoryStore) -> bool:
+    return summary_lag(store) in (0, 1)
+
+
+def _text(store: MemoryStore) -> str:
+    summary = store.summary()
+    return summary[0] if summary is not None else NOT_FOUND
+
+
+NO_DISCUSSION = "Cannot perform VectorMemorySearch without a discussionId."
+DEFAULT_LIMIT = 5
+
+
+class VectorMemorySearchHandler(BaseHandler):
+    """The memories that fit best, best first."""
+
+    acts = "reads"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"VectorMemorySearch": (
+        ConfigKey("input", "str", "", "Words or phrases to look for, ; between them.", "full"),
+        ConfigKey("limit", "int", DEFAULT_LIMIT, "Most memories to give.", "early"),
+        ConfigKey("bm25Weights", "list", None, "Five numbers: how much title, summary, entities, key phrases and text "
+                  "of a memory count."),
+        ConfigKey("useRecencyScoring", "bool", False, "Newer memories come sooner."),
+        ConfigKey("includeDates", "bool", False, "Each memory starts with its date."),
+        ConfigKey("searchMode", "str", "keyword", "Whether words count, meaning, or both.",
+                  choices=("keyword", "semantic", "hybrid")),
+        ConfigKey("semanticQuery", "str", "", "What to look for by meaning, if not the words of input.", "full"),
+        ConfigKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared.", names="endpoint"),
+        ConfigKey("useEntityExpansion", "bool", False, "Also look for who and what the found memories name."))}
+
+    def handle(self, context: ExecutionContext) -> Any:
+        if not context.discussion_id:
+            return NO_DISCUSSION
+        return MemoryService().search_vector_memories(
+            context.discussion_id, self.text(context, "input"),
+            max(0, self.number(context, "limit")),
+            bm25_weights=self._weights(context), use_recency=self.value(context, "useRecencyScoring"),
+            include_dates=self.value(context, "includeDates"), search_mode=str(self.value(context, "searchMode")),
+            semantic_query=self.text(context, "semanticQuery"),
+            embedding_endpoint_name=str(self.value(context, "embeddingEndpointName")),
+            use_entity_expansion=self.value(context, "useEntityExpansion"), request_id=context.request_id,
+            **keys_of(context))
+
+    def _weights(self, context: ExecutionContext) -> list[Any] | None:
+        weights = self.value(context, "bm25Weights")
+        if isinstance(weights, (list, tuple)):
+            return list(weights)
+        if weights is not None:
+            logger.warning("Node '%s': 'bm25Weights' is no list of five numbers and is not used", context.node_name)
+        return None

@@ -1,0 +1,236 @@
+"""Nodes that use a tool: scripts, prompts for blocks of text, services that find articles or answer, and search."""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from Middleware.exceptions import ConfigValueError
+from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.utilities.config.declarations import ConfigKey, number_from
+from Middleware.utilities.config.keys.node import MANY_LLM_KEYS, NODE, PROMPT_KEYS, SEARCH_KEYS
+from Middleware.utilities.json_data import type_name
+from Middleware.utilities.search_utils import search_conversation, search_memories
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
+from Middleware.workflows.handlers.base.network_keys import MAX_SECONDS
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
+from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module
+from Middleware.workflows.tools.offline_researcher_api_tool import OfflineResearcherApiClient
+from Middleware.workflows.tools.offline_wikipedia_api_tool import OfflineWikiApiClient
+from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
+
+logger = logging.getLogger(__name__)
+
+
+class PythonModuleHandler(BaseHandler):
+    """What the script's ``Invoke`` returns, unchanged."""
+
+    # A script may do anything.
+    acts = "outside"
+    reaches_outside = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "PythonModule": (
+            ConfigKey("module_path", "str", None, "The script: a .py file that defines Invoke.", "full", required=True,
+                      names="script"),
+            ConfigKey("args", "list", (), "Positional arguments of Invoke, each as text.", "full"),
+            ConfigKey("kwargs", "object", {}, "Named arguments of Invoke, each value as text.", "full"))}
+
+    def handle(self, context: ExecutionContext) -> object:
+        args = self._container(context, "args", (list, tuple))
+        kwargs = self._container(context, "kwargs", dict)
+        return run_dynamic_module(
+            self._path(context), *(context.substitute(value) for value in args),
+            **{str(name): context.substitute(value) for name, value in kwargs.items()})
+
+    def _path(self, context: ExecutionContext) -> str:
+        written = self.value(context, "module_path")
+        path = context.substitute(written) if isinstance(written, str) else ""
+        if not path.strip():
+            raise ConfigValueError(f"PythonModule node '{context.node_name}' needs a module_path",
+                                   json_path="module_path", expected="the path of a .py file")
+        return path
+
+    def _container(self, context: ExecutionContext, key: str, kind: type | tuple[type, ...]) -> Any:
+        value = self.value(context, key)
+        if not isinstance(value, kind):
+            raise ConfigValueError(
+                f"PythonModule node '{context.node_name}': {key} cannot be {type_name(value)}", json_path=key,
+                expected="a list" if key == "args" else "an object")
+        return value
+
+
+NO_TARGET = "No rag target specified in Slow But Quality RAG node"
+NO_TYPE = "No rag type specified in Slow But Quality RAG node"
+SHARED_KEYS = frozenset({
+    "systemPrompt", "prompt", "blockGenerationPrompt", "nMessagesToIncludeInVariable",
+    "estimatedTokensToIncludeInVariable", "minMessagesInVariable", "maxEstimatedTokensInVariable",
+    "addUserAssistantTags", "includeToolCallsInConversation", "removeCustomTextFromResponseStart",
+    "responseStartTextToRemove", "clampPromptToContextWindow", "addDiscussionIdTimestampsForLLM",
+    "useRelativeTimestamps", "useGroupChatTimestampLogic"})
+
+
+class SlowButQualityRAGHandler(BaseHandler):
+    """The answers for the blocks of ``ragTarget``, one behind the other."""
+
+    # Prompts change nothing, but the workflow of fileMemoryWorkflowName may have nodes of any type. The answer for each
+    # block is cleaned on arrival.
+    acts = "outside"
+    cleans_itself = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"SlowButQualityRAG": (
+        ConfigKey("ragTarget", "str", None, "The text; --ChunkBreak-- stands between its blocks.", "full",
+                  required=True),
+        ConfigKey("ragType", "str", None, "Must be present; its value has no effect.", required=True),
+        *(key for key in PROMPT_KEYS if key.name in SHARED_KEYS),
+        *MANY_LLM_KEYS,
+        ConfigKey("chunksPerMemory", "int", 3, "Accepted without effect.", "early", inert=True))}
+
+    def handle(self, context: ExecutionContext) -> object:
+        for name, complaint in (("ragTarget", NO_TARGET), ("ragType", NO_TYPE)):
+            if self.value(context, name) is None:
+                return complaint
+        if not context.discussion_id:
+            logger.info("Node '%s' asks nothing and gives an empty text: the conversation has no discussion id",
+                        context.node_name)
+            return ""
+        return SlowButQualityRAGTool().perform_rag_on_conversation_chunk(
+            str(self.value(context, "systemPrompt")), str(self.value(context, "prompt")),
+            self.text(context, "ragTarget"), context)
+
+
+NO_KEYWORDS = "No keywords specified in Keyword Search node"
+
+
+class MemoryKeywordSearchHandler(BaseHandler):
+    """Blocks of text that hold any of the words; which texts are searched is up to ``searchTarget`` alone."""
+
+    acts = "reads"
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"MemoryKeywordSearchPerformerTool": SEARCH_KEYS}
+
+    def handle(self, context: ExecutionContext) -> object:
+        if self.value(context, "keywords") is None:
+            return NO_KEYWORDS
+        keywords = self.text(context, "keywords")
+        messages, folder = raw_messages(context), folder_of(context)
+        target = self.value(context, "searchTarget")
+        if target == "CurrentConversation":
+            return search_conversation(messages, keywords, self.value(context, "lookbackStartTurn"))
+        if target == "RecentMemories" and folder is not None:
+            return search_memories([text for text, _ in MemoryStore(folder).read_memories()], messages, keywords)
+        return ""
+
+
+class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
+    """Blocks of text that hold any of the words; which texts are searched is up to ``searchTarget`` alone."""
+
+    # Memories, which searchTarget may choose, are written by other nodes.
+    acts = "reads"
+    pure = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ConversationalKeywordSearchPerformerTool": SEARCH_KEYS}
+
+    @classmethod
+    def is_pure(cls, node: Mapping[str, object]) -> bool:
+        return (NODE.value(node, "searchTarget") or "CurrentConversation") == "CurrentConversation"
+
+
+PROMPT_TO_SEARCH = ConfigKey("promptToSearch", "str", None, "What to look for.", "full", required=True)
+PERCENTILE = ConfigKey("percentile", "number", 0.5, "How well an article must fit, from 0 to 1.", "early",
+                       least=0, most=1)
+
+Question = Callable[[OfflineWikiApiClient, str, Callable[[str], Any]], str]
+"""Asks the service about a prompt; the last argument gives the node's keys."""
+
+QUESTIONS: Mapping[str, Question] = {
+    "OfflineWikiApiPartialArticle": lambda client, prompt, key: client.get_wiki_summary_by_prompt(
+        prompt, key("percentile"), key("num_results")),
+    "OfflineWikiApiFullArticle": lambda client, prompt, key: client.get_full_wiki_article_by_prompt(prompt),
+    "OfflineWikiApiBestFullArticle": lambda client, prompt, key: client.get_top_full_wiki_article_by_prompt(prompt),
+    "OfflineWikiApiTopNFullArticles": lambda client, prompt, key: client.get_top_n_full_wiki_articles_by_prompt(
+        prompt, key("percentile"), key("num_results"), key("top_n_articles")),
+}
+
+
+class OfflineWikipediaHandler(BaseHandler):
+    """A text, whatever the service says."""
+
+    # No node changes the articles, so that the order does not matter.
+    acts = "reads"
+    pure = True
+    reaches_outside = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "OfflineWikiApiPartialArticle": (
+            PROMPT_TO_SEARCH, PERCENTILE, ConfigKey("num_results", "int", 1, "How many summaries.", "early")),
+        "OfflineWikiApiFullArticle": (PROMPT_TO_SEARCH,),
+        "OfflineWikiApiBestFullArticle": (PROMPT_TO_SEARCH,),
+        "OfflineWikiApiTopNFullArticles": (
+            PROMPT_TO_SEARCH, PERCENTILE,
+            ConfigKey("num_results", "int", 10, "How many articles the best are chosen from.", "early"),
+            ConfigKey("top_n_articles", "int", 3, "How many articles; negative: the least fitting first.", "early")),
+    }
+
+    def handle(self, context: ExecutionContext) -> object:
+        client = OfflineWikiApiClient(context.request.cancel_scope)
+        return QUESTIONS[context.node_type](client, prompt_to_search(self, context), partial(self.value, context))
+
+
+def prompt_to_search(handler: BaseHandler, context: ExecutionContext) -> str:
+    """The node's ``promptToSearch`` with variables filled in. Raises ConfigValueError if the node has none."""
+    if handler.value(context, "promptToSearch") in (None, ""):
+        raise ConfigValueError(f"{context.node_type} node '{context.node_name}' needs a promptToSearch",
+                               json_path="promptToSearch", expected="the text to look for")
+    return handler.text(context, "promptToSearch")
+
+
+MODES = {"OfflineResearcherApiQuickSearch": "quick", "OfflineResearcherApiDeepResearch": "deep"}
+
+
+def _keys(seconds: int) -> tuple[ConfigKey, ...]:
+    return (PROMPT_TO_SEARCH,
+            ConfigKey("maxIterations", "int", None, "How many rounds the service may search."),
+            ConfigKey("timeoutSeconds", "number", seconds, "Longest silence of the service, in seconds."),
+            ConfigKey("includeSources", "bool", False, "Put a list of sources under the answer."))
+
+
+class OfflineResearcherHandler(BaseHandler):
+    """A text, whatever the service says."""
+
+    # No node changes the books, so that the order does not matter.
+    acts = "reads"
+    pure = True
+    reaches_outside = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "OfflineResearcherApiQuickSearch": _keys(240),
+        "OfflineResearcherApiDeepResearch": _keys(600)}
+
+    def handle(self, context: ExecutionContext) -> object:
+        query = prompt_to_search(self, context)
+        return OfflineResearcherApiClient(context.request.cancel_scope).search(
+            query, MODES[context.node_type], timeout=self._timeout(context),
+            max_iterations=self._max_iterations(context), include_sources=self.value(context, "includeSources"))
+
+    def _timeout(self, context: ExecutionContext) -> float:
+        number = number_from(self.value(context, "timeoutSeconds"), whole=False)
+        if number is not None and number > 0:
+            return min(number, MAX_SECONDS)
+        default = self.table(context)["timeoutSeconds"].default
+        _warn(context, "timeoutSeconds", "a positive number", f"using {default}")
+        return float(default)
+
+    def _max_iterations(self, context: ExecutionContext) -> int | None:
+        value = self.value(context, "maxIterations")
+        number = None if value is None else number_from(value, whole=False)
+        if value is not None and number is None:
+            _warn(context, "maxIterations", "a number", "leaving it to the service")
+        return None if number is None else int(number)
+
+
+def _warn(context: ExecutionContext, key: str, expected: str, instead: str) -> None:
+    logger.warning("Node '%s': '%s' is not %s: %r; %s", context.node_name, key, expected, context.config.get(key),
+                   instead)
