@@ -8,9 +8,6 @@ from Scripts.generate.schema_values import Schema, caseless
 
 ADDRESS = {"pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/]",
            "patternErrorMessage": "It must be an address such as http://127.0.0.1:5001."}
-MANY_FLAGS = {"type": ["boolean", "string", "integer", "null"], "minimum": 0, "maximum": 1, "pattern":
-              r"^\s*([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[Yy][Ee][Ss]|[Nn][Oo]|[Oo][Nn]|[Oo][Ff][Ff]|1|0)?\s*$"}
-"""Flags of a user file, which may also be yes, no, on, off, 1 and 0."""
 
 
 def add_rules(kind: FileKind, schema: Schema) -> Schema:
@@ -19,12 +16,6 @@ def add_rules(kind: FileKind, schema: Schema) -> Schema:
     if add is not None:
         add(kind, schema)
     return schema
-
-
-def _user(kind: FileKind, schema: Schema) -> None:
-    for key in kind.keys:
-        if key.kind == "bool":
-            schema["properties"][key.name] |= MANY_FLAGS
 
 
 def _endpoint(kind: FileKind, schema: Schema) -> None:
@@ -57,5 +48,5 @@ def _settings(kind: FileKind, schema: Schema) -> None:
 
 
 RULES: Mapping[str, Callable[[FileKind, Schema], None]] = {
-    "user": _user, "endpoint": _endpoint, "mcp-server": _mcp_server, "routing": _routing,
+    "endpoint": _endpoint, "mcp-server": _mcp_server, "routing": _routing,
     "memory-settings": _settings, "compactor-settings": _settings}

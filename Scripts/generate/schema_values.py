@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from Middleware.cli.check.key_checks import REMARKS
 from Middleware.llmapis.samplers import NULL_MARKER
-from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.check import REMARKS
+from Middleware.utilities.config.declarations import SWITCHED_ON, ConfigKey
 from Middleware.utilities.config.keys.samplers import PRESET_SAMPLER_KEYS
 from Scripts.generate import key_tables
 
@@ -17,6 +17,11 @@ WHOLE_NUMBER = r"\s*[+-]?[0-9]+\s*"
 WHOLE_NUMBER_OF_FILE = r"\s*[+-]?[0-9]+(\.0*)?([eE]\+?[0-9]+)?\s*"
 NUMBER = r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*"
 PLACEHOLDER = r"\{"
+MANY_FLAGS = {
+    "type": ["boolean", "string", "integer", "null"],
+    "pattern": r"^\s*([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[Yy][Ee][Ss]|[Nn][Oo]|[Oo][Nn]|[Oo][Ff][Ff]|1|0)?\s*$",
+    "minimum": 0, "maximum": 1}
+"""Flags that may also be yes, no, on, off, 1 and 0."""
 BLANK, NOT_BLANK = r"^\s*$", r"\S"
 
 TYPES = {"str": "string", "bool": "boolean", "int": "integer", "number": "number", "list": "array", "object": "object"}
@@ -130,6 +135,8 @@ def _json_types(kind: str, of_node: bool) -> list[str]:
 def _rules(key: ConfigKey, kind: str, of_node: bool) -> Schema:
     if kind == "str":
         return {"pattern": NOT_BLANK, "patternErrorMessage": "It must not be blank."} if key.required else {}
+    if kind == "bool" and key.true_texts == SWITCHED_ON:
+        return dict(MANY_FLAGS)
     if kind == "bool":
         return {"pattern": rf"^\s*({_in_any_case('true')}|{_in_any_case('false')})?\s*$"}
     if kind in ("int", "number"):

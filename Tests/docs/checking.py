@@ -14,8 +14,9 @@ import pytest
 
 from Middleware.cli.check.file_checks import check_content
 from Middleware.cli.check.file_kinds import KINDS
-from Middleware.cli.check.value_checks import ObjectCheck
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.commands import COMMANDS
+from Middleware.utilities.config.check import KeyCheck, Severity
 from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.keys.workflow_test import TEST_KEYS
 from Middleware.utilities.json_data import freeze
@@ -103,7 +104,7 @@ class Checker:
         kind = KINDS[block.value]
         found = check_content(block.value, kind, freeze(content))
         if kind.name == "workflow-test":  # whole files are checked elsewhere
-            found = list(ObjectCheck("").findings(content, {**kind.key, **KeyTable(TEST_KEYS)}))
+            found = list(KeyCheck(_finding).findings(content, {**kind.key, **KeyTable(TEST_KEYS)}))
         return [str(block.error(f"{finding.json_path}: {finding.text}")) for finding in found
                 if not _MISSING.search(finding.message)]
 
@@ -135,3 +136,7 @@ def _text(told: Mapping[str, Any]) -> str:
     expected = f". Expected: {told['expected']}" if told.get("expected") else ""
     hint = f" Did you mean '{told['suggestion']}'?" if told.get("suggestion") else ""
     return f"{told['severity']}: {told['jsonPath']}: {told['message']}{expected}{hint}"
+
+
+def _finding(severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
+    return Finding(severity, "", path, None, message, expected, suggestion)

@@ -2,15 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator
 
-from Middleware.cli.check import key_checks
 from Middleware.cli.check.file_checks import SETTINGS, check_content
 from Middleware.cli.check.file_kinds import KINDS
-from Middleware.cli.check.value_checks import ObjectCheck
+from Middleware.utilities.config.check import KeyCheck
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.registry import node_types
 from Tests.scripts.schema_lab import mistakes, schemas
@@ -148,7 +148,8 @@ def is_reported(key: ConfigKey, value: Any) -> bool:
     Schemas know no limits of numbers that stand in texts.
     """
     blank = key.required and key.kind == "str" and isinstance(value, str) and not value.strip()
-    wrong = key.kind in key_checks.KINDS and bool(key_checks.KINDS[key.kind](key, value))
+    unlimited = replace(key, least=None, most=None)
+    wrong = bool([*KeyCheck(lambda *found: found, of_node=True).value(unlimited, value, "k")])
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     limits = (key.least if key.least is not None else value), (key.most if key.most is not None else value)
     return blank or wrong or number and not limits[0] <= value <= limits[1]
@@ -161,7 +162,7 @@ PLAIN_KINDS = sorted(set(KINDS) - {"workflow", *SETTINGS})
 def test_values_in_files_are_marked_when_the_check_reports_them(name: str) -> None:
     kind = KINDS[name]
     schema = schemas()[name]["additionalProperties"] if kind.entries else schemas()[name]
-    check = ObjectCheck("x.json", many_flags=name == "user")
+    check = KeyCheck(lambda *found: found)
 
     def reports(key: ConfigKey, value: Any) -> bool:
         return any(check.findings({key.name: value}, {key.name: key}))

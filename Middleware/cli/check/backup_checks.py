@@ -4,13 +4,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from Middleware.cli.check.endpoint_checks import missing
-from Middleware.cli.check.findings import Finding, Severity, quoted
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.folders import files_in, folders_in
-from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigurationError
 from Middleware.llmapis.api_types import ALIASES, EMBEDDINGS_TYPES, KNOWN_TYPES
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import Severity, nearest, quoted
 from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.lookup import candidate, find_file
 from Middleware.utilities.config.store import FoundFile, read_object

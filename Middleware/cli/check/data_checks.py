@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.cli.check.findings import Finding, Severity, quoted
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.folders import path_of
 from Middleware.cli.check.workflow_checks import located
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import Severity, quoted
 from Middleware.utilities.config.json_source import JsonSource
 
 FULL_BYTES = 10 * 1024 * 1024

@@ -4,14 +4,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from Middleware.cli.check.findings import Finding, Severity, quoted, shown_address
+from Middleware.cli.check.findings import Finding, shown_address
 from Middleware.cli.check.folders import folders_in
-from Middleware.cli.check.key_checks import is_remark
-from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import Severity, is_remark, nearest, quoted
 from Middleware.utilities.config.declarations import as_flag, number_from
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS

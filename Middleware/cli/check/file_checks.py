@@ -3,21 +3,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from Middleware.cli.check.backup_checks import BackupCheck
 from Middleware.cli.check.endpoint_checks import check_api_type, check_endpoint
 from Middleware.cli.check.file_kinds import KINDS, FileKind
-from Middleware.cli.check.findings import Finding, Severity, quoted
-from Middleware.cli.check.key_checks import is_remark
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import ConfigFile
 from Middleware.cli.check.other_file_checks import check_mcp_server, check_preset, check_workflow_top
 from Middleware.cli.check.settings_checks import SettingsKeys
-from Middleware.cli.check.value_checks import ObjectCheck
 from Middleware.cli.check.workflow_checks import located
 from Middleware.exceptions import ConfigSyntaxError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.utilities.config.check import KeyCheck, Severity, is_remark, quoted
 from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.json_source import JsonSource, Position, child, decode, legacy_code_page
 from Middleware.utilities.json_data import freeze
@@ -91,7 +91,7 @@ def syntax_finding(display: str, error: ConfigSyntaxError) -> Finding:
 
 
 def _keys(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterator[Finding]:
-    check = ObjectCheck(display, many_flags=kind.name == "user", homes=HOMES)
+    check = KeyCheck(partial(_keyed, display), homes=HOMES)
     if not kind.entries:
         yield from check.findings(content, kind.key, is_open=kind.is_open)
         return
@@ -141,6 +141,10 @@ def _duplicates(source: JsonSource) -> Iterator[Finding]:
     for key in source.duplicates():
         yield Finding("warning", source.display, key.json_path, key.line, "the key stands twice in one object, "
                       f"first in line {key.first_line}; this one counts", "each key once", column=key.column)
+
+
+def _keyed(display: str, severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
+    return Finding(severity, display, path, None, message, expected, suggestion)
 
 
 def _finding(severity: Severity, display: str, message: str, expected: str = "") -> Finding:

@@ -1,17 +1,12 @@
 """What a check of a workflow and of the settings it needs found, and the text that shows it to people."""
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from Middleware.utilities.sensitive_logging_utils import MASK, SECRET_KEYS, mask_url
-
-Severity = Literal["error", "warning", "note"]
+from Middleware.utilities.config.check import Severity, quoted
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-MAX_QUOTED = 80
 MAX_LISTED = 40
 
 
@@ -86,26 +81,9 @@ def _says_more(other: Finding, finding: Finding) -> bool:
     return finding.message in other.message
 
 
-def shortened(text: str, limit: int = MAX_QUOTED) -> str:
-    """``text`` as one printable line of at most ``limit`` characters."""
-    line = "".join(character if character.isprintable() else " " for character in text[:limit + 1])
-    return line if len(line) <= limit else line[:limit - 3] + "..."
-
-
 def shown_address(text: str) -> str:
     """What was written where an address belongs. Without a scheme nobody can tell where a password would stand."""
     return "a text" if "://" not in text and ("@" in text or "?" in text) else quoted(text)
-
-
-def quoted(value: object, *keys: str) -> str:
-    """A value as a finding may show it. ``keys`` lead to it; that of a secret-like key is masked."""
-    if any(key.lower() in SECRET_KEYS for key in keys):
-        return MASK
-    if isinstance(value, str):
-        return f"'{shortened(mask_url(value) if '://' in value else value)}'"
-    if isinstance(value, dict):
-        return "an object"
-    return "a list" if isinstance(value, (list, tuple)) else shortened(json.dumps(value, default=str))
 
 
 def _block(file: str, findings: Sequence[Finding]) -> str:

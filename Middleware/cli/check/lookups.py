@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.cli.check.folders import folder_exists, folders_in, path_of
-from Middleware.cli.check.key_checks import meant_key
-from Middleware.cli.check.names import nearest
 from Middleware.cli.check.script_checks import script_mistake
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_types import EMBEDDINGS_TYPES
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.samplers import find_sources
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import meant_key, nearest
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.config.users import find_user_file

@@ -4,13 +4,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from Middleware.cli.check.findings import Finding, Severity, quoted
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.node_view import NodeView
 from Middleware.cli.check.settings_checks import Call, SettingsCheck, holds
 from Middleware.services.memory import compactor_settings, memory_settings
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.utilities.config.check import Severity, no_effect
 from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.workflows import LoadedWorkflow
@@ -84,8 +85,7 @@ class _Needs:
         written = self._lookups.misspelt_user_key(key, USER_KEYS)
         if written:
             more = f", so that {effect}" if effect else ""
-            yield self._at("warning", written, f"the key {quoted(written)} is unknown and has no effect{more}",
-                           suggestion=key)
+            yield self._at("warning", written, no_effect(written) + more, suggestion=key)
 
     def _at(self, severity: Severity, key: str, message: str, expected: str = "", suggestion: str = "") -> Finding:
         return Finding(severity, self._lookups.user_file().display, child("", key) if key else "", None, message,

@@ -4,12 +4,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from Middleware.cli.check.findings import Finding, quoted
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups
-from Middleware.cli.check.names import nearest
 from Middleware.cli.check.node_view import NodeView
 from Middleware.cli.check.settings_checks import EMBEDDINGS_EXPECTED, holds
 from Middleware.services.memory.memory_search import HYBRID, KEYWORD, SEMANTIC
+from Middleware.utilities.config.check import quoted
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.chat_summary import CURRENT_SUMMARY, LATEST_MEMORIES, PROMPTS
 
@@ -30,10 +30,7 @@ def _search(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     yield from _weights(view)
     written = view.node.get("searchMode")
     mode = str(written).strip().lower() if written is not None else KEYWORD
-    if mode not in MODES and not isinstance(written, (list, dict)):  # of these the kind is reported
-        yield view.finding("warning", "searchMode", f"the searchMode {quoted(written)} is unknown; the node searches "
-                           f"by {KEYWORD}", expected=", ".join(MODES), suggestion=nearest(mode, MODES, 0.6))
-    elif mode in (SEMANTIC, HYBRID):
+    if mode in (SEMANTIC, HYBRID):
         yield from _embeddings(view, mode, lookups)
 
 

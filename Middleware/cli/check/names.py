@@ -1,15 +1,13 @@
 """Which names the texts of a node may use, and which name a wrong one was probably meant to be."""
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
+from Middleware.utilities.config.check import nearest
 from Middleware.workflows.managers.variable_table import BUILT_IN_VARIABLES
 
-MAX_LENGTH = 100  # of names for which a nearest one is looked for
 EARLY_BUILT_IN = frozenset({"Discussion_Id"})
 NOT_VARIABLES: Mapping[str, str] = {
     "current_chat_summary": "", "userInput": "chat_user_prompt_last_one",
@@ -17,7 +15,6 @@ NOT_VARIABLES: Mapping[str, str] = {
     "current_username": "", "llm_responder_output": ""}
 """Names that examples in circulation use although they were never variables, and what comes closest."""
 
-_BETWEEN_WORDS = re.compile(r"[\W_]+")
 _NUMBERED = re.compile(r"agent([1-9][0-9]{0,5})(Input|Output)")
 _OUTPUT_PLACEHOLDER = re.compile(r"\{\s*(agent[1-9][0-9]{0,5}Output)\b[^{}]*\}")
 
@@ -73,27 +70,6 @@ class Names:
 def is_numbered(name: str) -> bool:
     """Whether a variable is an input of a workflow or the output of a node."""
     return _NUMBERED.fullmatch(name) is not None
-
-
-def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str:
-    """The candidate most like ``name``, ignoring case and what separates words; empty if none is near."""
-    if len(name) > MAX_LENGTH:
-        return ""
-    by_plain: dict[str, str] = {}
-    for candidate in candidates:
-        if len(candidate) <= MAX_LENGTH:
-            by_plain.setdefault(plain(candidate), candidate)
-    wanted = plain(name)
-    if wanted in by_plain:
-        return by_plain[wanted]
-    near = difflib.get_close_matches(wanted, list(by_plain), 1, cutoff)
-    return by_plain[near[0]] if near else ""
-
-
-@lru_cache(maxsize=2048)
-def plain(name: str) -> str:
-    """``name`` without what spellings of it differ in."""
-    return _BETWEEN_WORDS.sub("", name.casefold())
 
 
 def _texts(value: object) -> Sequence[str]:

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.cli.check.findings import Finding, Severity, shortened
+from Middleware.cli.check.findings import Finding
+from Middleware.utilities.config.check import Severity, shortened
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import COMMON_KEYS
@@ -43,6 +44,9 @@ class NodeView:
         """A finding at ``key`` of this node ("": the node), or at ``path`` inside it."""
         where = path or (child(self.path, key) if key else self.path)
         return Finding(severity, self.loaded.display, where, None, f"{self.label}: {message}", expected, suggestion)
+
+    def at(self, severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
+        return self.finding(severity, "", message, expected=expected, suggestion=suggestion, path=path)
 
     @property
     def path(self) -> str:

@@ -5,12 +5,11 @@ import os
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
-from Middleware.cli.check.findings import Finding, quoted, shown_address
+from Middleware.cli.check.findings import Finding, shown_address
 from Middleware.cli.check.folders import files_in
-from Middleware.cli.check.key_checks import is_remark
-from Middleware.cli.check.names import nearest, plain
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import is_remark, nearest, plain, quoted
 from Middleware.utilities.config.json_source import child
 
 PRESET_CUTOFF = 0.9

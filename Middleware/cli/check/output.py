@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TextIO
 
-from Middleware.cli.check.findings import Finding, Severity
+from Middleware.cli.check.findings import Finding
+from Middleware.utilities.config.check import Severity
 
 COLOURS: Mapping[str, str] = {"error": "1;31", "warning": "1;33", "note": "36", "file": "1", "hint": "32"}
 PLURALS: Mapping[Severity, str] = {"error": "errors", "warning": "warnings", "note": "notes"}

@@ -5,7 +5,7 @@ import ast
 import os
 from functools import lru_cache
 
-from Middleware.cli.check.names import nearest
+from Middleware.utilities.config.check import nearest
 from Middleware.workflows.tools.dynamic_module_loader import text_of
 
 MAX_BYTES = 1_000_000

@@ -6,14 +6,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from Middleware.cli.check.findings import Finding, Severity, quoted
-from Middleware.cli.check.key_checks import is_remark, meant_key
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
-from Middleware.cli.check.names import nearest
 from Middleware.cli.check.node_view import COMMON
-from Middleware.utilities.config.declarations import ConfigKey, as_flag, number_from, read_settings, settings_keys
+from Middleware.utilities.config.check import KeyCheck, Severity, quoted
+from Middleware.utilities.config.declarations import read_settings, settings_keys
 from Middleware.utilities.config.json_source import child
-from Middleware.utilities.config.keys.endpoint import CONTEXT_LEVELS
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.config.workflows import LoadedWorkflow
 
@@ -55,44 +53,21 @@ class SettingsKeys:
 
     def keys(self, cls: type[Any]) -> Iterator[Finding]:
         """Keys that are nearly declared ones, and values of another kind than declared."""
-        fields = settings_keys(cls)
-        for name, value in self.file.content.items():
-            if name in fields:
-                if value is not None:
-                    yield from self._value(fields[name], value)
-            elif name not in NODE_KEYS and not is_remark(name):
-                yield from self._unknown(name, fields)
+        return self._check.findings(self.file.content, settings_keys(cls))
 
     def readable(self, cls: type[T]) -> T:
         """The settings as they are used, but without a word in the log about values of the wrong kind."""
-        fields = settings_keys(cls)
-        good = {name: value for name, value in self.file.content.items()
-                if name not in fields or fields[name].kind == "bool" or value is None
-                or not (_wrong(fields[name], value) or fields[name].choices)}
+        keys = settings_keys(cls)
+        good = {name: value for name, value in self.file.content.items() if name not in keys or value is None
+                or keys[name].kind == "bool" or not any(self._check.value(keys[name], value, name))}
         return read_settings(cls, good, self.file.display)
 
-    def _unknown(self, name: str, fields: Collection[str]) -> Iterator[Finding]:
-        meant = meant_key(name, fields)
-        shown = quoted(name)
-        if meant and meant in self.file.content:
-            yield self.finding("note", name, f"the key {shown} is unknown and has no effect; '{meant}' counts")
-        elif meant:
-            yield self.finding("warning", name, f"the key {shown} is unknown and has no effect", suggestion=meant)
+    @property
+    def _check(self) -> KeyCheck[Finding]:
+        return KeyCheck(self._at, near_only=True, known=NODE_KEYS, says_instead=True)
 
-    def _value(self, key: ConfigKey, value: Any) -> Iterator[Finding]:
-        if key.choices:
-            yield from self._level(key.name, value)
-            return
-        wrong = _wrong(key, value)
-        if wrong:
-            yield self.finding("warning", key.name, f"'{key.name}' must be {wrong}, not {quoted(value, key.name)}; "
-                               f"{_instead(key, value)}")
-
-    def _level(self, key: str, value: object) -> Iterator[Finding]:
-        if not isinstance(value, str) or value.strip().lower() not in CONTEXT_LEVELS:
-            yield self.finding("warning", key, f"'{key}' is {quoted(value, key)}, which is unknown; 'conservative' is "
-                               "used", expected=", ".join(CONTEXT_LEVELS),
-                               suggestion=nearest(str(value), CONTEXT_LEVELS, 0.6))
+    def _at(self, severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
+        return Finding(severity, self.file.display, path, None, message, expected, suggestion, self.asked_by)
 
 
 @dataclass(frozen=True)
@@ -149,33 +124,3 @@ def holds(texts: Collection[str], markers: Collection[str], loaded: LoadedWorkfl
     inner = [value for name, value in variables.items()
              if isinstance(value, str) and any(f"{{{name}}}" in text for text in texts)]
     return any(marker in text for text in (*texts, *inner) for marker in markers)
-
-
-def _wrong(key: ConfigKey, value: Any) -> str:
-    """What a value of another kind should have been; empty if it is right. Blank numbers count as not given."""
-    if key.kind == "str":
-        return "" if isinstance(value, str) else "a text"
-    if key.kind == "bool":
-        text = value.strip().lower() if isinstance(value, str) else None
-        return "" if isinstance(value, bool) or text in ("", "true", "false") else "true or false"
-    if value == "":
-        return ""
-    if number_from(value, key.kind == "int") is None:
-        return "a whole number" if key.kind == "int" else "a number"
-    return _out_of_range(key, float(value))
-
-
-def _out_of_range(key: ConfigKey, number: float) -> str:
-    nearest_one = key.within(number)
-    return "" if nearest_one == number else f"at most {nearest_one:.15g}" if nearest_one < number else (
-        f"{nearest_one:.15g} or more")
-
-
-def _instead(key: ConfigKey, value: Any) -> str:
-    default = key.default if key.otherwise is None else key.otherwise
-    if key.kind == "bool":
-        return f"it counts as {'true' if as_flag(value) else 'false'}"
-    number = number_from(value, key.kind == "int") if key.kind != "str" else None
-    if number is not None:
-        return f"{key.within(number):.15g} is used"
-    return "it counts as not given" if key.kind == "str" or default is None else f"{default:g} is used"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from Middleware.cli import users
 from Middleware.cli.check.data_folders import check_data_folders
-from Middleware.cli.check.findings import Finding, shortened
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.console import program_name, same_configuration
+from Middleware.utilities.config.check import shortened
 
 if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.key_checks import is_meant
 from Middleware.cli.check.lookups import Lookups, Problem
 from Middleware.cli.check.node_view import NodeView
+from Middleware.utilities.config.check import is_meant
 from Middleware.utilities.config.json_source import child
 
 FILE_KEYS = {"GetCustomFile": ("filepath",), "SaveCustomFile": ("filepath",),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from Middleware.cli.check.findings import Severity, shortened
-from Middleware.cli.check.names import NOT_VARIABLES, Names, is_numbered, nearest
+from Middleware.cli.check.names import NOT_VARIABLES, Names, is_numbered
+from Middleware.utilities.config.check import Severity, nearest, shortened
 from Middleware.utilities.templates.substitution import Field, SubstitutionError, Template, has_braces, parse
 
 _IDENTIFIER = re.compile(r"[^\W\d]\w{0,99}")

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
 from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.key_checks import is_remark
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.cli.check.names import nearest, plain
 from Middleware.exceptions import ConfigurationError
+from Middleware.utilities.config.check import is_remark, nearest, plain
 from Middleware.utilities.config.store import config_store
 from Middleware.utilities.files.path_utils import is_folder
 

@@ -9,7 +9,7 @@ from typing import Any
 from Middleware.cli.check.backup_checks import check_endpoint_presets, check_presets_anywhere
 from Middleware.cli.check.endpoint_checks import check_key
 from Middleware.cli.check.file_checks import SETTINGS, SourceCheck, check_source
-from Middleware.cli.check.findings import Finding, Severity, distinct
+from Middleware.cli.check.findings import Finding, distinct
 from Middleware.cli.check.lookups import Lookups, Problem
 from Middleware.cli.check.reach import reached_workflows
 from Middleware.cli.check.tree import Tree, TreeFile, read_tree, settings_like
@@ -18,6 +18,7 @@ from Middleware.cli.check.workflow_checks import check_workflow, located
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import Severity
 from Middleware.utilities.config.paths import meant_folder, missing_folder
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, load_workflow

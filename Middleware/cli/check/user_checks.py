@@ -5,14 +5,13 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from Middleware.cli.check.findings import Finding, Severity, quoted
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.folders import folder_exists, folders_in
-from Middleware.cli.check.key_checks import is_meant, meant_key
 from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KEY
-from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigurationError, ConfigValueError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import Severity, is_meant, meant_key, nearest, no_effect, quoted
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.users import (
@@ -50,8 +49,8 @@ class UserCheck:
         if not self._has_workflows():
             yield from self._no_workflows()
         elif (misspelt := self._misspelt()):
-            yield self._at("error", misspelt, f"the key {quoted(misspelt)} is unknown and has no effect, so that there "
-                           "is no workflow to run", suggestion=meant_key(misspelt, STARTING_KEYS))
+            yield self._at("error", misspelt, f"{no_effect(misspelt)}, so that there is no workflow to "
+                           "run", suggestion=meant_key(misspelt, STARTING_KEYS))
         elif not self._name("routingConfig") and not USER.flag(self._settings, "customWorkflowOverride"):
             yield from self._default()
 

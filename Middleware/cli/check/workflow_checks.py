@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from Middleware.cli.check.curl_node_checks import check_curl_node
-from Middleware.cli.check.findings import Finding, Severity, quoted, shortened
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.folders import path_of
-from Middleware.cli.check.key_checks import check_keys
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.memory_checks import check_memory
 from Middleware.cli.check.memory_node_checks import check_memory_node
-from Middleware.cli.check.names import Names, nearest
+from Middleware.cli.check.names import Names
 from Middleware.cli.check.node_view import COMMON, NodeView, texts_in
 from Middleware.cli.check.target_checks import check_targets, child_names
 from Middleware.cli.check.text_checks import (
@@ -26,6 +25,7 @@ from Middleware.cli.check.text_checks import (
     check_plain_value,
     check_text,
 )
+from Middleware.utilities.config.check import KeyCheck, Severity, nearest, quoted, shortened
 from Middleware.utilities.config.declarations import ConfigKey, as_flag
 from Middleware.utilities.config.json_source import JsonSource, child
 from Middleware.utilities.config.keys.node import FLOAT_FIELDS, NUMERIC_FIELDS, is_responder
@@ -39,7 +39,8 @@ HANDED_DOWN = frozenset({"firstNodeSystemPromptOverride", "systemPromptOverride"
 """Keys whose texts a child fills in again."""
 
 NAMES_OF_NODES = frozenset({"type", "title", "agentName", "dependsOn"})
-NOISE = frozenset({"displayOnlyComment", "multiModelList", *NUMERIC_FIELDS, *FLOAT_FIELDS})
+NEVER_HONOURED = "isResponder"
+NOISE = frozenset({NEVER_HONOURED, "displayOnlyComment", "multiModelList", *NUMERIC_FIELDS, *FLOAT_FIELDS})
 """Keys that may stand in any node without being meant."""
 
 
@@ -114,13 +115,22 @@ class _Check:
     def nodes(self) -> Iterator[Finding]:
         for view in self.views():
             yield from self._type(view)
-            yield from check_keys(view, self._elsewhere)
+            yield from self._node_keys(view)
             yield from self._texts(view)
             yield from check_targets(view, self.lookups)
             yield from check_memory_node(view, self.lookups)
             yield from check_curl_node(view, self.lookups)
             yield from _awaited(view, self.loaded.nodes)
             yield from self._tools(view)
+
+    def _node_keys(self, view: NodeView) -> Iterator[Finding]:
+        """The keys of a node against their declarations. Keys of other types are harmless."""
+        check = KeyCheck(view.at, near_only=True, known=self._elsewhere, of_node=True,
+                         needed=("endpointName",) if view.needs_endpoint else ())
+        if NEVER_HONOURED in view.node:
+            yield _never_honoured(view)
+        yield from check.present(view.node, view.keys, view.path)
+        yield from () if view.is_misread else check.missing(view.node, view.keys, view.path)
 
     def memory(self) -> Iterator[Finding]:
         """Findings about other files, which memory nodes need."""
@@ -219,6 +229,13 @@ def _awaited(view: NodeView, nodes: Sequence[Mapping[str, object]]) -> Iterator[
         message = (f"dependsOn names no node with {quoted(entry)}" if not found else
                    f"dependsOn names node {found[0] + 1}, which is not an earlier one; nothing is waited for")
         yield view.finding("warning", "", message, suggestion=near, path=child(child(view.path, "dependsOn"), position))
+
+
+def _never_honoured(view: NodeView) -> Finding:
+    has_flag = "returnToUser" in view.node or "is_responder" in view.node
+    meant = bool(view.node[NEVER_HONOURED]) and not has_flag
+    return view.finding("warning" if meant else "note", NEVER_HONOURED, "'isResponder' never has an effect",
+                        expected="'returnToUser' or 'is_responder'")
 
 
 def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[list[int], str]:

@@ -8,15 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from Middleware.cli.check.file_checks import syntax_finding
-from Middleware.cli.check.findings import Finding, quoted
-from Middleware.cli.check.key_checks import is_remark
-from Middleware.cli.check.names import nearest
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.workflow_tests.suites import Expectations, PromptPattern, Reply, Rule, Suite, WorkflowTest
 from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.cli.workflow_tests.values import NOTHING_DEMANDED, Values
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.models.messages import ToolCall
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import is_remark, nearest, quoted
 from Middleware.utilities.config.json_source import JsonSource, child, decode_text
 from Middleware.utilities.config.keys.workflow_test import (
     EXPECT_KEYS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from Middleware.cli.check.names import nearest
 from Middleware.exceptions import ConfigurationError
+from Middleware.utilities.config.check import nearest
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
 from Middleware.utilities.config.paths import display_path, get_root_config_directory

@@ -5,19 +5,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from Middleware.cli.check.findings import Finding, quoted
-from Middleware.cli.check.key_checks import is_remark
-from Middleware.cli.check.names import nearest
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.workflow_checks import located
 from Middleware.cli.workflow_tests.patterns import Condition, Pattern
+from Middleware.utilities.config.check import KeyCheck, Severity, is_remark, quoted
 from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.config.json_source import JsonSource, child
 from Middleware.utilities.config.keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
 from Middleware.utilities.config.keys.workflow_test import OPERATIONS, PATTERN, PATTERN_KEYS
 
-KINDS: Mapping[str, tuple[type, str]] = {
-    "str": (str, "a text"), "bool": (bool, "true or false"), "int": (int, "a whole number"), "list": (list, "a list"),
-    "object": (dict, "an object")}
 NOTHING_DEMANDED = "the pattern demands nothing"
 
 
@@ -34,8 +30,7 @@ class Values:
 
     def wrong(self, path: str, message: str, expected: str = "", suggestion: str = "") -> None:
         """Note that the value at ``path`` cannot be used."""
-        self.findings.append(located(Finding("error", self._source.display, path, None, message, expected,
-                                             suggestion), self._source))
+        self.findings.append(self._at("error", path, message, expected, suggestion))
 
     # -- objects -------------------------------------------------------------------------------------------------
     def entries(self, value: object, path: str, keys: Sequence[ConfigKey], is_open: bool = False) -> dict[str, Any]:
@@ -44,40 +39,17 @@ class Values:
             self.wrong(path, f"must be an object, not {quoted(value)}",
                        expected=f"an object with {', '.join(key.name for key in keys)}")
             return {key.name: key.default for key in keys}
-        known = KeyTable(keys if path else (SCHEMA_KEY, DESCRIPTION_KEY, *keys))
-        if not is_open:
-            for name in value:
-                if name not in known and not is_remark(name):
-                    self.wrong(child(path, name), f"the key {quoted(name)} is unknown",
-                               expected=f"one of {', '.join(known)}", suggestion=nearest(name, known))
-        return {name: self._entry(value, path, key) for name, key in known.items()}
+        table = KeyTable(keys if path else (SCHEMA_KEY, DESCRIPTION_KEY, *keys))
+        check = KeyCheck(self._at, strict=True)
+        self.findings += check.findings(value, table, path, is_open)
+        usable = {name: value[name] for name, key in table.items()
+                  if value.get(name) is not None and not any(check.value(key, value[name], path))}
+        return {name: table.number(usable, name) if key.kind == "int" else table.read(usable, name)
+                for name, key in table.items()}
 
-    def _entry(self, value: Mapping[str, Any], path: str, key: ConfigKey) -> object:
-        found, where = value.get(key.name), child(path, key.name)
-        if found is None:
-            if key.required:
-                self.wrong(path, f"the key '{key.name}' is missing", expected=key.meaning.rstrip("."))
-            return key.default
-        if not any(is_kind(found, kind) for kind in (key.kind, *key.also)):
-            wanted = " or ".join(KINDS[kind][1] for kind in (key.kind, *key.also))
-            self.wrong(where, f"'{key.name}' must be {wanted}, not {quoted(found)}")
-            return key.default
-        if key.entries == "str":
-            self._check_texts(found, where)
-        if key.required and not str(found).strip():
-            self.wrong(where, f"'{key.name}' is blank", expected=key.meaning.rstrip("."))
-        if key.choices and found not in key.choices:
-            self.wrong(where, f"'{key.name}' is {quoted(found)}", expected=" or ".join(f"'{text}'"
-                       for text in key.choices), suggestion=nearest(found, key.choices))
-            return key.default
-        if key.least is not None and found < key.least:
-            self.wrong(where, f"'{key.name}' is {quoted(found)}", expected=f"at least {key.least:g}")
-        return found
-
-    def _check_texts(self, found: Any, path: str) -> None:
-        for index, entry in found.items() if isinstance(found, Mapping) else enumerate(found):
-            if not isinstance(entry, str):
-                self.wrong(child(path, index), f"must be a text, not {quoted(entry)}")
+    def _at(self, severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
+        return located(Finding(severity, self._source.display, path, None, message, expected, suggestion),
+                       self._source)
 
     # -- patterns ------------------------------------------------------------------------------------------------
     def patterns(self, value: Mapping[str, Any], path: str) -> dict[str, Pattern]:
@@ -122,12 +94,3 @@ class Values:
             except (re.error, RecursionError, OverflowError) as error:
                 self.wrong(path, f"'matches' is no regular expression: {error}")
         return Condition(operation, text)
-
-
-def is_kind(value: object, kind: str) -> bool:
-    """Whether a JSON value is of a declared kind; a flag is no number."""
-    if kind == "any":
-        return True
-    if kind == "int" and isinstance(value, bool):
-        return False
-    return isinstance(value, KINDS[kind][0])

@@ -32,6 +32,7 @@ class ConfigKey:
             endpoint is) or ``none``.
         choices: the only texts that mean something; any text if empty.
         caseless: the choices may be written in any case.
+        blank: a text of blank space means something.
         names: the kind of thing that a text names: a kind of file such as ``endpoint`` or ``workflow``, a folder of
             such files such as ``endpoint-folder``, ``directory`` or ``file``; empty if it names nothing.
         least: the smallest number that means something.
@@ -53,6 +54,7 @@ class ConfigKey:
     required: bool = field(default=False, kw_only=True)
     choices: tuple[str, ...] = field(default=(), kw_only=True)
     caseless: bool = field(default=False, kw_only=True)
+    blank: bool = field(default=False, kw_only=True)
     names: str = field(default="", kw_only=True)
     least: float | None = field(default=None, kw_only=True)
     most: float | None = field(default=None, kw_only=True)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.cli.check.findings import MAX_LISTED, Finding, quoted, report, shortened
+from Middleware.cli.check.findings import MAX_LISTED, Finding, report
+from Middleware.utilities.config.check import quoted, shortened
 from Tests.cli.check.checking import FakeLookups, check, llm, static
 
 

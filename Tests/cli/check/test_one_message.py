@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.check.findings import Finding, Severity, distinct
+from Middleware.cli.check.findings import Finding, distinct
 from Middleware.cli.check.lookups import Lookups
+from Middleware.utilities.config.check import Severity
 
 
 def finding(message: str, severity: Severity = "error", path: str = "a") -> Finding:

@@ -66,7 +66,7 @@ def test_a_mistake_in_a_file_counts_more_than_a_failure_and_the_others_run(two, 
 
     assert status == 2
     place = os.path.join("Configs", "Workflows", "tester", "Three.test.json")
-    assert f"{place}:1:" in out and ": tests[1].expext: the key 'expext' is unknown." in out
+    assert f"{place}:1:" in out and ": tests[1].expext: the key 'expext' is unknown and has no effect." in out
     assert "Did you mean 'expect'?" in out
     assert "ok    Workflows/tester/Three.test.json: 1 passed" in out
     assert "3 passed, 2 failed, 1 mistake in test files in " in out
@@ -95,7 +95,7 @@ def test_json_says_all(two, capsys):
         "expected to contain 'Goodbye'; there was:", "  Hello"]}]
     assert found["mistakes"] == [{
         "file": "Workflows/tester/Three.test.json", "jsonPath": "tests[0].expext", "line": 1, "column": 82,
-        "message": "the key 'expext' is unknown", "suggestion": "expect",
+        "message": "the key 'expext' is unknown and has no effect", "suggestion": "expect",
         "expected": found["mistakes"][0]["expected"]}]
 
 

@@ -80,7 +80,7 @@ WRONG = {
                                  "an empty text is found in every text", ""),
     "rule for an unknown endpoint": ({"replies": [{"endpoint": "Mian", "reply": "x"}]}, "tests[0].replies[0].endpoint",
                                      "there is no endpoint 'Mian'", "'Main'"),
-    "blank name": ({"name": " "}, "tests[0].name", "'name' is blank", ""),
+    "blank name": ({"name": " "}, "tests[0].name", "'name' is empty", ""),
     "list in a list": ({"expect": {"answer": [["x"]]}}, "tests[0].expect.answer[0]", "a list in a list", ""),
     "broken expression": ({"expect": {"route": {"matches": "("}}}, "tests[0].expect.route.matches",
                           "no regular expression", ""),

@@ -11,7 +11,7 @@ from Middleware.utilities.json_data import FrozenDict
 logger = logging.getLogger(__name__)
 
 COMMON_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("type", "str", "Standard", "Kind of the node."),
+    ConfigKey("type", "str", "Standard", "Kind of the node.", also=("any",)),
     ConfigKey("title", "str", None, "Name of the node in logs."),
     ConfigKey("agentName", "str", None, "Name of the node in logs if there is no title."),
     ConfigKey("returnToUser", "bool", False, "Makes the node the responder."),
