@@ -15,47 +15,47 @@ from Scripts.generate import generated_files, key_tables
 PAGES = generated_files.ROOT / "Docs" / "User" / "nodes"
 BEGIN = "<!-- keys: written by python -m Scripts.generate -->\n"
 END = "<!-- end of keys -->"
-GROUPS = ("Answers", "Other workflows", "Texts and decisions", "Files and scripts", "Pictures", "The world outside",
+GROUPS = ("Answers", "Other workflows", "Texts and decisions", "Files and scripts", "Images", "The outside world",
           "Memory: write", "Memory: read", "Memory: read and write in one, the old way")
 _LISTED = re.compile(r'^<!-- listed under "([^"]+)"(?:, (\d+))?: (.+) -->$', re.MULTILINE)
 """In a page: the group of its type, the place in that group (last if there is none), and what the type is for."""
 INTRODUCTION = """\
 # Node types
 
-A workflow is a list of nodes, and the `type` of a node says what it does. Each type has a page of its own, with an
-example that you can copy and run, all its keys, and what to watch out for.
+A workflow is a list of nodes, and the `type` of a node says what it does. Each type has its own page, with an example
+that you can copy and run, all its keys, and notes on how it behaves.
 
 The examples use what `bash run_linux.sh init` writes ([getting started](getting-started.md)): the user `me` and the
-endpoints `Main` and `Worker`. Save each file under the path that stands above it. What lies in
+endpoints `Main` and `Worker`. Save each file under the path above it. A file
 `Public/Configs/Workflows/me/mail/_DefaultWorkflow.json` is the model `me:mail` in your client's list a second later;
-most clients must be told to load their list again. `bash run_linux.sh check` says whether everything fits together.
-Larger examples, ten of them, are in the [cookbook](cookbook/README.md).
+in most clients, you have to reload the list. `bash run_linux.sh check` finds mistakes. The
+[cookbook](cookbook/README.md) has ten larger examples.
 
 In the tables of keys, *Variables* says which [variables](variables.md) work in the value: **all**, such as
 `{agent1Output}` or `{chat_user_prompt_last_one}`; or those that are known **early**, before the node's endpoint is:
-custom variables, inputs, and outputs of nodes that are done. Elsewhere braces are ordinary text. *Values* are the only
-ones that mean something, or what a name stands for.
+custom variables, inputs, and outputs of nodes that are done. In other values, braces are ordinary text. *Values* lists
+the valid values, or what a name refers to.
 """
 COMMON = """\
-Besides these, a node may have the [keys of every node](../nodes.md#keys-of-every-node), where the columns are
-explained, too.
+In addition, a node can have the [keys of every node](../nodes.md#keys-of-every-node); that section also explains the
+columns.
 """
 PARALLEL = """\
 ## Nodes at the same time
 
-With `"parallelNodes": true` at the top of a workflow file, nodes that do not need each other run at the same time. A
-node waits for every node whose `{agentNOutput}` its texts name, and for those in its `dependsOn`. Nodes that do
-something to the world (files, locks, memories, scripts, tools, other workflows) keep their order, unless
-they say `"parallelSafe": true`. A WorkflowLock and an ImageProcessor wait for all before them, and all behind wait for
-them. The responder answers when all nodes before it are done. Outputs, their numbers and the summary in the log stay
-as in order.
+With `"parallelNodes": true` at the top of a workflow file, nodes that do not depend on each other run at the same time.
+A node waits for every node whose `{agentNOutput}` its texts name, and for those in its `dependsOn`. Nodes with side
+effects (files, locks, memories, scripts, tools, other workflows) keep their order, unless they have
+`"parallelSafe": true`. A WorkflowLock and an ImageProcessor wait for all nodes before them, and all nodes after them
+wait for them. The responder answers when all nodes before it are done. Outputs, their numbers and the summary in the
+log are in the order of the file.
 
-What a node can do besides giving an output:
+What a node can do in addition to producing an output:
 
 """
 ACTS: Mapping[Acts, str] = {
-    "no": "nothing", "reads": "look at stored data, files or another server", "writes": "change data of this "
-    "installation, or the conversation", "outside": "anything: it runs something that the program does not know"}
+    "no": "nothing", "reads": "read stored data, files or another server", "writes": "change data of this "
+    "installation, or the conversation", "outside": "anything: it runs code that the program does not know"}
 
 
 def files(pages: Path) -> dict[Path, str]:

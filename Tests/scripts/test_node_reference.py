@@ -110,8 +110,8 @@ def test_a_page_that_does_not_say_where_it_is_listed_is_named(pages: Path, line:
 
 def test_the_index_follows_the_pages(pages: Path) -> None:
     page = pages / "WebFetch.md"
-    line = '<!-- listed under "Pictures": Look at something. -->'
+    line = '<!-- listed under "Images": Look at something. -->'
     page.write_text(re.sub("<!-- listed .* -->", line, page.read_text(encoding="utf-8")), encoding="utf-8")
     index = node_reference.files(pages)[pages.with_suffix(".md")]
-    group = index.split("### Pictures\n")[1].split("###")[0]
+    group = index.split("### Images\n")[1].split("###")[0]
     assert group.strip().splitlines()[-1] == "| [WebFetch](nodes/WebFetch.md) | Look at something. |"
