@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterator, Sequence
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmOutcome, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.llm_call import LlmCallRecord, Observer, current_site
+from Middleware.models.llm_call import LlmCallRecord, LlmOutcome, Observer, current_site
 from Middleware.models.messages import Answer, Chunk, token_count
 from Middleware.models.request_context import current_request
 

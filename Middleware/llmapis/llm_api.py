@@ -13,7 +13,7 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.llmapis.call_gate import CallSlot
 from Middleware.llmapis.call_watch import CallWatch
 from Middleware.llmapis.endpoint_file import EndpointFile
-from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, LlmOutcome, Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
 from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatApiHandler
@@ -23,6 +23,7 @@ from Middleware.llmapis.handlers.impl.openai_completions_api_handler import Open
 from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
 from Middleware.llmapis.transport import Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.messages import Answer, Chunk, Message, without_images
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request

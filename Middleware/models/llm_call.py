@@ -1,9 +1,12 @@
 """What is told about one LLM call, to whom, and for which node the code at hand works."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from Middleware.models.messages import Usage
 
 
 class Observer(Protocol):
@@ -54,6 +57,24 @@ class LlmCallRecord:
     finish_reason: str | None = None
     failed_endpoints: tuple[str, ...] = ()
     stopped: bool = False
+
+
+@dataclass
+class LlmOutcome:
+    """What a call said besides its text.
+
+    Attributes:
+        usage: OpenAI shape (``prompt_tokens``, ``completion_tokens``, ``total_tokens``); None if it said none.
+        fingerprint: the back-end's own name of its build (OpenAI's ``system_fingerprint``), if it said one.
+        endpoint_config: the file of the endpoint that answered; its cleaning rules apply.
+    """
+
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    reasoning: str = ""
+    fingerprint: str = ""
+    endpoint_config: Mapping[str, object] = field(default_factory=dict, repr=False)
+    endpoint_name: str = ""
 
 
 class NodeSite(NamedTuple):

@@ -9,8 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.llm_call import Observer
-from Middleware.models.messages import Usage
+from Middleware.models.llm_call import LlmOutcome, Observer
 from Middleware.models.trial import Trial
 
 
@@ -30,10 +29,8 @@ class RequestContext:
         listeners: who is told what happens to the request; None until the engine sets it.
         trial: what the request gets in place of the world outside, if it only tries a workflow out.
         config: the user's settings as read once for this request (set by config_utils).
-        answer_complete: the terminator or whole body was handed to the server; a disconnect no longer cancels.
-        background_pending: nodes remain to be run after the answer.
-        background_nodes: how many of them, those of nested workflows included.
-        usage, finish_reason, reasoning, fingerprint: outcome of the responder's LLM call, if it said.
+        background_nodes: how many nodes remain to be run after the answer, those of nested workflows included.
+        outcome: that of the responder's LLM call.
         route, endpoint: what was chosen, for the log; while it is answered, the endpoint that was called last.
         told: what the log has been told of and need not hear again.
         images_shown: a model was shown images of the request, or descriptions of them were at hand.
@@ -57,13 +54,8 @@ class RequestContext:
     trial: Trial | None = field(default=None, repr=False)
     config: object = field(default=None, repr=False)
     started: float = field(default_factory=time.monotonic)
-    answer_complete: bool = False
-    background_pending: bool = False
     background_nodes: int = 0
-    usage: Usage | None = None
-    finish_reason: str | None = None
-    reasoning: str = ""
-    fingerprint: str = ""
+    outcome: LlmOutcome = field(default_factory=LlmOutcome, repr=False)
     route: str = ""
     endpoint: str = ""
     told: set[str] = field(default_factory=set, repr=False)
@@ -76,6 +68,11 @@ class RequestContext:
     cancelled_at: float | None = None
     tokens: int = 0
     failed: bool = False
+
+    @property
+    def answer_complete(self) -> bool:
+        """The terminator or whole body was handed to the server; a disconnect no longer cancels."""
+        return self.answered_at is not None
 
 
 def first_time_told(text: str) -> bool:

@@ -166,7 +166,7 @@ def test_category_variables_do_not_reach_the_chosen_workflow(routed: EngineLab) 
 def test_usage_of_the_categorization_is_not_that_of_the_answer(routed: EngineLab) -> None:
     routed.backend.responder = lambda request: reply_to(request, "recipes", usage={"total_tokens": 99})
     ask(routed)
-    assert routed.request.usage is None
+    assert routed.request.outcome.usage is None
 
 
 @pytest.mark.parametrize("text", ["{a}", "{agent1Output}", "{", "}{", "{{x}}"])

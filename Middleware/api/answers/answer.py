@@ -30,7 +30,7 @@ _END: Chunk = {"token": "", "finish_reason": None, "end": True}
 
 def estimated_usage(request: RequestContext, messages: Sequence[Message], answer: str) -> Usage:
     """Token counts of the answer: those of the back-end as far as they are numbers, else an estimate."""
-    usage: Usage = request.usage or {}
+    usage: Usage = request.outcome.usage or {}
     prompt, completion = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     total = token_count(usage.get("total_tokens"))
     if prompt is None:
@@ -62,9 +62,10 @@ class FinishedAnswer:
         """Read the engine's item: a text, or a dict with tool calls."""
         message = as_message(value)
         text, calls = (str(value), None) if message is None else (message["content"], message["tool_calls"] or None)
-        return FinishedAnswer(text, calls, request.finish_reason,
-                              request.reasoning if config_utils.user_flag("sendReasoningToClient") else "",
-                              request.fingerprint, estimated_usage(request, messages, text))
+        outcome = request.outcome
+        return FinishedAnswer(text, calls, outcome.finish_reason,
+                              outcome.reasoning if config_utils.user_flag("sendReasoningToClient") else "",
+                              outcome.fingerprint, estimated_usage(request, messages, text))
 
 
 class WholeAnswer:
@@ -203,7 +204,8 @@ class StreamingAnswer:
     def _render_chunk(self, chunk: Chunk) -> None:
         """Put what a chunk stands for among what waits to be written."""
         renderer, token = self._renderer, chunk["token"]
-        if token and len(chunk) == 2 and not chunk["finish_reason"]:  # by far the most chunks
+        # By far the most chunks. See the note on plain chunks in OpenAiApiHandler.read_events.
+        if token and len(chunk) == 2 and not chunk["finish_reason"]:
             self._waiting.append(renderer.text(token))
             self._count(token)
             return
@@ -257,7 +259,7 @@ class StreamingAnswer:
         self._request.failed = True
         self._context.run(log_error, error, self._request, "in mid-stream")
         public = describe_error(error, self._request)
-        self._request.background_pending = False
+        self._request.background_nodes = 0
         running_requests().answered(self._request)
         return self._renderer.error(public.message, public.status)
 

@@ -28,7 +28,7 @@ def finish_run(request: RequestContext, context: contextvars.Context, items: Ite
         _end(request, context)
     elif not request.answer_complete or request.cancel_scope.cancelled:
         _stop(request, context, items, "while it was stopped")
-    elif request.background_pending:
+    elif request.background_nodes:
         _start_in_background(request, context, items)
     else:
         _exhaust(request, context, items)

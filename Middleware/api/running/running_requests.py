@@ -71,7 +71,6 @@ class RunningRequests:
 
     def answered(self, request: RequestContext) -> None:
         """The whole answer has been handed to the server; the client may leave now."""
-        request.answer_complete = True
         request.answered_at = time.monotonic()
         self.watcher.forget(request)
 

@@ -1,6 +1,7 @@
 """The loop that walks the nodes of one workflow."""
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import logging
 import time
@@ -334,7 +335,7 @@ class WorkflowProcessor:
                                     strip_assistant_prefix_enabled(), has_endpoint=endpoint_config is not None)
         cleaned, reasoning = clean_answer(text, rules, tool_calls_seen)
         if reasoning and self.run.non_responder is None:
-            self.run.request.reasoning += reasoning
+            self.run.request.outcome.reasoning += reasoning
         return cleaned
 
     def _speaker(self, config: Mapping[str, object]) -> str:
@@ -381,7 +382,6 @@ class WorkflowProcessor:
         self.times.after_answer(context.config, output)
         remaining = len(self.run.nodes) - self.responder_index - 1
         if self.run.non_responder is None and remaining > 0:
-            self.run.request.background_pending = True
             self.run.request.background_nodes += remaining
         return output
 
@@ -391,9 +391,8 @@ class WorkflowProcessor:
         request, handler = self.run.request, context.llm_handler
         request.endpoint = handler.answering_endpoint[0] if handler is not None else ""
         if handler is not None and handler.llm is not None:
-            outcome = handler.llm.outcome
-            request.usage, request.finish_reason = outcome.usage, outcome.finish_reason
-            request.reasoning, request.fingerprint = outcome.reasoning, outcome.fingerprint
+            # A copy: what is cut off the answer later counts as reasoning of the request alone.
+            request.outcome = dataclasses.replace(handler.llm.outcome)
 
 
 def find_responder(nodes: Sequence[Mapping[str, object]]) -> int:

@@ -84,7 +84,9 @@ class StreamingResponseHandler:
         parts = self._parts
         try:
             for chunk in chunks:
-                if self._plain:  # by far the most chunks of an answer: nothing to clean, nothing special about them
+                # By far the most chunks of an answer: nothing to clean, nothing special about them. See the note on
+                # plain chunks in OpenAiApiHandler.read_events.
+                if self._plain:
                     token = chunk.get("token")
                     if (token and token.isascii() and not chunk.get("finish_reason", True)
                             and (len(chunk) == 2 or (len(chunk) == 3 and "more" in chunk))):

@@ -17,6 +17,7 @@ from Middleware.api.answers.answer import FinishedAnswer, StreamingAnswer, Whole
 from Middleware.api.answers.stream_renderers import OllamaGenerateStream, OpenAIChatStream
 from Middleware.api.running.running_requests import running_requests
 from Middleware.exceptions import BackendStatusError, EarlyTerminationException
+from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.request_context import RequestContext, current_request, request_scope
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.response_builder_service import Counters
@@ -312,7 +313,7 @@ def test_no_flag_is_left_behind(request_: RequestContext) -> None:
 def after(request: RequestContext, *steps: Any) -> Run:
     """An answer followed by nodes."""
     def announce() -> None:
-        request.background_pending = True
+        request.background_nodes = 1
 
     return Run(text("a"), FINAL, announce, END, *steps)
 
@@ -454,7 +455,7 @@ def test_closing_a_whole_answer_keeps_the_time_of_the_answer(request_: RequestCo
 
 def test_whole_answer_goes_before_later_nodes(request_: RequestContext) -> None:
     ran: list[bool] = []
-    run = Run(lambda: setattr(request_, "background_pending", True), {"a": 1}, lambda: ran.append(True))
+    run = Run(lambda: setattr(request_, "background_nodes", 1), {"a": 1}, lambda: ran.append(True))
     answer = WholeAnswer(request_, run)
     assert answer.value() == {"a": 1}
     assert ran == [] and not request_.answer_complete
@@ -472,7 +473,7 @@ CALLS = [{"id": "c1"}]
     ({"tool_calls": None, "content": "x"}, "x", None)])
 def test_what_a_whole_answer_says(request_: RequestContext, value: Any, text: str,
                                   calls: list[dict[str, Any]] | None) -> None:
-    request_.reasoning, request_.fingerprint, request_.finish_reason = "hidden", "b77", "length"
+    request_.outcome = LlmOutcome("length", reasoning="hidden", fingerprint="b77")
     found = FinishedAnswer.of(value, request_, [])
     assert (found.text, found.tool_calls, found.reasoning) == (text, calls, "")
     assert (found.fingerprint, found.finish_reason) == ("b77", "length")
@@ -486,7 +487,7 @@ def test_estimated_counts_come_in_their_usual_order(request_: RequestContext) ->
 
 def test_reasoning_of_a_whole_answer(lab: Lab, request_: RequestContext) -> None:
     lab.user(sendReasoningToClient=True)
-    request_.reasoning = "hm"
+    request_.outcome.reasoning = "hm"
     assert FinishedAnswer.of("x", request_, []).reasoning == "hm"
     running_requests().end(request_)
 
@@ -511,5 +512,5 @@ COMPLETE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
                                                         "total_tokens": 13}),
     ({"completion_tokens": 0, "total_tokens": 9}, {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 9})])
 def test_what_the_back_end_says_of_its_usage(said: dict[str, Any], told: dict[str, Any]) -> None:
-    request_ = RequestContext(usage=said)
+    request_ = RequestContext(outcome=LlmOutcome(usage=said))
     assert estimated_usage(request_, [{"role": "user", "content": "hello world"}], "hello world") == told

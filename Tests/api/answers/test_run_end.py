@@ -47,7 +47,7 @@ def chunks() -> Iterator[str]:
 @pytest.mark.parametrize("complete", [False, True])
 def test_listeners_are_told_once(items: Callable[[], Any], complete: bool) -> None:
     ear = Ear()
-    request = RequestContext(listeners=Listeners([Broken(), ear]), answer_complete=complete)
+    request = RequestContext(listeners=Listeners([Broken(), ear]), answered_at=1.0 if complete else None)
     finish(request, items())
     assert ear.requests == [request]
 
@@ -58,7 +58,7 @@ def test_after_the_background_nodes(caplog: pytest.LogCaptureFixture) -> None:
         yield "x"
 
     ear = Ear()
-    request = RequestContext(listeners=Listeners([ear]), answer_complete=True, background_pending=True)
+    request = RequestContext(listeners=Listeners([ear]), answered_at=1.0, background_nodes=1)
     finish(request, nodes())
     end = time.monotonic() + 3
     while not ear.requests and time.monotonic() < end:

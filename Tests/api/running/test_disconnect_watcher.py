@@ -209,7 +209,7 @@ def test_forgotten_requests_are_left_alone(watcher: DisconnectWatcher) -> None:
 
 def test_an_answered_request_is_not_cancelled(watcher: DisconnectWatcher) -> None:
     watched = Watched(watcher)
-    watched.request.answer_complete = True
+    watched.request.answered_at = 1.0
     watched.gone.set()
     time.sleep(0.05)
     assert not watched.cancelled
@@ -221,7 +221,7 @@ def test_an_answer_that_became_complete_meanwhile_is_not_cancelled(watcher: Disc
     asked = threading.Event()
 
     def probe() -> bool:
-        request.answer_complete = True  # the client read the end of the answer and left
+        request.answered_at = 1.0  # the client read the end of the answer and left
         asked.set()
         return True
 

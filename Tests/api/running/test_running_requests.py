@@ -54,7 +54,7 @@ def test_without_requests_nothing_is_waited_for(requests: RunningRequests, caplo
 def test_what_is_unanswered_is_cancelled_and_the_rest_waited_for(requests: RunningRequests,
                                                                  caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    waiting, answered = begin(requests), begin(requests, answer_complete=True)
+    waiting, answered = begin(requests), begin(requests, answered_at=1.0)
     queued = RequestContext()
     assert requests.arrive(queued)
     helper = shut_down(requests)
@@ -74,7 +74,7 @@ def test_what_is_unanswered_is_cancelled_and_the_rest_waited_for(requests: Runni
 
 def test_background_nodes_that_take_too_long_are_cancelled(requests: RunningRequests,
                                                            caplog: pytest.LogCaptureFixture) -> None:
-    request = begin(requests, request_id="r-1", answer_complete=True)
+    request = begin(requests, request_id="r-1", answered_at=1.0)
     request.cancel_scope.add_callback(lambda: threading.Timer(0.1, requests.end, (request,)).start())
     requests.shut_down(0.05)
     assert requests.count() == 0  # it was given the time to end
@@ -127,7 +127,7 @@ def test_the_last_words_of_background_nodes_are_waited_for(requests: RunningRequ
     def nodes() -> Iterator[str]:
         yield "answer"
 
-    request = begin(requests, answer_complete=True, background_pending=True, listeners=Slow())
+    request = begin(requests, answered_at=1.0, background_nodes=1, listeners=Slow())
     run_end.finish_run(request, contextvars.copy_context(), nodes())
     requests.shut_down(5)
     assert told == ["request_finished"]
@@ -144,8 +144,7 @@ def test_background_work_is_counted(requests: RunningRequests, monkeypatch: pyte
         yield "last"
 
     for number in (1, 2):
-        request = begin(requests, request_id=f"r-{number}", answer_complete=True, background_pending=True,
-                        background_nodes=number)
+        request = begin(requests, request_id=f"r-{number}", answered_at=1.0, background_nodes=number)
         run_end.finish_run(request, contextvars.copy_context(), nodes())
         assert until(lambda number=number: len(lines(caplog, f"Request r-{number}")) == 1)  # type: ignore[misc]
     release.set()

@@ -422,7 +422,7 @@ def test_the_engine_passes_the_call_on(tmp_path: Path, monkeypatch: pytest.Monke
             if stream:
                 result = [chunk for chunk in result if "end" not in chunk]
     assert outcome(result) == ("", [CALL], "tool_calls")
-    assert (engine.request.finish_reason, engine.request.usage) == ("tool_calls", USAGE)
+    assert (engine.request.outcome.finish_reason, engine.request.outcome.usage) == ("tool_calls", USAGE)
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_the_answer_is_there_before_later_nodes_run(lab: EngineLab, stream: bool
         assert lab.backend.requests == []
         while stream and "end" not in got:
             got = next(items)
-        assert lab.request.background_pending
+        assert lab.request.background_nodes
         assert lab.backend.requests == []
         assert list(items) == []
     assert lab.prompts == ["later"]
@@ -434,8 +434,8 @@ def test_usage_and_finish_reason_of_the_responder(lab: EngineLab, stream: bool) 
         assert [chunk["finish_reason"] for chunk in chunks if chunk["finish_reason"]] == ["length"]
     else:
         lab.run(nodes)
-    assert lab.request.usage == usage
-    assert lab.request.finish_reason == "length"
+    assert lab.request.outcome.usage == usage
+    assert lab.request.outcome.finish_reason == "length"
 
 
 def test_execution_info(lab: EngineLab) -> None:

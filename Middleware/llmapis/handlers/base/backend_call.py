@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Required, TypedDict
 
-from Middleware.models.messages import Message, Usage
+from Middleware.models.messages import Message
 
 Block = dict[str, object]
 """A part of a message, such as a piece of its content or a tool call, in the words of a dialect."""
@@ -55,24 +55,6 @@ def bearer_headers(settings: BackendSettings) -> dict[str, str]:
     if settings.api_key:
         headers["Authorization"] = f"Bearer {settings.api_key}"
     return headers
-
-
-@dataclass
-class LlmOutcome:
-    """What a call said besides its text.
-
-    Attributes:
-        usage: OpenAI shape (``prompt_tokens``, ``completion_tokens``, ``total_tokens``); None if it said none.
-        fingerprint: the back-end's own name of its build (OpenAI's ``system_fingerprint``), if it said one.
-        endpoint_config: the file of the endpoint that answered; its cleaning rules apply.
-    """
-
-    finish_reason: str | None = None
-    usage: Usage | None = None
-    reasoning: str = ""
-    fingerprint: str = ""
-    endpoint_config: Mapping[str, object] = field(default_factory=dict, repr=False)
-    endpoint_name: str = ""
 
 
 @dataclass(frozen=True)

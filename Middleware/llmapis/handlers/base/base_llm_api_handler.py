@@ -14,16 +14,17 @@ from collections.abc import Generator, Iterator, Sequence
 from Middleware.exceptions import BackendError, BackendResponseError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.backend_errors import secrets_of, sentence, short_body, too_long_hint
-from Middleware.llmapis.handlers.base.backend_call import BackendSettings, LlmOutcome, Prompt, bearer_headers
+from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt, bearer_headers
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.messages import Answer, Chunk
 from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.once import Once
 
-__all__ = ["BackendSettings", "LlmApiHandler", "LlmOutcome", "Prompt", "bearer_headers"]
+__all__ = ["BackendSettings", "LlmApiHandler", "Prompt", "bearer_headers"]
 
 logger = logging.getLogger(__name__)
 

@@ -49,6 +49,9 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
     # -- streamed answer -----------------------------------------------------------------------------------------
     def read_events(self, events: Sequence[SSEEvent | str]) -> list[Chunk]:
         """The common event, text and nothing else, is read here; the base reads all others."""
+        # One of three places that take the plain chunk of text apart from all others; the next two are
+        # StreamingResponseHandler.process_stream and StreamingAnswer._render_chunk. A common test would be a call for
+        # each token in each place, 30 to 50 ns on top of about 100 ns. Whoever adds a key to Chunk has to look at all.
         chunks: list[Chunk] = []
         for position, event in enumerate(events):
             try:

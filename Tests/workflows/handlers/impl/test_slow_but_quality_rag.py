@@ -136,7 +136,7 @@ def test_workflow_instead_of_the_prompt(lab: EngineLab, stream: bool) -> None:
     summary = "There is not yet a summary file"
     first = f"(a{{|{NONE}|{NONE}|{summary})"
     assert run(lab, without(node, "endpointName"), stream=stream) == f"{first}(b|{first}|{first}|{summary})"
-    assert lab.backend.requests == [] and not lab.request.background_pending
+    assert lab.backend.requests == [] and not lab.request.background_nodes
 
 
 def test_several_llms(lab: EngineLab) -> None:

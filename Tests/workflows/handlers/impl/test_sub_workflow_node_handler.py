@@ -81,7 +81,7 @@ def test_nothing_of_a_chain_waits_for_later_nodes(lab: EngineLab) -> None:
     with request_scope(lab.request):
         items = start(lab)
         assert next(items) == "now"
-        assert lab.request.background_pending and lab.backend.requests == []
+        assert lab.request.background_nodes and lab.backend.requests == []
         assert list(items) == []
     assert lab.prompts == ["child after", "parent after"]
 

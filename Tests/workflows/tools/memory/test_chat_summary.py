@@ -372,7 +372,7 @@ def test_how_long_it_waits(lab: EngineLab, store: MemoryStore, caplog: pytest.Lo
         return lock(self, name, scope, timeout)
 
     monkeypatch.setattr(DiscussionFolder, "lock", watched)
-    lab.request.answer_complete = complete
+    lab.request.answered_at = 1.0 if complete else None
     run(lab, node())
     assert waits == [seconds] and "settings" not in caplog.text
 

@@ -496,7 +496,7 @@ def test_waiting_has_an_end(lab: MemoryLab, caplog: pytest.LogCaptureFixture) ->
     ("x", False, 30), ("", False, 30), ("", True, 600), (True, False, 30)])
 def test_how_long_to_wait(lab: MemoryLab, key: Any, complete: bool, seconds: float | None) -> None:
     lab.settings(condensationLockTimeoutSeconds=key)
-    lab.request.answer_complete = complete
+    lab.request.answered_at = 1.0 if complete else None
     settings = load_memory_settings()
     assert settings is not None
     assert memory_turn.turn_timeout(settings, lab.context(chat(3))) == seconds
