@@ -128,7 +128,8 @@ class BackendStream:
             yield from exchange.body()
         except HttpError as error:
             head = exchange.head
-            if head is not None and head.status >= 300:  # says more than that the text behind it is unreadable
+            # A bad status says more than that the text behind it is unreadable.
+            if head is not None and head.status >= 300:
                 raise self._status_error(head, b"") from error
             raise self.error(error) from error
         finally:
@@ -146,7 +147,8 @@ class BackendStream:
                 if not block:
                     yield block
         except HttpError:
-            pass  # the status says more than a body cut short
+            # The status says more than a body cut short.
+            pass
         if not self._exchange.stopped:
             raise self._status_error(head, b"".join(parts))
 
@@ -177,11 +179,6 @@ class BackendStream:
     def lost_before_status(self) -> bool:
         """The request went out, and the connection ended before a status line came."""
         return self._exchange.sent and self._exchange.lost_before_status
-
-    @property
-    def status(self) -> int | None:
-        """HTTP status, once the headers arrived."""
-        return self.head.status if self.head else None
 
     def __iter__(self) -> Iterator[bytes]:
         return self._blocks
@@ -214,7 +211,8 @@ class BackendStream:
         """End the exchange: a connection read to its end returns to the pool, any other is closed. Idempotent."""
         try:
             self._blocks.close()
-        except ValueError:  # another thread is inside next(): it ends and cleans up
+        except ValueError:
+            # Another thread is inside next(): it ends and cleans up.
             self.abort()
 
     def abort(self) -> None:
@@ -303,7 +301,8 @@ def _retry_after(stream: BackendStream, default: float) -> float:
     try:
         is_number = text.isascii() and text.isdigit()
         seconds = float(text) if is_number else parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError, OverflowError, OSError):  # the last two from dates far away
+    except (ValueError, TypeError, OverflowError, OSError):
+        # The last two come from dates far away.
         return default
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 

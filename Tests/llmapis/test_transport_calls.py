@@ -162,7 +162,7 @@ def test_status_error_of_a_stream_comes_out_of_next(backend: StubBackend, transp
         next(stream)
     assert (caught.value.status, caught.value.body, caught.value.endpoint) == (500, "out of memory", "my-llm")
     assert len(backend.requests) == 1
-    assert stream.status == 500
+    assert stream.head is not None and stream.head.status == 500
 
 
 def test_drain_returns_the_rest_and_the_connection(backend: StubBackend, transport: Transport) -> None:

@@ -17,19 +17,19 @@ from urllib3.util import parse_url
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _START = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*)")
+# User, host and port in the only form that all programs read alike: no second "@", no backslash, no glob.
 _AUTHORITY = re.compile(
     r"(?:[^@\[\]{}\\\s]*@)?(?:\[[0-9a-fA-F:.]+(?:%[\w.~%-]+)?\]|[^@:\[\]{}\\\s%\"<>^`|]+)(?::\d{0,5})?")
-"""User, host and port in the only form that all programs read alike: no second ``@``, no backslash, no glob."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.ip_network("::/96")
+# Written out, because ``is_global`` learned of some of them only in later Python versions.
 _NOT_GLOBAL = tuple(map(ipaddress.ip_network, (
     "100.64.0.0/10", "192.0.0.0/24", "fec0::/10", "64:ff9b:1::/48", "3fff::/20", "5f00::/16")))
-"""Written out, because ``is_global`` learned of some of them only in later Python versions."""
+# Loopback, private, link-local. Written out: ``is_private`` includes 0.0.0.0 and others, depending on the Python.
 _LOCAL = tuple(map(ipaddress.ip_network, (
     "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1/128", "fc00::/7",
     "fe80::/10")))
-"""Loopback, private, link-local. Written out: ``is_private`` counts 0.0.0.0 and others in, by Python version."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,6 @@ def parse_address(host: str) -> IPAddress | None:
         return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return None
-
-
-def check_url_allowed(url: str, block_private_addresses: bool = False,
-                      allowed_hosts: Iterable[str] | None = None) -> str | None:
-    """None if a request to ``url`` is allowed, else the reason. See ``judge_url``."""
-    return judge_url(url, block_private_addresses, allowed_hosts).reason
 
 
 def judge_url(url: str, block_private_addresses: bool = False, allowed_hosts: Iterable[str] | None = None) -> Verdict:
@@ -118,7 +112,8 @@ def _judge_host(host: str) -> Verdict:
         return Verdict(f"'{host}' is {kind}") if kind else Verdict(addresses=(str(literal),))
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, ValueError):  # ValueError: a label that no name can have
+    except (OSError, ValueError):
+        # A label that no name can have is a ValueError.
         return Verdict(f"host '{host}' cannot be resolved")
     addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
     for address in addresses:
@@ -155,7 +150,8 @@ def _plain_host(host: str) -> str:
         try:
             host = parse_url(f"http://{host}/").host or host
         except LocationParseError:
-            pass  # no such host can be asked for
+            # Nobody can connect to such a host.
+            pass
     return host[:-1] if host.endswith(".") else host
 
 

@@ -62,7 +62,8 @@ class EofDecoder:
 
     def __init__(self) -> None:
         self.done = False
-        self.surplus = True  # nothing can follow on this connection
+        # Nothing can follow on this connection.
+        self.surplus = True
 
     def feed(self, data: bytes) -> bytes:
         return data

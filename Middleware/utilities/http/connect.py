@@ -199,7 +199,8 @@ class _Opening:
             self._pool.unreachable.forget(way_to(self._target, self._route))
         except (OSError, HTTPError, HTTPException, ValueError) as error:
             outcome = error
-        except Exception as error:  # boundary of a thread: the waiting one must learn of it
+        except Exception as error:
+            # The boundary of a thread: the waiting thread must learn of it.
             logger.exception("Connecting to %s failed", self._target.host_header)
             outcome = error
         with self._lock:

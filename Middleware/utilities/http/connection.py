@@ -73,7 +73,8 @@ class Connection:
             else:
                 sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # not connected any more
+            # Not connected any more.
+            pass
 
     @property
     def tls_in_tls(self) -> bool:
@@ -121,7 +122,8 @@ class Connection:
             return False
 
     def _only_tls_housekeeping(self) -> bool:
-        self.sock.settimeout(0.0)  # session tickets make a healthy TLS connection readable
+        # Session tickets make a healthy TLS connection readable.
+        self.sock.settimeout(0.0)
         try:
             self.sock.recv(1)
             return False

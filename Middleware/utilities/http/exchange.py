@@ -94,11 +94,12 @@ class Exchange:
         """Give the connection back if its answer was read to the end, else close it."""
         if self._token is not None:
             self._scope.remove_callback(self._token)
-        connection = self._stop.detach()  # first, so that no later stop can reach it
+        # First, so that no later stop can reach it.
+        connection = self._stop.detach()
         if connection is None:
             return
         whole = self.head is not None and self._http.reusable and self.sent and not self._stop.fired
-        if self.head is not None and whole and self._request.keep_alive:
+        if self.head is not None and whole and self._request.pooled:
             self._pool.give_back(self._request.target, connection, self.head.idle_seconds)
         else:
             connection.close()
@@ -107,7 +108,7 @@ class Exchange:
 
     def _send_request(self) -> Generator[bytes, None, Connection | None]:
         request = self._request
-        connection = self._pool.take(request.target, request.route) if request.keep_alive else None
+        connection = self._pool.take(request.target, request.route) if request.pooled else None
         if connection is not None:
             self.reused = True
             self._stop.attach(connection)
@@ -147,7 +148,8 @@ class Exchange:
                 if self._stop.stopped:
                     return
         self.sent = True
-        self._body = b""  # may be large, and the answer may take hours
+        # It may be large, and the answer may take hours.
+        self._body = b""
 
     # ---- reading
 
@@ -163,7 +165,8 @@ class Exchange:
                 if self._server_silent():
                     yield HEARTBEAT
                 continue
-            except OSError as error:  # a reset connection ends here like a closed one
+            except OSError as error:
+                # A reset connection ends here like a closed one.
                 logger.debug("%s: %s", self._request.target.host_header, error)
                 data = b""
             if self._stop.stopped:

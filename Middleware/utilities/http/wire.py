@@ -29,7 +29,8 @@ MAX_INFLATED_BYTES = 256 * 1024 * 1024
 
 _VERSION = b"HTTP/1."
 _GZIP_START = b"\x1f\x8b"
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab
+# All but the tab.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b|auth", re.IGNORECASE)
 
 
@@ -148,6 +149,12 @@ class HttpRequest:
     keep_encoded: bool = False
     route: Route = DEFAULT_ROUTE
 
+    @property
+    def pooled(self) -> bool:
+        """Whether connections may be shared with other requests: only those that any request would have made."""
+        route = self.route
+        return self.keep_alive and route.environment and not (route.proxy or route.addresses or route.tls)
+
 
 @dataclass(frozen=True)
 class ResponseHead:
@@ -212,7 +219,8 @@ class HttpCall:
         self._request = request
         try:
             return self._http.send(Request(method=request.method, target=where, headers=raw))
-        except LocalProtocolError:  # its text would quote the value
+        except LocalProtocolError:
+            # Its text would quote the value.
             raise ConfigValueError("The request's URL or headers cannot be sent (check URL and API key)") from None
 
     def feed(self, data: bytes) -> bytes:
@@ -250,7 +258,8 @@ class HttpCall:
                     self._begin(event)
                     return self._http.trailing_data[0]
         except RemoteProtocolError as error:
-            raise WireError(str(error).partition(": b")[0]) from None  # behind it stands what the server wrote
+            # Behind ": b" stands what the server wrote, which may be anything.
+            raise WireError(str(error).partition(": b")[0]) from None
         return b""
 
     def _check_start(self, data: bytes) -> None:
@@ -310,7 +319,8 @@ class _Inflater:
             body = self._start = self._start + body
             if len(body) < 2:
                 return b""
-            bare = body[0] & 15 != 8 or int.from_bytes(body[:2], "big") % 31  # no zlib header, as some servers send it
+            # Some servers send "deflate" without the zlib header that belongs to it.
+            bare = body[0] & 15 != 8 or int.from_bytes(body[:2], "big") % 31
             self._zlib = zlib.decompressobj(-15 if bare else 15)
         found = self._piece(body)
         # A gzip body may be several files one behind the other.

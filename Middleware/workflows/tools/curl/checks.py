@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from urllib.parse import unquote
 
-from Middleware.utilities.http.addresses import check_url_allowed
+from Middleware.utilities.http.addresses import judge_url
 from Middleware.workflows.tools.curl.options import (
     URL,
     Argument,
@@ -102,7 +102,7 @@ def address_problem(args: Sequence[str], block_private: bool, allowed_hosts: Seq
     for argument in read_arguments(args):
         if argument.name == URL and argument.value is not None:
             url = argument.value if "://" in argument.value else f"http://{argument.value}"
-            reason = check_url_allowed(url, block_private, allowed_hosts)
+            reason = judge_url(url, block_private, allowed_hosts).reason
             if reason:
                 return reason
     return None

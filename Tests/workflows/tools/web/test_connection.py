@@ -80,6 +80,15 @@ def test_a_chosen_address_keeps_the_name(secure: StubBackend, certificate: Path)
     assert secure.requests[0].headers["host"] == f"far.example:{secure.port}"
 
 
+def test_connections_of_another_route_are_not_shared(plain: StubBackend) -> None:
+    """A connection to judged addresses serves that request alone, and takes none that somebody else has made."""
+    client, request = HttpClient(), HttpRequest(parse_target(plain.url), "GET")
+    judged = Route(addresses=("127.0.0.1",))
+    for route in (Route(), judged, judged, Route(environment=False), Route()):
+        assert client.call(dataclasses.replace(request, route=route)).body == OK
+    assert plain.connections == 4
+
+
 def test_a_stop_reaches_a_tls_server(secure: StubBackend) -> None:
     secure.default = Reply(pieces=[b"a"], hang=True)
     scope = CancelScope()
