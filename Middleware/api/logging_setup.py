@@ -7,11 +7,16 @@ import sys
 import threading
 from collections.abc import Sequence
 from logging.handlers import RotatingFileHandler
+from typing import Any
 
-from Middleware.api.private_logs import PrivacyFilter
 from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import WilmerError
+from Middleware.llmapis.backend_errors import log_text
+from Middleware.models.request_context import current_request
+from Middleware.utilities.config.users import configured_users, flag_in, get_current_username, settings_for
 from Middleware.utilities.files.path_utils import safe_join
 from Middleware.utilities.once import Once
+from Middleware.utilities.sensitive_logging_utils import REDACTED, is_encryption_active, places_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +28,59 @@ BACKUP_COUNT = 7
 SYSTEM = "system"
 LEVEL_VARIABLE = "WILMER_LOG_LEVEL"
 _CHATTY = ("werkzeug", "urllib3", "waitress.queue", "eventlet")
+
+
+_OWN = ("Middleware.", "__main__")
+_SERVERS = ("waitress", "werkzeug", "eventlet")
+_PRIVATE_FLAGS = ("encryptUsingApiKey", "redactLogOutput")
+
+
+class PrivacyFilter(logging.Filter):
+    """Takes what may be said in a conversation out of a record; lets every record through.
+
+    In a redacted request, errors lose their messages and foreign loggers theirs. Outside of requests, where nobody
+    knows whom a line is about, so do tracebacks and foreign loggers if any configured user wants privacy.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        own = f"{record.name}.".startswith(_OWN)
+        unknown = current_request() is None and (not own or bool(record.exc_info))
+        if is_encryption_active() or (unknown and _somebody_wants_privacy()):
+            _clean(record, own)
+        return True
+
+
+def _clean(record: logging.LogRecord, own: bool) -> None:
+    if record.exc_info and record.exc_info[1] is not None:
+        record.exc_text = places_of(record.exc_info[1])
+    record.exc_info = None
+    if own or record.name.partition(".")[0] in _SERVERS:
+        record.args = _without_messages(record.args)
+    else:
+        record.msg, record.args = REDACTED, None
+
+
+def _without_messages(args: object) -> Any:
+    return tuple(map(_without_message, args)) if isinstance(args, tuple) else args
+
+
+def _without_message(value: Any) -> Any:
+    """An error as the log may have it; anything else as it is. Errors that say so are not ``private``."""
+    if isinstance(value, WilmerError):
+        return log_text(value, redact=True)
+    if getattr(value, "private", True) is False:
+        return value
+    if isinstance(value, OSError):
+        return value.strerror or type(value).__name__
+    return type(value).__name__ if isinstance(value, BaseException) else value
+
+
+def _somebody_wants_privacy() -> bool:
+    try:
+        users = configured_users() or [get_current_username()]
+        return any(flag_in(settings_for(user), flag, user) for user in users for flag in _PRIVATE_FLAGS)
+    except Exception:  # whatever is wrong with a user's file, it is not said here
+        return True
 
 
 class UserFilter(logging.Filter):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.api.logging_setup import set_up_logging
-from Middleware.api.private_logs import PrivacyFilter
+from Middleware.api.logging_setup import PrivacyFilter, set_up_logging
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import BackendConnectionError, BackendStatusError, ConfigNotFoundError
 from Middleware.models.request_context import RequestContext, request_scope

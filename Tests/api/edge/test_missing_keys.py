@@ -25,7 +25,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records
-            if record.levelno == logging.WARNING and record.name.endswith("missing_keys")]
+            if record.levelno == logging.WARNING and record.name.endswith("base_api_handler")]
 
 
 @pytest.mark.parametrize("headers", [{}, *({"Authorization": value} for value in ("bearer x", "x", "", "Bearer "))],

@@ -4,11 +4,13 @@ from __future__ import annotations
 import json
 import logging
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, NoReturn
+from wsgiref.types import WSGIEnvironment
 
 from flask import Flask, Response, current_app, g
 from flask import request as http
@@ -16,7 +18,7 @@ from flask import request as http
 from Middleware.api import api_helpers
 from Middleware.api.answers.answer import FinishedAnswer, Start, StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.answers.stream_renderers import StreamRenderer
-from Middleware.api.edge.missing_keys import missing_keys_of
+from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
 from Middleware.api.errors import RETRY_AFTER, describe_error, log_error
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, request_of, running_requests
@@ -37,6 +39,59 @@ TOOL_CHOICE_PROMPT = (
 LISTENERS_KEY = "wilmer.listeners"
 """Of the application's extensions: the ``Listeners`` of every request."""
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+MOST_USERS = 1000
+_EXTENSION = "wilmer.missing_keys"
+
+
+class MissingKeys:
+    """Warns once per user of data that are stored in clear, and once of another spelling of ``Bearer``. Thread-safe."""
+
+    def __init__(self, most_users: int = MOST_USERS) -> None:
+        self._most_users = most_users
+        self._users: set[str] = set()
+        self._told_of_spelling = False
+        self._lock = threading.Lock()
+
+    def look(self, environ: WSGIEnvironment, api_key: str | None) -> None:
+        """Look at a request of the current user.
+
+        Args:
+            environ: the WSGI environ.
+            api_key: the client's usable key, None if it brought none.
+        """
+        if api_key:
+            return
+        user = config_utils.get_current_username()
+        if config_utils.user_flag("encryptUsingApiKey") and self._is_new(user):
+            logger.warning("User %s has encryptUsingApiKey, but a request brought no key (it must be exactly "
+                           "'Authorization: Bearer KEY'): what it stores is not encrypted.", user)
+        scheme = environ.get("HTTP_AUTHORIZATION", "").strip().partition(" ")[0]
+        listed = PERMITTED_USERS_KEY in environ  # then the list of accepted keys tells of the spelling
+        if scheme.lower() == "bearer" and scheme != "Bearer" and not listed and self._is_first_spelling():
+            logger.warning("A client writes %s in place of 'Bearer': its conversations are kept as those of clients "
+                           "without a key.", ascii(scheme))
+
+    def _is_new(self, user: str) -> bool:
+        with self._lock:
+            if user in self._users or len(self._users) >= self._most_users:
+                return False
+            self._users.add(user)
+            return True
+
+    def _is_first_spelling(self) -> bool:
+        with self._lock:
+            first, self._told_of_spelling = not self._told_of_spelling, True
+            return first
+
+
+def missing_keys_of(app: Flask) -> MissingKeys:
+    """The one of an application."""
+    kept: MissingKeys | None = app.extensions.get(_EXTENSION)
+    if kept is None:
+        kept = app.extensions.setdefault(_EXTENSION, MissingKeys())  # the first of several threads makes it
+    return kept
 
 
 def _named(context: RequestContext, asked: object) -> str:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.workflows.tools.web import html_text
-from Middleware.workflows.tools.web.html_text import visible_text
+from Middleware.workflows.tools.web import output as html_text
+from Middleware.workflows.tools.web.output import visible_text
 from Tests.tables import table
 
 PAGE = ("<html><head><title>T</title><style>p{}</style></head><body><h1>Ferry</h1><p>Leaves at <b>nine</b>.</p>"
