@@ -6,14 +6,16 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.folders import path_of
+from Middleware.cli.check.lookups import Lookups, path_of
 from Middleware.cli.check.workflow_checks import located
 from Middleware.common import instance_global_variables as instance
+from Middleware.exceptions import ConfigurationError
+from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, quoted
 from Middleware.utilities.config.json_source import JsonSource
@@ -138,3 +140,27 @@ def _mode(path: str) -> int:
         return os.stat(path).st_mode
     except OSError:
         return 0
+
+
+def check_data_folders(users: Sequence[str], logs: str | None = None) -> Iterator[Finding]:
+    """What is wrong with the folders of these users, how they are named included.
+
+    ``logs``: the folder of the log files, which may contain ``<user>``; None: it does not matter.
+    """
+    found = list(_of_users(users))
+    folders = [entry for entry in found if isinstance(entry, DataDirectory)]
+    if logs is not None:
+        folders.append(DataDirectory("log files", os.path.expanduser(logs.partition("<user>")[0]) or os.curdir))
+    yield from check_directories(folders)
+    yield from (entry for entry in found if isinstance(entry, Finding))
+
+
+def _of_users(users: Sequence[str]) -> Iterator[object]:
+    """The data directories of the users, and findings about their names."""
+    for user in users:
+        with request_scope(RequestContext(request_id=f"check {user}", user=user)):
+            try:
+                file = Lookups().user_file()
+                yield from list(user_directories(file.display, file.content))
+            except ConfigurationError:  # reported at the file
+                continue

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from Middleware.cli.check.backup_checks import BackupCheck
-from Middleware.cli.check.endpoint_checks import check_api_type, check_endpoint
+from Middleware.cli.check.endpoint_checks import BackupCheck, check_api_type, check_endpoint
 from Middleware.cli.check.file_kinds import KINDS, FileKind
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import ConfigFile

@@ -1,13 +1,13 @@
-"""What a check of a workflow asks about other files and the user's settings."""
+"""What the checks ask about folders, other files, scripts and the settings of the user."""
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from Middleware.cli.check.folders import folder_exists, folders_in, path_of
-from Middleware.cli.check.script_checks import script_mistake
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_types import EMBEDDINGS_TYPES
 from Middleware.llmapis.endpoint_file import EndpointFile
@@ -15,12 +15,35 @@ from Middleware.llmapis.samplers import find_sources
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import meant_key, nearest
 from Middleware.utilities.config.json_source import JsonSource
+from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.files.path_utils import is_flat_name, split_name
-from Middleware.workflows.tools.dynamic_module_loader import is_script_name
+from Middleware.workflows.tools.dynamic_module_loader import is_script_name, text_of
 from Middleware.workflows.tools.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
+
+
+def path_of(display: str) -> str:
+    """The path of a file as messages name it."""
+    return os.path.join(config_utils.get_root_config_directory(), *display.split("/"))
+
+
+def files_in(*parts: str) -> list[str]:
+    """The names of the JSON files in a folder below the config root, without ending; none if there is no folder."""
+    names = config_lookup().folder_names(config_utils.get_root_config_directory(), parts)
+    return [name[:-5] for name, is_folder in names.items() if not is_folder and name.endswith(".json")]
+
+
+def folders_in(*parts: str) -> list[str]:
+    """The names of the folders in a folder below the config root; none if there is no such folder."""
+    names = config_lookup().folder_names(config_utils.get_root_config_directory(), parts)
+    return [name for name, is_folder in names.items() if is_folder]
+
+
+def folder_exists(*parts: str) -> bool:
+    """Whether there is such a folder below the config root; the case of its own name does not matter."""
+    return parts[-1].casefold() in (name.casefold() for name in folders_in(*parts[:-1]))
 
 
 @dataclass(frozen=True)
@@ -358,3 +381,41 @@ def _is_file(path: str) -> bool:
         return os.path.isfile(path)
     except ValueError:  # a path that no file can have
         return False
+
+
+MAX_BYTES = 1_000_000
+ENTRY = "Invoke"
+
+
+def script_mistake(path: str) -> str:
+    """What keeps a script from being run; "" for nothing.
+
+    It is not executed. A file that cannot be read, or is too large to be looked at, counts as right.
+    """
+    try:
+        facts = os.stat(path)
+        return _mistake(path, facts.st_mtime_ns, facts.st_size) if facts.st_size <= MAX_BYTES else ""
+    except (OSError, ValueError):  # ValueError: NUL in the path or in the file
+        return ""
+
+
+@lru_cache(maxsize=256)
+def _mistake(path: str, _modified: int, _size: int) -> str:
+    with open(path, "rb") as file:
+        source = file.read()
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        return f"cannot be loaded: {text_of(error)}"
+    except (RecursionError, MemoryError):
+        return ""
+    if ENTRY.encode() in source or _takes_all_names(tree):  # however it comes about
+        return ""
+    functions = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    near = nearest(ENTRY, functions)
+    return f"defines no function {ENTRY}" + (f"; is '{near}' meant to be it?" if near else "")
+
+
+def _takes_all_names(tree: ast.AST) -> bool:
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return any(alias.name == "*" for node in imports for alias in node.names)

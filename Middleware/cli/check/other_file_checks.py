@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from Middleware.cli.check.findings import Finding, shown_address
-from Middleware.cli.check.folders import files_in
+from Middleware.cli.check.lookups import files_in
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import is_remark, nearest, plain, quoted

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from Middleware.cli import users
-from Middleware.cli.check.data_folders import check_data_folders
+from Middleware.cli.check.data_checks import check_data_folders
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.console import program_name, same_configuration
 from Middleware.utilities.config.check import shortened

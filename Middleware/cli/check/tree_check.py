@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from Middleware.cli.check.backup_checks import check_endpoint_presets, check_presets_anywhere
-from Middleware.cli.check.endpoint_checks import check_key
+from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_key, check_presets_anywhere
 from Middleware.cli.check.file_checks import SETTINGS, SourceCheck, check_source
 from Middleware.cli.check.findings import Finding, distinct
 from Middleware.cli.check.lookups import Lookups, Problem
-from Middleware.cli.check.reach import reached_workflows
-from Middleware.cli.check.tree import Tree, TreeFile, read_tree, settings_like
+from Middleware.cli.check.tree import Tree, TreeFile, reached_workflows, read_tree, settings_like
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
 from Middleware.cli.check.workflow_checks import check_workflow, located
 from Middleware.exceptions import ConfigurationError

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.folders import folder_exists, folders_in
-from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem
+from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem, folder_exists, folders_in
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KEY
 from Middleware.exceptions import ConfigurationError, ConfigValueError
 from Middleware.utilities import config_utils

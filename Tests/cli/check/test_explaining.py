@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.check.load_check import LoadCheck
+from Middleware.cli.check.load_check import LoadCheck, check_named
 from Middleware.cli.check.lookups import Lookups
-from Middleware.cli.check.named_files import check_named
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
