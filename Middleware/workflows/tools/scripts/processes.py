@@ -4,8 +4,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -17,40 +20,15 @@ logger = logging.getLogger(__name__)
 
 Process = subprocess.Popen[Any]
 
+# A process that was created later than this after its start was noted may be another one with the same number. (The
+# kernel of Linux rounds the times of creation down by up to a second, all alike.)
+START_SECONDS = 1.0
 
-class _Started:
-    """A process that a script has started, known by more than a number that another one may get after its end."""
+# A start that is under way when the script is stopped gets its number within this time, unless it fails.
+NUMBER_SECONDS = 0.1
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._known: Any = None  # to psutil
-        self._why = "it has ended already"
-        try:
-            import psutil  # type: ignore[import-untyped]
-            with contextlib.suppress(psutil.Error):
-                self._known = psutil.Process(process.pid)
-        except ImportError as error:
-            self._why = str(error)
-
-    @property
-    def ended(self) -> bool:
-        return self._process.returncode is not None
-
-    def end(self) -> None:
-        """Kill it with its descendants. It is not waited for: that is up to who started it."""
-        if self.ended:
-            return
-        if self._known is None:
-            logger.warning("Only the process itself is ended, not its children: %s", self._why)
-            with contextlib.suppress(OSError):  # it may just have ended
-                self._process.kill()
-            return
-        import psutil
-
-        with contextlib.suppress(psutil.Error):
-            for victim in [self._known, *self._known.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    victim.kill()
+# Audit events of starts that leave no object from which the process can be found.
+_UNTRACEABLE = frozenset({"os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"})
 
 
 class ScriptProcesses:
@@ -58,40 +36,67 @@ class ScriptProcesses:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: list[_Started] = []
+        self._started: dict[Process, float] = {}
+        self._untraceable: set[str] = set()
         self._ended = False
 
     def collect(self) -> None:
-        """Take in what is started in the current context from now on."""
+        """Take in every process that starts in the current context from now on."""
         _watch_starts()
         _current.set(self)
 
-    def check(self) -> None:
-        """Raise EarlyTerminationException once ``end`` was called."""
-        if self._ended:
-            raise EarlyTerminationException("The request was cancelled; its script may start no more processes")
-
-    def add(self, process: Process) -> None:
-        """Take in a process, or end it if it came too late."""
-        started = _Started(process)
+    def add(self, started: Process | None, event: str = "subprocess.Popen") -> None:
+        """Take in a process just before it starts. Raise EarlyTerminationException once ``end`` was called."""
         with self._lock:
-            if not self._ended:
-                self._running = [known for known in self._running if not known.ended]
-                self._running.append(started)
+            if self._ended:
+                raise EarlyTerminationException("The request was cancelled; its script may start no more processes")
+            if started is None:
+                self._untraceable.add(event)
                 return
-        started.end()
+            # A script may start any number of processes one after the other: only those that may run are kept.
+            self._started = {known: at for known, at in self._started.items() if known.returncode is None}
+            self._started[started] = time.time()
 
     def end(self) -> None:
         """Kill the processes that still run, with their children. Later ones are refused."""
         with self._lock:
             self._ended = True
-            running, self._running = self._running, []
-        for started in running:
-            started.end()
+            started, self._started = self._started, {}
+            untraceable, self._untraceable = self._untraceable, set()
+        for one, at in started.items():
+            _end(one, at)
+        for event in sorted(untraceable):
+            logger.warning("A stopped script has used %s; processes started that way cannot be found and may go on",
+                           event)
+
+
+def _end(started: Process, at: float) -> None:
+    """Kill a process with its descendants, without waiting for their end: the script itself may wait for it."""
+    deadline = time.monotonic() + NUMBER_SECONDS
+    while started.pid is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    if started.pid is None or started.returncode is not None:
+        return
+    try:
+        import psutil  # type: ignore[import-untyped]
+    except ImportError as error:
+        logger.warning("Only the process itself is ended, not its children: %s", error)
+        with contextlib.suppress(OSError):  # it may just have ended
+            started.kill()
+        return
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(started.pid)
+        # An event loop may have reaped the process already, and another one may have its number by now.
+        if found.ppid() != os.getpid() or found.create_time() > at + START_SECONDS:
+            logger.info("Process %d is not ended: it is not surely the one that a script has started", started.pid)
+            return
+        for victim in [found, *found.children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):
+                victim.kill()
 
 
 class RunningScripts:
-    """The calls of scripts under way, those included that were left alone."""
+    """The calls of scripts under way, including those that were abandoned."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,7 +116,7 @@ class RunningScripts:
         return len(self._calls)
 
     def end_processes(self) -> None:
-        """Kill what all of them have started."""
+        """Kill all processes that the scripts have started."""
         with self._lock:
             calls = list(self._calls)
         for call in calls:
@@ -119,30 +124,23 @@ class RunningScripts:
 
 
 def running_scripts() -> RunningScripts:
-    """The scripts of this process."""
+    """Return the running scripts of this process."""
     return process().one(RunningScripts)
 
 
 _current: ContextVar[ScriptProcesses | None] = ContextVar("wilmer_script_processes", default=None)
-_watch_lock = threading.Lock()
 
 
+@functools.cache
 def _watch_starts() -> None:
-    """Have every start of a process look whether a script does it. All ways of ``subprocess`` lead through there."""
-    with _watch_lock:
-        original = subprocess.Popen.__init__
-        if getattr(original, "watched_for_scripts", False):
-            return
+    """Install the audit hook. Python offers no way to remove it, so it waits for the first script."""
+    sys.addaudithook(_on_event)
 
-        @functools.wraps(original)
-        def start(self: Process, *args: Any, **kwargs: Any) -> None:
-            call = _current.get()
-            if call is None:
-                original(self, *args, **kwargs)
-                return
-            call.check()
-            original(self, *args, **kwargs)
-            call.add(self)
 
-        start.watched_for_scripts = True  # type: ignore[attr-defined]
-        subprocess.Popen.__init__ = start  # type: ignore[method-assign]
+def _on_event(event: str, _args: object) -> None:
+    """Report the start of a process to the script that starts it. An exception from here prevents the start."""
+    if event != "subprocess.Popen" and event not in _UNTRACEABLE or (call := _current.get()) is None:
+        return
+    # The event names the command only; the object that will know the number is the one whose method raises the event.
+    owner = sys._getframe(1).f_locals.get("self") if event == "subprocess.Popen" else None
+    call.add(owner if isinstance(owner, subprocess.Popen) else None, event)

@@ -16,7 +16,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module
-from Middleware.workflows.tools.scripts.processes import ScriptProcesses, running_scripts
+from Middleware.workflows.tools.scripts.processes import START_SECONDS, ScriptProcesses, running_scripts
 from Tests.workflows.engine_lab import until
 
 PARENT = """
@@ -148,18 +148,66 @@ def test_those_of_others_go_on(script: Callable[[str], str], sleeper: subprocess
     assert sleeper.poll() is None
 
 
-def test_no_process_starts_after_the_end() -> None:
+def test_no_process_starts_after_the_end(sleeper: subprocess.Popen[bytes]) -> None:
     call = ScriptProcesses()
     call.end()
     with pytest.raises(EarlyTerminationException):
-        call.check()
+        call.add(sleeper)
 
 
-def test_one_that_starts_during_the_end_is_ended(sleeper: subprocess.Popen[bytes]) -> None:
-    call = ScriptProcesses()
-    call.end()
+@pytest.mark.parametrize("way", ["subprocess.run([python, '-V'])", "os.system('echo no')"])
+def test_no_process_starts_from_a_stopped_script(script: Callable[[str], str], way: str) -> None:
+    path = script(f"""
+        import os, subprocess, time
+        def Invoke(python, answers):
+            time.sleep(0.5)
+            try:
+                {way}
+            except Exception as error:
+                answers.append(type(error).__name__)
+                raise
+        """)
+    answers: list[str] = []
+    request = RequestContext()
+    stop_when(lambda: running_scripts().count() == 1, request)
+    with request_scope(request), pytest.raises(EarlyTerminationException):
+        run_dynamic_module(path, sys.executable, answers)
+    assert until(lambda: answers == ["EarlyTerminationException"])
+
+
+def test_one_that_starts_during_the_end_is_ended(sleeper: subprocess.Popen[bytes],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets its number while the end waits for it."""
+    call, pid = ScriptProcesses(), sleeper.pid
+    monkeypatch.setattr(sleeper, "pid", None)
     call.add(sleeper)
+    threading.Timer(0.03, setattr, (sleeper, "pid", pid)).start()
+    call.end()
     assert sleeper.wait(5) != 0
+
+
+def test_a_start_that_failed_delays_the_end_only_for_a_moment(sleeper: subprocess.Popen[bytes],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    call = ScriptProcesses()
+    with monkeypatch.context() as patch:
+        patch.setattr(sleeper, "pid", None)
+        call.add(sleeper)
+        call.end()
+    assert sleeper.poll() is None
+
+
+def test_what_cannot_be_found_is_logged(script: Callable[[str], str], caplog: pytest.LogCaptureFixture) -> None:
+    path = script("""
+        import os, time
+        def Invoke():
+            os.system("exit 0")
+            time.sleep(0.5)
+        """)
+    request = RequestContext()
+    stop_when(lambda: running_scripts().count() == 1 and (time.sleep(0.3) or True), request)
+    with request_scope(request), pytest.raises(EarlyTerminationException):
+        run_dynamic_module(path)
+    assert "has used os.system" in caplog.text
 
 
 def test_one_that_has_ended_is_not_touched(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +232,7 @@ def test_one_that_was_reaped_behind_its_back_is_not_touched(sleeper: subprocess.
         call.add(process)
         process.wait(5)
         monkeypatch.setattr(process, "returncode", None)
+        time.sleep(START_SECONDS + 1.1)  # the kernel rounds to seconds
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
             monkeypatch.setattr(process, "pid", other.pid)
             call.end()
@@ -191,6 +240,23 @@ def test_one_that_was_reaped_behind_its_back_is_not_touched(sleeper: subprocess.
             assert other.poll() is None
             other.kill()
         monkeypatch.undo()  # the block around it waits
+
+
+def test_one_of_another_parent_is_not_touched(sleeper: subprocess.Popen[bytes],
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    call = ScriptProcesses()
+    with monkeypatch.context() as patch:
+        call.add(sleeper)
+        patch.setattr("os.getpid", lambda: 1)
+        call.end()
+    time.sleep(0.05)
+    assert sleeper.poll() is None
+
+
+def test_the_standard_library_stays_as_it_is(script: Callable[[str], str]) -> None:
+    run_dynamic_module(script("def Invoke():\n    pass\n"))
+    assert subprocess.Popen.__init__.__module__ == "subprocess"
+    assert not hasattr(subprocess.Popen.__init__, "__wrapped__")
 
 
 def test_without_psutil_the_process_itself_is_ended(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch,
