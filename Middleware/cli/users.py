@@ -195,5 +195,5 @@ def _setting(key: str, default: object, consequence: str) -> Any:
     except (ConfigurationError, OSError, ValueError) as error:
         say(f"WARNING: {error} ({consequence})", error_stream=True)
         return default
-    value = config.get(USER[key].name)
-    return default if value is None or value == "" else value
+    value = USER.value(config, key) if USER.has(config, key) else ""
+    return default if value == "" else value

@@ -1,12 +1,12 @@
 """The back-end dialects: what the ``type`` of an ApiTypes file can say, and small helpers to read endpoint files."""
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.keys.api_type import API_TYPE, OLDER_TYPES, TYPES
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.text_utils import nearest
 
 (OPENAI_CHAT, CLAUDE_MESSAGES, OLLAMA_CHAT, OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE, OPENAI_EMBEDDINGS,
  OLLAMA_EMBEDDINGS) = TYPES
@@ -29,9 +29,9 @@ def canonical_type(api_type: Mapping[str, object], file: str = "") -> str:
                                expected=", ".join(sorted(KNOWN_TYPES)))
     name = ALIASES.get(name, name)
     if name not in KNOWN_TYPES:
-        near = difflib.get_close_matches(name, sorted(KNOWN_TYPES | ALIASES.keys()), n=1)
         raise ConfigValueError(f"unsupported type '{name}'", file=file, json_path="type",
-                               expected=", ".join(sorted(KNOWN_TYPES)), suggestion=near[0] if near else "")
+                               expected=", ".join(sorted(KNOWN_TYPES)),
+                               suggestion=nearest(name, sorted(KNOWN_TYPES | ALIASES.keys()), 0.6))
     return name
 
 
@@ -42,8 +42,8 @@ def model_name(endpoint: Mapping[str, object]) -> str:
 
 def injected_text(endpoint: Mapping[str, object], flag: str, key: str) -> str:
     """The text of one of the endpoint's text injections, ``""`` unless its flag is on."""
-    text = endpoint.get(ENDPOINT[key].name)
-    return text if isinstance(text, str) and text and ENDPOINT.flag(endpoint, flag) else ""
+    text = ENDPOINT.text(endpoint, key)
+    return text if text and ENDPOINT.flag(endpoint, flag) else ""
 
 
 def backend_url(base: str, path: str) -> str:

@@ -51,7 +51,7 @@ class EndpointFile:
         model = None if ENDPOINT.flag(config, "dontIncludeModel") else api_types.model_name(config)
         return BackendSettings(
             endpoint_name=self.name, base_url=self.url, endpoint=config, api_type=self.api_type, samplers=samplers,
-            model=model, api_key=resolve_api_key(config.get(ENDPOINT["apiKey"].name), endpoint_path(self.name)),
+            model=model, api_key=resolve_api_key(ENDPOINT.value(config, "apiKey"), endpoint_path(self.name)),
             connect_timeout=config_utils.get_connect_timeout())
 
     def mistake(self, message: str, key: str, expected: str) -> ConfigValueError:

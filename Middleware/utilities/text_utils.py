@@ -1,10 +1,12 @@
-"""Text primitives: brace sentinels, the token estimate, conversations cut into blocks, flags written as text."""
+"""Text primitives: brace sentinels, the token estimate, conversations cut into blocks, nearest names."""
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from Middleware.common.constants import LEFT_BRACE_SENTINEL, RIGHT_BRACE_SENTINEL
@@ -20,6 +22,9 @@ _SENTINEL_START = "__WILMER_"
 _PIECE = 128 * 1024  # characters that are searched in one go
 ESTIMATION_LEVELS = {"conservative": 1.0, "balanced": 1.25, "aggressive": 1.5, "xaggressive": 1.85}
 _WORD = re.compile(r"\w+")
+_BETWEEN_WORDS = re.compile(r"[\W_]+")
+# A nearest name is found by comparing each with each, which takes long for names of absurd length.
+_MAX_COMPARED = 100
 _LABELS = ("User: ", "USER: ", "Assistant: ", "ASSISTANT: ", "systemMes: ", "SYSTEMMES: ")
 
 
@@ -195,6 +200,29 @@ def _without_labels(text: str) -> str:
     for label in _LABELS:
         text = text.replace(label, "")
     return text
+
+
+# --- names ---
+
+def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str:
+    """Return the candidate most like ``name``, ignoring case and what separates words; "" if none is near."""
+    if len(name) > _MAX_COMPARED:
+        return ""
+    by_plain: dict[str, str] = {}
+    for candidate in candidates:
+        if len(candidate) <= _MAX_COMPARED:
+            by_plain.setdefault(plain(candidate), candidate)
+    wanted = plain(name)
+    if wanted in by_plain:
+        return by_plain[wanted]
+    near = difflib.get_close_matches(wanted, list(by_plain), 1, cutoff)
+    return by_plain[near[0]] if near else ""
+
+
+@lru_cache(maxsize=2048)
+def plain(name: str) -> str:
+    """``name`` without what spellings of it differ in."""
+    return _BETWEEN_WORDS.sub("", name.casefold())
 
 
 # --- levels of estimation ---

@@ -11,7 +11,6 @@ A key may stand on several lines, for several users.
 """
 from __future__ import annotations
 
-import difflib
 import hashlib
 import hmac
 import logging
@@ -28,6 +27,7 @@ from Middleware.exceptions import WilmerError
 from Middleware.utilities.command_lines import command, script_command
 from Middleware.utilities.files.file_access import file_signature, is_unsettled
 from Middleware.utilities.once import Once
+from Middleware.utilities.text_utils import nearest
 
 logger = logging.getLogger(__name__)
 
@@ -222,9 +222,8 @@ def _user(text: str, users: Sequence[str], where: str) -> str:
     name = text[len(USER_FIELD):].strip()
     if name in users:
         return name
-    spelled = {known.casefold(): known for known in users}
-    near = difflib.get_close_matches(name.casefold(), list(spelled), n=1)
-    hint = f" Did you mean '{spelled[near[0]]}'?" if near else ""
+    near = nearest(name, users, 0.6)
+    hint = f" Did you mean '{near}'?" if near else ""
     raise AccessKeysError(f"{where}: '{name}' is none of the users that are served ({', '.join(users)}).{hint}")
 
 

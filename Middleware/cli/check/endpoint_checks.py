@@ -11,13 +11,14 @@ from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES, EMBEDDINGS_TYPES, KNOWN_TYPES
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import Severity, is_remark, nearest, quoted
+from Middleware.utilities.config.check import Severity, is_remark, quoted
 from Middleware.utilities.config.declarations import as_flag, number_from
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS
 from Middleware.utilities.config.lookup import candidate, find_file
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.files.path_utils import split_name
+from Middleware.utilities.text_utils import nearest
 
 CANONICAL = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
 NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("int", "number"))

@@ -13,13 +13,14 @@ from Middleware.llmapis.api_types import EMBEDDINGS_TYPES
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.samplers import find_sources
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import meant_key, nearest
+from Middleware.utilities.config.check import meant_key
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.files.path_utils import is_flat_name, split_name
+from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.tools.dynamic_module_loader import is_script_name, text_of
 from Middleware.workflows.tools.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
 

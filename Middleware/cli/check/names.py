@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.utilities.config.check import nearest
+from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.managers.variable_table import BUILT_IN_VARIABLES
 
 EARLY_BUILT_IN = frozenset({"Discussion_Id"})

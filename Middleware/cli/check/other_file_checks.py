@@ -9,8 +9,9 @@ from Middleware.cli.check.findings import Finding, shown_address
 from Middleware.cli.check.lookups import files_in
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import is_remark, nearest, plain, quoted
+from Middleware.utilities.config.check import is_remark, quoted
 from Middleware.utilities.config.json_source import child
+from Middleware.utilities.text_utils import nearest, plain
 
 PRESET_CUTOFF = 0.9
 _NEEDED = {"stdio": "command", "sse": "url", "streamable_http": "url"}

@@ -8,8 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from Middleware.cli.check.names import NOT_VARIABLES, Names, is_numbered
-from Middleware.utilities.config.check import Severity, nearest, shortened
+from Middleware.utilities.config.check import Severity, shortened
 from Middleware.utilities.templates.substitution import Field, SubstitutionError, Template, has_braces, parse
+from Middleware.utilities.text_utils import nearest
 
 _IDENTIFIER = re.compile(r"[^\W\d]\w{0,99}")
 _SIMPLE = re.compile(r"(?<!\{)\{([^\W\d]\w{0,99})\}(?!\})")

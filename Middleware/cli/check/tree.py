@@ -16,11 +16,12 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import is_remark, nearest, plain
+from Middleware.utilities.config.check import is_remark
 from Middleware.utilities.config.declarations import settings_keys
 from Middleware.utilities.config.store import config_store
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.files.path_utils import is_folder
+from Middleware.utilities.text_utils import nearest, plain
 
 COLLECTIONS = tuple(dict.fromkeys(kind.pattern.partition("/")[0] for kind in KINDS.values()))
 DEFAULT_WORKFLOW = "_DefaultWorkflow.json"

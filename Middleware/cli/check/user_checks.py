@@ -10,7 +10,7 @@ from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem, folder_ex
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KEY
 from Middleware.exceptions import ConfigurationError, ConfigValueError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import Severity, is_meant, meant_key, nearest, no_effect, quoted
+from Middleware.utilities.config.check import Severity, is_meant, meant_key, no_effect, quoted
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.users import (
@@ -21,6 +21,7 @@ from Middleware.utilities.config.users import (
 )
 from Middleware.utilities.config.workflows import user_workflow_folders
 from Middleware.utilities.files.path_utils import split_name
+from Middleware.utilities.text_utils import nearest
 
 FOLDER_CUTOFF = 0.6
 MEMORY_KEYS = (*HELPERS, "fileMemoryToolWorkflow")

@@ -23,13 +23,14 @@ from Middleware.cli.check.text_checks import (
     check_plain_value,
     check_text,
 )
-from Middleware.utilities.config.check import KeyCheck, Severity, nearest, quoted, shortened
+from Middleware.utilities.config.check import KeyCheck, Severity, quoted, shortened
 from Middleware.utilities.config.declarations import ConfigKey, as_flag
 from Middleware.utilities.config.json_source import JsonSource, child
 from Middleware.utilities.config.keys.node import FLOAT_FIELDS, NUMERIC_FIELDS, is_responder
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.utilities.templates.substitution import has_braces
+from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.handlers.registry import node_types
 
 HANDED_DOWN = frozenset({"firstNodeSystemPromptOverride", "systemPromptOverride", "firstNodePromptOverride",

@@ -15,7 +15,7 @@ from Middleware.cli.workflow_tests.values import NOTHING_DEMANDED, Values
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.models.messages import ToolCall
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import is_remark, nearest, quoted
+from Middleware.utilities.config.check import is_remark, quoted
 from Middleware.utilities.config.json_source import JsonSource, child, decode_text
 from Middleware.utilities.config.keys.workflow_test import (
     EXPECT_KEYS,
@@ -28,6 +28,7 @@ from Middleware.utilities.config.keys.workflow_test import (
 )
 from Middleware.utilities.config.paths import display_path, get_root_config_directory
 from Middleware.utilities.config.workflows import TEST_SUFFIX
+from Middleware.utilities.text_utils import nearest
 
 
 def check_test_files(paths: Iterable[str]) -> list[Finding]:

@@ -1,12 +1,9 @@
 """The one check of configuration against its declarations: spelling, presence, kinds, choices and limits."""
 from __future__ import annotations
 
-import difflib
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Generic, Literal, TypeVar
 
 from Middleware.utilities.config.declarations import (
@@ -20,19 +17,17 @@ from Middleware.utilities.config.declarations import (
 )
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.sensitive_logging_utils import MASK, SECRET_KEYS, mask_url
+from Middleware.utilities.text_utils import nearest
 
 F = TypeVar("F")
 Severity = Literal["error", "warning", "note"]
 
 MAX_QUOTED = 80
-# A nearest name is looked for by comparing each with each, which takes long for names of absurd length.
-MAX_COMPARED = 100
 SPELLING_CUTOFF = 0.85
 CHOICE_CUTOFF = 0.55
 REMARKS = ("comment", "description", "note", "remark", "todo", "disabled", "unused", "backup")
 """Words in the names of keys that people write for themselves."""
 
-_BETWEEN_WORDS = re.compile(r"[\W_]+")
 _WANTED = {"str": "a text", "bool": "true or false", "int": "a whole number", "number": "a number", "list": "a list",
            "object": "an object"}
 
@@ -257,27 +252,6 @@ def is_meant(name: str, key: str, content: Collection[str]) -> bool:
 def is_remark(name: str) -> bool:
     """Whether a key was probably written for people only."""
     return not name[:1].isalpha() or any(word in name.casefold() for word in REMARKS)
-
-
-def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str:
-    """The candidate most like ``name``, ignoring case and what separates words; empty if none is near."""
-    if len(name) > MAX_COMPARED:
-        return ""
-    by_plain: dict[str, str] = {}
-    for candidate in candidates:
-        if len(candidate) <= MAX_COMPARED:
-            by_plain.setdefault(plain(candidate), candidate)
-    wanted = plain(name)
-    if wanted in by_plain:
-        return by_plain[wanted]
-    near = difflib.get_close_matches(wanted, list(by_plain), 1, cutoff)
-    return by_plain[near[0]] if near else ""
-
-
-@lru_cache(maxsize=2048)
-def plain(name: str) -> str:
-    """``name`` without what spellings of it differ in."""
-    return _BETWEEN_WORDS.sub("", name.casefold())
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

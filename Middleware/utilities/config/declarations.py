@@ -66,6 +66,11 @@ class ConfigKey:
     keys: tuple[ConfigKey, ...] = field(default=(), kw_only=True)
     is_open: bool = field(default=True, kw_only=True)
 
+    def of(self, config: Mapping[str, object]) -> Any:
+        """What ``config`` holds under the key, of whatever type; absent and null are the declared default."""
+        found = config.get(self.name)
+        return self.default if found is None else found
+
     def within(self, number: float) -> float:
         """The number, or the nearest one in the key's range."""
         number = number if self.least is None else max(number, self.least)

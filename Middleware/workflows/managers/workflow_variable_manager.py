@@ -1,7 +1,6 @@
 """Fills in the variables of texts in workflow files: plain placeholders or Jinja2 templates."""
 from __future__ import annotations
 
-import difflib
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ from Middleware.utilities.templates.substitution import (
     substitute_known,
     substitute_wherever_possible,
 )
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import nearest, restore_braces
 from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, Values, readable
 from Middleware.workflows.models.execution_context import ExecutionContext
 
@@ -137,8 +136,8 @@ def _hint(name: str, values: Values | None) -> str:
         return ""
     if _OUTPUT_NAME.fullmatch(name):
         return " (no node with that number has run before this one)"
-    near = difflib.get_close_matches(name, values.names(), 1)
-    return f" (did you mean '{{{near[0]}}}'?)" if near else ""
+    near = nearest(name, values.names(), 0.6)
+    return f" (did you mean '{{{near}}}'?)" if near else ""
 
 
 def _warn(problem: Exception, text: str, values: Values, outcome: str = "left as written") -> None:

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from Middleware.utilities.streaming_utils import (
     post_process_llm_output,
     strip_assistant_prefix_enabled,
 )
+from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.events import RunRecord
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.sub_workflow_handler import ChildRun
@@ -227,8 +227,8 @@ class WorkflowProcessor:
         return f", which has the unknown type {node_type!r:.80} and ran as Standard{self._nearest_type(node_type)}"
 
     def _nearest_type(self, node_type: object) -> str:
-        near = difflib.get_close_matches(str(node_type), self.node_handlers, 1)
-        return f" (did you mean '{near[0]}'?)" if near else ""
+        near = nearest(str(node_type), self.node_handlers, 0.6)
+        return f" (did you mean '{near}'?)" if near else ""
 
     # -- one node ------------------------------------------------------------------------------------------------
     def _node(self, index: int) -> dict[str, object]:

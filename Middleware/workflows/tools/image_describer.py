@@ -153,7 +153,9 @@ class ImageDescriber:
             config_utils.get_current_username(), context.api_key,
             context.request_id if context.discussion_id or context.request.trial is not None else "",
             handler.endpoint_name, handler.service.presetname, handler.max_tokens,
-            *(handler.endpoint_config.get(ENDPOINT[key].name) for key in ("endpoint", "modelNameToSendToAPI")),
+            # An absent name stays null, so that descriptions stored by earlier versions are found.
+            *(ENDPOINT.value(handler.endpoint_config, key) if ENDPOINT.has(handler.endpoint_config, key) else None
+              for key in ("endpoint", "modelNameToSendToAPI")),
             *self._texts, conversation,
             {key: value for key, value in context.config.items() if key not in UNSHAPING_KEYS}, image]
         return hashlib.sha256(json.dumps(material, sort_keys=True, default=str).encode()).hexdigest()

@@ -71,7 +71,10 @@ def raw_reads(path: str, source: str) -> Iterator[str]:
         else:
             continue
         key = argument.value if isinstance(argument, ast.Constant) else named.get(getattr(argument, "id", ""))
+        by_key = isinstance(argument, ast.Attribute) and argument.attr == "name"  # config.get(TIMEOUT.name)
         name = ast.unparse(owner).rpartition(".")[2].strip("_")
+        if by_key and name in CONFIGURATION:
+            yield f"{path}:{node.lineno}: {ast.unparse(node)}"
         if key not in KEYS or name.isupper() or key in ALLOWED.get(path, ()):
             continue  # in capitals: a table of declarations
         if key not in WIRE or name in CONFIGURATION:
@@ -89,7 +92,8 @@ def test_nothing_is_read_past_the_declarations() -> None:
 
 @pytest.mark.parametrize("source", [
     'x = config.get("endpointName")', 'x = anything["maxContextTokenSize"]', 'x = self.node.get("prompt")',
-    'x = context.config["type"]', 'KEY = "jinja2"\nx = whatever.get(KEY)', 'x = node.pop("title", None)'])
+    'x = context.config["type"]', 'x = context.config.get(TIMEOUT.name)',
+    'KEY = "jinja2"\nx = whatever.get(KEY)', 'x = node.pop("title", None)'])
 def test_a_raw_read_is_found(source: str) -> None:
     assert len(list(raw_reads("x.py", source))) == 1
 

@@ -5,20 +5,16 @@ filled in before it is checked: with all variables where the key takes them, els
 """
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.config.declarations import ConfigKey, number_from
 from Middleware.utilities.http.addresses import usable_hosts
+from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.models.execution_context import ExecutionContext
-
-Number = TypeVar("Number", int, float)
 
 MAX_SECONDS = 1_000_000.0
 """Longest wait that every system can be asked for."""
@@ -39,7 +35,8 @@ ALLOWED_HOSTS = ConfigKey("allowedHosts", "list", None, "The only hosts that may
 
 def positive_number(context: ExecutionContext, key: ConfigKey) -> float:
     """A finite number above 0; numeric text is accepted, booleans are not."""
-    return _number(context, key, float, "a number above 0", lambda value: math.isfinite(value) and value > 0)
+    number = _number(context, key, whole=False)
+    return number if number is not None and number > 0 else refuse(context, key, "a number above 0")
 
 
 def seconds(context: ExecutionContext, key: ConfigKey) -> float:
@@ -49,29 +46,31 @@ def seconds(context: ExecutionContext, key: ConfigKey) -> float:
 
 def byte_cap(context: ExecutionContext, key: ConfigKey) -> int | None:
     """A number of bytes, None for no cap (0 or less); numeric text is accepted, booleans are not."""
-    return _number(context, key, _whole, "a whole number of bytes (0 or less: no limit)", lambda value: True) or None
+    number = _number(context, key, whole=True)
+    if number is None:
+        refuse(context, key, "a whole number of bytes (0 or less: no limit)")
+    return int(number) if number > 0 else None
 
 
 def boolean(context: ExecutionContext, key: ConfigKey) -> bool:
     """A boolean, or the text ``true`` or ``false`` in any case."""
-    value = _raw(context, key)
+    value = key.of(context.config)
     if isinstance(value, str):
         value = {"true": True, "false": False}.get(value.strip().lower(), value)
     return value if isinstance(value, bool) else refuse(context, key, "true or false")
 
 
-def choice(context: ExecutionContext, key: ConfigKey, choices: Sequence[str]) -> str:
-    """One of ``choices``."""
-    value = _raw(context, key)
-    if isinstance(value, str) and value in choices:
+def choice(context: ExecutionContext, key: ConfigKey) -> str:
+    """One of the key's choices."""
+    value = key.of(context.config)
+    if isinstance(value, str) and value in key.choices:
         return value
-    near = difflib.get_close_matches(str(value), choices, 1)
-    return refuse(context, key, f"one of {', '.join(choices)}", near[0] if near else "")
+    return refuse(context, key, f"one of {', '.join(key.choices)}", nearest(str(value), key.choices, 0.6))
 
 
 def allowed_hosts(context: ExecutionContext, key: ConfigKey = ALLOWED_HOSTS) -> list[str] | None:
     """The hosts of an allow-list, None without one. A list that has no usable entry is an error, not "all hosts"."""
-    value = _raw(context, key)
+    value = key.of(context.config)
     if value is None:
         return None
     if not isinstance(value, list):
@@ -82,7 +81,7 @@ def allowed_hosts(context: ExecutionContext, key: ConfigKey = ALLOWED_HOSTS) -> 
 
 def proxy_url(context: ExecutionContext, key: ConfigKey = PROXY) -> str | None:
     """The URL of a proxy, None if the key is absent or empty."""
-    value = _raw(context, key)
+    value = key.of(context.config)
     if value is not None and not isinstance(value, str):
         return refuse(context, key, "a text")
     url = context.substitute(value).strip() if value else ""
@@ -98,34 +97,13 @@ def proxy_url(context: ExecutionContext, key: ConfigKey = PROXY) -> str | None:
 
 def refuse(context: ExecutionContext, key: ConfigKey, expected: str, suggestion: str = "") -> NoReturn:
     """Raise the error for a value that is not ``expected``. Shows what the config holds, never what it became."""
-    written = repr(context.config.get(key.name))
+    written = repr(key.of(context.config))
     secret = key.variables == "full"  # URLs, headers and their like may hold passwords
     shown = "" if secret else f", got {written if len(written) <= 60 else written[:57] + '...'}"
     raise ConfigValueError(f"{context.node_type} node '{context.node_name}': '{key.name}' must be "
                            f"{expected}{shown}", suggestion=suggestion)
 
 
-def _raw(context: ExecutionContext, key: ConfigKey) -> object:
-    value = context.config.get(key.name)
-    return key.default if value is None else value
-
-
-def _number(context: ExecutionContext, key: ConfigKey, convert: Callable[[float | str], Number], expected: str,
-            is_good: Callable[[Number], bool]) -> Number:
-    value = _raw(context, key)
-    if isinstance(value, str) and "{" in value:
-        value = context.substitute_early(value)
-    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        try:
-            number = convert(value)
-            if is_good(number):
-                return max(number, 0)
-        except (ValueError, OverflowError):
-            pass
-    return refuse(context, key, expected)
-
-
-def _whole(value: float | str) -> int:
-    if isinstance(value, float) and not value.is_integer():  # also refuses what is infinite
-        raise ValueError
-    return int(value)
+def _number(context: ExecutionContext, key: ConfigKey, whole: bool) -> float | None:
+    value = key.of(context.config)
+    return number_from(context.substitute_early(value) if isinstance(value, str) and "{" in value else value, whole)

@@ -45,8 +45,8 @@ class CurlCommandHandler(BaseHandler):
         network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS, BLOCK_OPTION_INJECTION, ALLOW_SCHEME_INJECTION)}
 
     def handle(self, context: ExecutionContext) -> object:
-        output_format = network.choice(context, OUTPUT_FORMAT, OUTPUT_FORMATS)
-        raises = network.choice(context, network.ON_ERROR, ("raise", "return")) == "raise"
+        output_format = network.choice(context, OUTPUT_FORMAT)
+        raises = network.choice(context, network.ON_ERROR) == "raise"
         timeout = network.seconds(context, TIMEOUT)
         max_bytes = network.byte_cap(context, network.MAX_RESPONSE_BYTES)
         proxy = network.proxy_url(context)
@@ -69,7 +69,7 @@ class CurlCommandHandler(BaseHandler):
 
 def _args(context: ExecutionContext) -> list[str]:
     """The items with variables filled in, if that made nothing of them that is forbidden."""
-    items = context.config.get(ARGS.name)
+    items = ARGS.of(context.config)
     if not isinstance(items, list) or not items:
         network.refuse(context, ARGS, "a list of curl's arguments")
     raw = [str(item) for item in items]

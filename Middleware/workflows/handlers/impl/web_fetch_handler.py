@@ -52,11 +52,11 @@ class WebFetchHandler(BaseHandler):
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:
-        return str(cls.TABLES["WebFetch"].value(node, "method") or "GET").upper() in ("GET", "HEAD")
+        return str(METHOD.of(node) or METHOD.default).upper() in ("GET", "HEAD")
 
     def handle(self, context: ExecutionContext) -> object:
-        output_format = network.choice(context, OUTPUT_FORMAT, OUTPUT_FORMATS)
-        raises = network.choice(context, network.ON_ERROR, ("raise", "return")) == "raise"
+        output_format = network.choice(context, OUTPUT_FORMAT)
+        raises = network.choice(context, network.ON_ERROR) == "raise"
         request = _request(context)
         try:
             response = fetch(request, context.request.cancel_scope)
@@ -93,21 +93,21 @@ def _request(context: ExecutionContext) -> WebRequest:
 
 
 def _text(context: ExecutionContext, key: ConfigKey) -> str:
-    value = context.config.get(key.name)
+    value = key.of(context.config)
     if value is not None and not isinstance(value, str):
         network.refuse(context, key, "a text")
     return context.substitute(value) if value else ""
 
 
 def _method(context: ExecutionContext) -> str:
-    method = context.config.get(METHOD.name) or METHOD.default
+    method = METHOD.of(context.config) or METHOD.default
     if not isinstance(method, str) or not _TOKEN.fullmatch(method.strip()):
         network.refuse(context, METHOD, "an HTTP method such as GET or POST")
     return str(method).strip().upper()
 
 
 def _headers(context: ExecutionContext) -> dict[str, str]:
-    headers = context.config.get(HEADERS.name)
+    headers = HEADERS.of(context.config)
     if headers is None:
         return {}
     if not isinstance(headers, Mapping):
