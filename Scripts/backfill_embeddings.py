@@ -68,8 +68,7 @@ class Server:
         if self.api_key:
             headers["Authorization"] = f"Bearer {self.api_key}"
         try:
-            request = HttpRequest(parse_target(self._address()), "POST", headers, self.timeout, self.timeout,
-                                  single_attempt=True, uses_memory=False, keep_alive=False)
+            request = HttpRequest(parse_target(self._address()), "POST", headers, self.timeout, self.timeout)
             answer = HttpClient().call(request, body)
             # A redirect, too, is not followed: an API key is not handed on to another address.
             if answer.head.status >= 300:

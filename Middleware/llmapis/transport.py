@@ -76,7 +76,8 @@ class BackendRequest:
         if not any(name.lower() == "content-type" for name in headers):
             headers["Content-Type"] = "application/json"
         return HttpRequest(parse_target(self.url), "POST", headers, self.connect_timeout, self.read_timeout,
-                           self.single_attempt, self.uses_memory, route=Route(local_only=self.local_only))
+                           self.single_attempt, self.uses_memory, keep_alive=True,
+                           route=Route(local_only=self.local_only))
 
 
 def encode_payload(payload: Mapping[str, Any]) -> bytes:

@@ -69,7 +69,7 @@ class ServiceRequest:
         """The request without its body. Raises ConfigurationError for a host or port that is none."""
         headers = {"Accept": "application/json", **({} if self.body is None else {"Content-Type": "application/json"})}
         return HttpRequest(self._target(), self.method, headers, self.connect_timeout, self.read_timeout,
-                           single_attempt=True, uses_memory=False)
+                           keep_alive=True, max_bytes=MAX_BYTES)
 
     def _target(self) -> Target:
         host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
@@ -104,8 +104,7 @@ class ServiceHttp:
         return reply
 
     def _call(self, request: ServiceRequest, scope: CancelScope | None) -> ServiceReply:
-        answer = self._client.call(request.to_http(), request.body, scope, max_bytes=MAX_BYTES,
-                                   repeat=request.method == "GET")
+        answer = self._client.call(request.to_http(), request.body, scope, repeat=request.method == "GET")
         status = answer.head.status
         if status != 200:
             return ServiceReply(status=status, problem=f"http_{status}")

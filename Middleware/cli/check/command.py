@@ -176,9 +176,8 @@ def _origin(url: object) -> str:
 def why_silent(origin: str) -> str:
     """What keeps a server from answering; empty if it answers, whatever it says."""
     try:
-        request = HttpRequest(parse_target(f"{origin}/"), "GET", connect_timeout=PROBE_SECONDS,
-                              read_timeout=PROBE_SECONDS, single_attempt=True, uses_memory=False, keep_alive=False)
-        HttpClient().call(request, max_bytes=0, seconds=PROBE_SECONDS)
+        request = HttpRequest(parse_target(f"{origin}/"), "GET", {}, PROBE_SECONDS, PROBE_SECONDS, max_bytes=0)
+        HttpClient().call(request, seconds=PROBE_SECONDS)
     except HttpError as error:
         return f"does not answer: {error.problem.text}"
     except ConfigurationError as error:

@@ -51,8 +51,8 @@ def ask(address: str, path: str, key: str | None = None, body: object = None, se
         headers["Content-Type"] = "application/json"
     try:
         request = HttpRequest(parse_target(address + path), "GET" if data is None else "POST", headers, seconds,
-                              seconds, single_attempt=True, uses_memory=False, keep_alive=False)
-        response = HttpClient().call(request, data, max_bytes=MAX_BYTES, seconds=seconds)
+                              seconds, max_bytes=MAX_BYTES)
+        response = HttpClient().call(request, data, seconds=seconds)
     except HttpError as error:
         raise _unreachable(error.problem, seconds) from error
     except ConfigurationError as error:

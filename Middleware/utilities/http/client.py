@@ -40,11 +40,12 @@ class HttpClient:
         self._pool = ConnectionPool()
 
     def call(self, request: HttpRequest, body: bytes | None = None, scope: CancelScope | None = None, *,
-             max_bytes: int | None = None, seconds: float | None = None, repeat: bool = False) -> HttpResponse:
+             seconds: float | None = None, repeat: bool = False) -> HttpResponse:
         """The answer, whatever its status. Redirects are not followed.
 
+        A body that is larger than the request allows comes back incomplete; with 0 the head is enough.
+
         Args:
-            max_bytes: largest body; what is larger comes back incomplete. None: any; 0: the head is enough.
             seconds: limit for the whole call.
             repeat: send the request again, once, if the connection was lost before an answer came.
 
@@ -53,12 +54,12 @@ class HttpClient:
         scope = scope or CancelScope()
         exchange = Exchange(self._pool, request, body, scope)
         try:
-            return _answer(exchange, scope, max_bytes, seconds)
+            return _answer(exchange, scope, request.max_bytes, seconds)
         except HttpError:
             # A kept connection that the server had given up cannot have reached it.
             if not exchange.lost_before_status or not (repeat or exchange.reused):
                 raise
-        return _answer(Exchange(self._pool, request, body, scope), scope, max_bytes, seconds)
+        return _answer(Exchange(self._pool, request, body, scope), scope, request.max_bytes, seconds)
 
 
 def _answer(exchange: Exchange, scope: CancelScope, max_bytes: int | None, seconds: float | None) -> HttpResponse:

@@ -130,10 +130,10 @@ class HttpRequest:
     Attributes:
         headers: what HTTP itself needs is added, unless it stands here.
         connect_timeout, read_timeout: seconds; the latter is the longest silence of the server.
-        single_attempt: do not try to connect again.
+        single_attempt: do not try to connect again where that failed.
         uses_memory: fail at once for a server that was unreachable a moment ago, and tell later calls when it is.
         keep_alive: use kept connections, and keep this one.
-        max_inflated: most bytes of a compressed body once it is decompressed; None: a default.
+        max_bytes: largest body, decompressed; None: any, unless it is compressed and grows without end.
         keep_encoded: hand over a body in an unknown encoding as it is; otherwise that is an error.
     """
 
@@ -142,10 +142,10 @@ class HttpRequest:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     connect_timeout: float = 30
     read_timeout: float = 14400
-    single_attempt: bool = False
-    uses_memory: bool = True
-    keep_alive: bool = True
-    max_inflated: int | None = None
+    single_attempt: bool = True
+    uses_memory: bool = False
+    keep_alive: bool = False
+    max_bytes: int | None = None
     keep_encoded: bool = False
     route: Route = DEFAULT_ROUTE
 
@@ -283,7 +283,7 @@ class HttpCall:
         self._body = body_decoder(204 if bodiless else self.head.status, headers)
         encoding = headers.get("content-encoding", "").lower()
         if encoding in _Inflater.ENCODINGS or encoding not in ("", "identity") and not self._keeps_encoded:
-            self._inflater = _Inflater(encoding, self._request.max_inflated if self._request else None)
+            self._inflater = _Inflater(encoding, self._request.max_bytes if self._request else None)
 
     @property
     def _keeps_encoded(self) -> bool:

@@ -90,9 +90,8 @@ class _Hop:
             raise WebFetchBlockedError(verdict.reason)
         sensitive_log(logger, logging.DEBUG, "WebFetch: %s %s", self.request.method, mask_url(self.target.url))
         try:
-            return self._response(HttpClient().call(
-                self._to_http(verdict), self.request.body, self._scope, max_bytes=self.request.max_bytes,
-                seconds=self._seconds_left()))
+            return self._response(HttpClient().call(self._to_http(verdict), self.request.body, self._scope,
+                                                    seconds=self._seconds_left()))
         except HttpError as error:
             raise self._failure(error.problem) from error
         except ConfigValueError as error:
@@ -118,8 +117,7 @@ class _Hop:
                       tls=request.tls)
         limit = NO_LIMIT if request.max_bytes is None else request.max_bytes
         return HttpRequest(parse_private_target(self.target.url), request.method, self._headers(), request.timeout,
-                           request.timeout, single_attempt=True, uses_memory=False, keep_alive=False,
-                           max_inflated=limit, keep_encoded=True, route=route)
+                           request.timeout, max_bytes=limit, keep_encoded=True, route=route)
 
     def _headers(self) -> dict[str, str]:
         headers = {name: value for name, value in DEFAULT_HEADERS.items() if not self.request.has_header(name.lower())}

@@ -72,7 +72,7 @@ def test_a_chosen_address_keeps_the_name(secure: StubBackend, certificate: Path)
     """Certificate and Host are those of the name; the second address serves when the first does not."""
     tls = custom_context(True, str(certificate))
     request = HttpRequest(parse_target(f"https://far.example:{secure.port}/"), "GET", connect_timeout=3,
-                          single_attempt=True, keep_alive=False, route=Route(addresses=("127.0.0.2",), tls=tls))
+                          route=Route(addresses=("127.0.0.2",), tls=tls))
     with pytest.raises(HttpError, match="connection refused"):
         HttpClient().call(request)
     both = dataclasses.replace(request, route=Route(addresses=("127.0.0.2", "127.0.0.1"), tls=tls))
@@ -82,7 +82,7 @@ def test_a_chosen_address_keeps_the_name(secure: StubBackend, certificate: Path)
 
 def test_connections_of_another_route_are_not_shared(plain: StubBackend) -> None:
     """A connection to judged addresses serves that request alone, and takes none that somebody else has made."""
-    client, request = HttpClient(), HttpRequest(parse_target(plain.url), "GET")
+    client, request = HttpClient(), HttpRequest(parse_target(plain.url), "GET", keep_alive=True)
     judged = Route(addresses=("127.0.0.1",))
     for route in (Route(), judged, judged, Route(environment=False), Route()):
         assert client.call(dataclasses.replace(request, route=route)).body == OK
