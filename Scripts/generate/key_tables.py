@@ -8,7 +8,7 @@ from Middleware.cli.check.file_kinds import KINDS
 from Middleware.utilities.config.declarations import ConfigKey
 
 LONGEST_DEFAULT = 40  # characters; a whole prompt is not shown
-KIND_WORDS = {"str": "text", "bool": "true or false", "int": "whole number", "number": "number", "list": "list",
+KIND_WORDS = {"str": "string", "bool": "true or false", "int": "whole number", "number": "number", "list": "list",
               "object": "object"}
 NAMED_WORDS = {"directory": "a directory", "file": "a file", "preset-type-folder": "a folder in Presets"}
 FOLDER = "-folder"

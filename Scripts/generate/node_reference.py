@@ -125,5 +125,5 @@ def _variables(key: ConfigKey) -> str:
     return {"full": "all", "early": "early"}.get(key.variables, "")
 
 
-COLUMNS = {"Key": key_tables.name, "Type": lambda key: key.kind, "Default": key_tables.default,
+COLUMNS = {"Key": key_tables.name, "Type": key_tables.kinds, "Default": key_tables.default,
            "Variables": _variables, "Values": key_tables.values, "Meaning": key_tables.meaning}

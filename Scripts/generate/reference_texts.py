@@ -24,25 +24,25 @@ class KindText:
 INTRODUCTION = """\
 # Configuration reference
 
-Everything you configure is JSON below `Public/Configs` (or what `--ConfigDirectory` names). This page lists every kind
-of file with every key that means something, as the program declares them (`python -m Scripts.generate`
-writes it). New here? [First steps](first-steps.md) come first.
+Everything you configure is JSON below `Public/Configs` (or the folder given with `--ConfigDirectory`). This page lists
+every kind of file with all its keys, as the program declares them (`python -m Scripts.generate` writes it). If you are
+new here, read [first steps](first-steps.md) first.
 
-* A name in one file is the name of another one without `.json`. Names may lead into sub-folders (`"extra/Draft"`)
-  unless something else is said, never out of their folder.
-* Absent, `null` and, for names, `""` are the same: the default holds. *Required* keys have none.
-* Numbers may be written as texts (`"8080"`), and `true` and `false` as well. But samplers and `maxContextTokenSize` of
-  endpoints are sent as they are written, and many LLM servers refuse a text there.
+* Where one file names another, it uses the file name without `.json`. Names may lead into sub-folders
+  (`"extra/Draft"`) unless stated otherwise, but never out of their folder.
+* A missing key, `null` and, for names, `""` are the same: the default applies. *Required* keys have no default.
+* You may write numbers as strings (`"8080"`), and `true` and `false` as well. But samplers and `maxContextTokenSize` of
+  endpoints are sent as they are written, and many LLM servers refuse a string there.
 * A key that begins with `_`, or has *comment*, *description*, *note*, *remark*, *todo*, *disabled*, *unused* or
-  *backup* in its name, is a remark of yours. `description` and `"$schema"` are understood everywhere.
-* Changes count for requests that arrive a second or more later. A file that no longer parses is reported in the log
-  with line and column; its last good version stays in use.
-* `bash run_linux.sh check` looks for mistakes in all files at once, and [editors](editor.md) show them while you type.
+  *backup* in its name, is your own remark. `description` and `"$schema"` are allowed everywhere.
+* Changes take effect for requests that arrive a second or more later. If a changed file cannot be parsed, the log
+  reports the line and column; the last valid version stays in use.
+* `bash run_linux.sh check` finds mistakes in all files at once, and [editors](editor.md) show them while you type.
 """
 
 TEXTS: Mapping[str, KindText] = {
     "user": KindText(
-        "`Users/<name>.json`. `--User NAME` chooses it, else `_current-user.json` does. The name is compared in lower "
+        "`Users/<name>.json`. `--User NAME` chooses it, or else `_current-user.json`. The name is compared in lower "
         "case first, then as given.",
         {"port": 5005, "description": "My own", "customWorkflowOverride": True, "customWorkflow": "Answer",
          "endpointConfigsSubDirectory": "home-gpu", "presetConfigsSubDirectoryOverride": "home-gpu",
@@ -52,22 +52,22 @@ TEXTS: Mapping[str, KindText] = {
     "current-user": KindText("`Users/_current-user.json`, read only if no `--User` is given.",
                              {"currentUser": "demo"}),
     "endpoint": KindText(
-        "`Endpoints/<endpointConfigsSubDirectory of the user>/<name>.json`. It is looked for in that folder alone, so "
+        "`Endpoints/<endpointConfigsSubDirectory of the user>/<name>.json`. It is looked up only in that folder, so "
         "that a prompt never goes to a server of the same name elsewhere.",
         {"endpoint": "http://127.0.0.1:8080", "apiTypeConfigFileName": "LlamaCppServer", "dontIncludeModel": True,
          "maxContextTokenSize": 16384, "presetSamplers": {"temperature": 0.7, "min_p": 0.05},
          "trimBeginningAndEndLineBreaks": True},
-        "More in [connecting back-ends](connecting-backends.md) and [samplers and "
+        "See [connecting back-ends](connecting-backends.md) and [samplers and "
         "presets](samplers-and-presets.md)."),
     "api-type": KindText(
-        "`ApiTypes/<name>.json`. Those that come with the program fit all servers it knows; change one only for a "
-        "server that calls its fields differently.",
+        "`ApiTypes/<name>.json`. Those that come with the program work for all servers it supports; change one only "
+        "for a server with other names for its fields.",
         {"type": "openAIChatCompletion", "presetType": "OpenAiCompatibleApis", "maxNewTokensPropertyName": "max_tokens",
          "streamPropertyName": "stream", "samplerFieldMap": {"temperature": "temperature", "top_p": "top_p"}}),
     "preset": KindText(
         "`Presets/<presetType of the API type>/<presetConfigsSubDirectoryOverride, or the user's name>/<name>.json`, "
         "then `Presets/<presetType>/<name>.json`. An endpoint with `presetSamplers` works as a preset of its name and "
-        "comes first.",
+        "takes precedence.",
         {"temperature": 0.7, "top_p": 0.95, "stop": ["<|end|>"]},
         "Every other key is sent to the server as it is; see [samplers and presets](samplers-and-presets.md)."),
     "prompt-template": KindText(
@@ -80,28 +80,28 @@ TEXTS: Mapping[str, KindText] = {
         "`Routing/<routingConfig of the user>.json`. Each key is the name of a category, with these keys inside.",
         {"CODING": {"description": "Programming: writing, reviewing and mending code", "workflow": "Coding"},
          "GENERAL": {"description": "Everything else", "workflow": "General"}},
-        "The workflow in `categorizationWorkflow` is told the descriptions and answers with the name of a category."),
+        "The workflow in `categorizationWorkflow` gets the descriptions and answers with the name of a category."),
     "workflow": KindText(
         "`Workflows/_overrides/<workflowConfigsSubDirectoryOverride>/<name>.json`, then "
         "`Workflows/<workflowConfigsSubDirectoryOverride>/<name>.json`; without that key "
-        "`Workflows/<name of the user>/<name>.json`. What clients may choose as a model lies in the folder of "
+        "`Workflows/<name of the user>/<name>.json`. What clients can choose as a model is in the folder of "
         "`sharedWorkflowsSubDirectoryOverride`: a file, or a folder with `_DefaultWorkflow.json`.",
         {"description": "One step: answer directly.",
          "nodes": [{"title": "Answer", "type": "Standard", "endpointName": "Main",
                     "systemPrompt": "You are helpful. Today is {todays_date_pretty}.",
                     "lastMessagesToSendInsteadOfPrompt": 21, "maxResponseSizeInTokens": 1500, "returnToUser": True}]},
         "All other keys at the top are [variables](variables.md) of the workflow. The keys of nodes are in [node "
-        "types](nodes.md). A file that is a bare list of nodes works, too."),
+        "types](nodes.md). A file can also be a bare list of nodes."),
     "memory-settings": KindText(
-        "among the user's workflows, under the name in `discussionIdMemoryFileWorkflowSettings`.",
+        "in the user's workflow folder, under the name in `discussionIdMemoryFileWorkflowSettings`.",
         {"useVectorForQualityMemory": False, "endpointName": "Memory-Generation-Endpoint",
          "lookbackStartTurn": 3, "systemPrompt": "You keep the memory of a conversation.",
          "prompt": "Write down what is worth keeping:\n[TextChunk]"},
-        "How they work together: [settings of memory](memory-settings.md)."),
+        "For how they work together, see [settings of memory](memory-settings.md)."),
     "compactor-settings": KindText(
-        "among the user's workflows, under the name in `contextCompactorSettingsFile`.",
+        "in the user's workflow folder, under the name in `contextCompactorSettingsFile`.",
         {"endpointName": "Worker-Endpoint", "recentContextTokens": 8000, "oldContextTokens": 8000},
-        "More in [context compactor](context-compactor.md)."),
+        "See [context compactor](context-compactor.md)."),
     "mcp-server": KindText(
         "`MCPServers/<name>.json`, not in a sub-folder.",
         {"transport": "streamable_http", "url": "http://127.0.0.1:8000/mcp",
@@ -111,7 +111,7 @@ TEXTS: Mapping[str, KindText] = {
         "`StructuredOutputs/<structuredOutputConfigsSubDirectory, or the user's name>/<name>.json`, then "
         "`StructuredOutputs/<name>.json`. A node names it in `structuredOutputFile`.",
         {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}}, "required": ["mood"]},
-        "The file is a JSON Schema and sent to the server as it is."),
+        "The file is a JSON Schema, which is sent to the server as it is."),
     "workflow-test": KindText(
         "beside the workflow, `<name>.test.json`. `python server.py test` runs them.",
         {"user": "demo", "tests": [{"name": "The answer comes from the model.",

@@ -65,11 +65,11 @@ def test_links_lead_somewhere() -> None:
 
 @pytest.mark.parametrize(("section_name", "row"), [
     ("user", "| `port` | whole number | `5000` | 0 to 65535 |"),
-    ("user", "| `customWorkflow` | text |  | [a workflow](#workflows) |"),
-    ("user", "| `toolName` | text | required |  |"),
-    ("endpoint", "| `apiTypeConfigFileName` | text | required | [an API type](#api-types) |"),
-    ("mcp-server", "| `transport` | text | required | `stdio`, `sse`, `streamable_http` |"),
-    ("endpoint", "| `stop` | list of texts or text |  |  |"),
+    ("user", "| `customWorkflow` | string |  | [a workflow](#workflows) |"),
+    ("user", "| `toolName` | string | required |  |"),
+    ("endpoint", "| `apiTypeConfigFileName` | string | required | [an API type](#api-types) |"),
+    ("mcp-server", "| `transport` | string | required | `stdio`, `sse`, `streamable_http` |"),
+    ("endpoint", "| `stop` | list of strings or string |  |  |"),
 ])
 def test_rows_say_type_default_and_values(section_name: str, row: str) -> None:
     assert f"\n{row} " in section(section_name)

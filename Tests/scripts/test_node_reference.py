@@ -9,7 +9,7 @@ import pytest
 
 from Middleware.workflows.handlers.registry import node_types
 from Scripts.generate import __main__ as generate
-from Scripts.generate import generated_files, node_reference
+from Scripts.generate import generated_files, key_tables, node_reference
 from Tests.tables import table
 
 Command = Callable[..., int]
@@ -57,7 +57,7 @@ def test_every_page_has_all_keys_of_its_type(node_type: str, pages: Path) -> Non
     page = (pages / f"{node_type}.md").read_text(encoding="utf-8")
     table = page.split(node_reference.BEGIN)[1].split(node_reference.END)[0]
     keys = REGISTRY[node_type].KEYS[node_type]
-    assert all(f"| `{key.name}` | {key.kind} |" in table for key in keys)
+    assert all(f"| `{key.name}` | {key_tables.kinds(key)} |" in table for key in keys)
     assert ("no keys of its own" in table) == (not keys)
     assert "(../nodes.md#keys-of-every-node)" in table
     assert page.startswith(f"# {node_type}\n") and "\n## Example\n" in page

@@ -34,7 +34,7 @@ def test_defaults_are_shown_as_a_file_holds_them(key: str, default: str) -> None
 
 def test_a_whole_prompt_is_no_default_to_show() -> None:
     rows = settings_reference.table(settings_reference.SETTINGS["compactor settings"])
-    assert "| `oldSectionSystemPrompt` | text | built-in |" in rows
+    assert "| `oldSectionSystemPrompt` | string | built-in |" in rows
 
 
 def test_an_old_table_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

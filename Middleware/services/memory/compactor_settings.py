@@ -48,29 +48,31 @@ class CompactorSettings:
     preset_key: str = setting(ConfigKey("preset", "str", "", "Preset for writing the summaries.", names="preset"))
     preset_name_key: str = setting(ConfigKey("presetName", "str", "", "Other name of preset.", names="preset"))
     max_response_tokens: int = setting(ConfigKey(
-        "maxResponseSizeInTokens", "int", 750, "Longest summary, in tokens.", least=1))
+        "maxResponseSizeInTokens", "int", 750, "Maximum length of a summary, in tokens.", least=1))
     recent_tokens: int = setting(ConfigKey(
-        "recentContextTokens", "int", 20000, "Size of the newest section in tokens, never summarised.", least=1))
+        "recentContextTokens", "int", 20000,
+        "Size of the newest section in tokens, which is never summarized.", least=1))
     old_tokens: int = setting(ConfigKey(
-        "oldContextTokens", "int", 20000, "Size of the section before it in tokens, summarised afresh.", least=1))
+        "oldContextTokens", "int", 20000,
+        "Size of the section before it in tokens, which is summarized again each time.", least=1))
     lookback: int = setting(ConfigKey(
-        "lookbackStartTurn", "int", 5, "Newest messages that belong to no section.", least=0))
+        "lookbackStartTurn", "int", 5, "How many of the newest messages belong to no section.", least=0))
     level: float = setting(SETTINGS_LEVEL, estimation_level_multiplier)
     old_system_prompt: str = setting(ConfigKey(
         "oldSectionSystemPrompt", "str", OLD_SYSTEM, "System prompt for the summary of the old section."))
     old_prompt: str = setting(ConfigKey(
         "oldSectionPrompt", "str", MESSAGES_PROMPT,
-        f"Prompt for that summary; {MESSAGES} is the section, {RECENT} what follows it."))
+        f"Prompt for that summary; {MESSAGES} is the section, {RECENT} the messages after it."))
     neutral_system_prompt: str = setting(ConfigKey(
         "neutralSummarySystemPrompt", "str", NEUTRAL_SYSTEM,
-        "System prompt for the record of what leaves the old section."))
+        "System prompt for the record of the messages that leave the old section."))
     neutral_prompt: str = setting(ConfigKey(
-        "neutralSummaryPrompt", "str", MESSAGES_PROMPT, f"Prompt for that record; {MESSAGES} is what leaves."))
+        "neutralSummaryPrompt", "str", MESSAGES_PROMPT, f"Prompt for that record; {MESSAGES} is these messages."))
     oldest_system_prompt: str = setting(ConfigKey(
-        "oldestUpdateSystemPrompt", "str", OLDEST_SYSTEM, "System prompt for the summary of all before."))
+        "oldestUpdateSystemPrompt", "str", OLDEST_SYSTEM, "System prompt for the summary of everything before."))
     oldest_prompt: str = setting(ConfigKey(
         "oldestUpdatePrompt", "str", OLDEST_PROMPT,
-        f"Prompt for that summary; {EXISTING} is the one so far, {NEW} the record."))
+        f"Prompt for that summary; {EXISTING} is the existing one, {NEW} the record."))
 
     def __post_init__(self) -> None:
         """A blank prompt would show the model nothing to summarise."""

@@ -29,18 +29,19 @@ class MemorySettings:
     endpoint: str = setting(ConfigKey("endpointName", "str", "", "Endpoint that writes memories.", names="endpoint"))
     preset: str = setting(ConfigKey("preset", "str", "", "Preset for writing memories.", names="preset"))
     max_response_tokens: int = setting(ConfigKey(
-        "maxResponseSizeInTokens", "int", 400, "Longest memory, in tokens.", least=1))
+        "maxResponseSizeInTokens", "int", 400, "Maximum length of a memory, in tokens.", least=1))
     lookback: int = setting(ConfigKey(
-        "lookbackStartTurn", "int", 3, "Newest messages, system messages aside, left alone.", least=0))
+        "lookbackStartTurn", "int", 3,
+        "How many of the newest messages, not counting system messages, are left alone.", least=0))
     system_prompt: str = setting(ConfigKey("systemPrompt", "str", "", "System prompt for a memory."))
     prompt: str = setting(ConfigKey("prompt", "str", "", "Prompt for a memory; [TextChunk] is the text to remember."))
     file_workflow: str = setting(ConfigKey(
         "fileMemoryWorkflowName", "str", "",
-        "Workflow that writes memories in place of endpoint and prompts.", names="workflow"))
+        "Workflow that writes memories, instead of endpoint and prompts.", names="workflow"))
     chunk_tokens: int = setting(ConfigKey(
-        "chunkEstimatedTokenSize", "int", 1000, "New text, in tokens, that makes a memory.", least=1))
+        "chunkEstimatedTokenSize", "int", 1000, "How much new text, in tokens, makes a memory.", least=1))
     chunk_messages: int = setting(ConfigKey(
-        "maxMessagesBetweenChunks", "int", 5, "New messages that make a memory.", least=1))
+        "maxMessagesBetweenChunks", "int", 5, "How many new messages make a memory.", least=1))
 
     vector_workflow: str = setting(ConfigKey(
         "vectorMemoryWorkflowName", "str", "", "Workflow that writes searchable memories.", names="workflow"))
@@ -51,41 +52,43 @@ class MemorySettings:
         "vectorMemoryPreset", "str", "", "Preset for searchable memories; preset if not given.", names="preset"))
     vector_max_response_tokens: int = setting(ConfigKey(
         "vectorMemoryMaxResponseSizeInTokens", "int", 1024,
-        "Longest answer with searchable memories, in tokens.", least=1))
+        "Maximum length of an answer with searchable memories, in tokens.", least=1))
     vector_chunk_tokens: int = setting(ConfigKey(
         "vectorMemoryChunkEstimatedTokenSize", "int", 1000,
-        "New text, in tokens, that makes searchable memories.", least=1))
+        "How much new text, in tokens, makes searchable memories.", least=1))
     vector_chunk_messages: int = setting(ConfigKey(
-        "vectorMemoryMaxMessagesBetweenChunks", "int", 5, "New messages that make searchable memories.", least=1))
+        "vectorMemoryMaxMessagesBetweenChunks", "int", 5, "How many new messages make searchable memories.", least=1))
     vector_system_prompt: str = setting(ConfigKey(
-        "vectorMemorySystemPrompt", "str", "", "System prompt for searchable memories, in place of the built-in."))
+        "vectorMemorySystemPrompt", "str", "", "System prompt for searchable memories, instead of the built-in one."))
     vector_prompt: str = setting(ConfigKey(
         "vectorMemoryPrompt", "str", "",
-        "Prompt for searchable memories, in place of the built-in; [TextChunk] is the text."))
+        "Prompt for searchable memories, instead of the built-in one; [TextChunk] is the text."))
     index_topics: bool = setting(ConfigKey(
-        "vectorMemoryIndexTopics", "bool", False, "Topics are found by keyword search, too."))
+        "vectorMemoryIndexTopics", "bool", False, "Keyword search also covers the topics."))
     level: float = setting(SETTINGS_LEVEL, estimation_level_multiplier)
     embedding_endpoint: str = setting(ConfigKey(
-        "embeddingEndpointName", "str", "", "Endpoint that embeds new memories.", names="endpoint"))
+        "embeddingEndpointName", "str", "", "Endpoint that makes the vectors of new memories.", names="endpoint"))
     backfill: int = setting(ConfigKey(
-        "embeddingBackfillBatchSize", "int", 20, "Older memories embedded per chunk; 0: none.", otherwise=0, least=0))
+        "embeddingBackfillBatchSize", "int", 20,
+        "How many older memories get vectors with each chunk; 0: none.", otherwise=0, least=0))
 
     use_state_document: bool = setting(ConfigKey(
-        "useStateDocument", "bool", False, "Keep a document of the present state."))
+        "useStateDocument", "bool", False, "Keeps a document of the present state."))
     state_workflow: str = setting(ConfigKey(
         "stateDocumentWorkflowName", "str", "", "Workflow that writes that document.", names="workflow"))
     state_retention: float = setting(ConfigKey(
         "stateDocumentMinRetentionRatio", "number", 0.5,
         "A new document shorter than this share of the old is refused; 0: never.", most=1))
 
-    condense: bool = setting(ConfigKey("condenseMemories", "bool", False, "Join older memories."))
-    condense_count: int = setting(ConfigKey("memoriesBeforeCondensation", "int", 0, "Memories joined at a time."))
+    condense: bool = setting(ConfigKey("condenseMemories", "bool", False, "Joins older memories."))
+    condense_count: int = setting(ConfigKey("memoriesBeforeCondensation", "int", 0,
+                                  "How many memories are joined at a time."))
     condense_buffer: int = setting(ConfigKey(
-        "memoryCondensationBuffer", "int", 0, "Newest memories left alone.", least=0))
+        "memoryCondensationBuffer", "int", 0, "How many of the newest memories are left alone.", least=0))
     condense_system_prompt: str = setting(ConfigKey(
-        "condenseMemoriesSystemPrompt", "str", "", "System prompt for joining memories, in place of the built-in."))
+        "condenseMemoriesSystemPrompt", "str", "", "System prompt for joining memories, instead of the built-in one."))
     condense_prompt: str = setting(ConfigKey(
-        "condenseMemoriesPrompt", "str", "", "Prompt for joining memories, in place of the built-in."))
+        "condenseMemoriesPrompt", "str", "", "Prompt for joining memories, instead of the built-in one."))
     condense_endpoint_name: str = setting(ConfigKey(
         "condenseMemoriesEndpointName", "str", "",
         "Endpoint that joins memories; endpointName if not given.", names="endpoint"))
@@ -93,11 +96,12 @@ class MemorySettings:
         "condenseMemoriesPreset", "str", "", "Preset for joining memories; preset if not given.", names="preset"))
     condense_response_tokens: int | None = setting(ConfigKey(
         "condenseMemoriesMaxResponseSizeInTokens", "int", None,
-        "Longest joined memory, in tokens; if not given, maxResponseSizeInTokens, and 500 without that.", least=1))
+        "Maximum length of a joined memory, in tokens; if not given, maxResponseSizeInTokens, or 500 without "
+        "that.", least=1))
     lock_seconds: float | None = setting(ConfigKey(
         "condensationLockTimeoutSeconds", "number", None,
-        "How long to wait for another request at work on the memories; 0: for ever. Not given: 30 before the answer, "
-        "600 after it."))
+        "How long to wait for another request that works on the memories; 0: no limit. Not given: 30 before the "
+        "answer, 600 after it."))
 
     @property
     def file_chunk_size(self) -> int:

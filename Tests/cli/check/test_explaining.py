@@ -67,7 +67,7 @@ def test_nothing_is_said_about_what_is_right(tree: Tree) -> None:
     (USER, GOOD[USER].replace("routes", "route"), "error    routingConfig (line 2): routing configuration "
      "'route' does not exist. Looked for: Routing/route.json. Did you mean 'routes'?"),
     (ROUTES, '{"A": {"workflow": "Main"}}', "error    A (line 1): the key 'description' is missing. Expected: What "
-     "belongs to the category, as the model that chooses is told."),
+     "belongs to the category; the model that chooses sees this text."),
     (ROUTES, '{"A": {"description": "all",\n "workflow": "Mian"}}', "error    A.workflow (line 2): workflow 'Mian' "
      "does not exist. Looked for: Workflows/ann/Mian.json. Did you mean 'Main'?"),
     (MAIN, '{\n"nodes": 5}', "error    nodes (line 2): 'nodes' must be a list, not 5"),

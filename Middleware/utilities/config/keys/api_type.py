@@ -9,31 +9,31 @@ TYPES = ("openAIChatCompletion", "claudeMessages", "ollamaApiChat", "openAIV1Com
 OLDER_TYPES = ("openAIApiChatImageSpecific", "ollamaApiChatImageSpecific", "koboldCppGenerateImageSpecific")
 
 THINKING_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("mode", "str", "unsupported", "What the field takes: true or false, or an effort.",
+    ConfigKey("mode", "str", "unsupported", "The values of the field: true or false, or an effort.",
               choices=("bool", "effort", "unsupported")),
     ConfigKey("field", "str", "", "The name of the field."),
-    ConfigKey("location", "str", "top", "Where the field stands.", choices=("top", "chat_template_kwargs")),
+    ConfigKey("location", "str", "top", "The position of the field.", choices=("top", "chat_template_kwargs")),
 )
 
 STRUCTURED_OUTPUT_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("field", "str", "", "The name of the field; dots lead into objects.", required=True),
+    ConfigKey("field", "str", "", "The name of the field; dots separate nested objects.", required=True),
     ConfigKey("style", "str", "", "How the schema is wrapped.", choices=("openaiJsonSchema", "raw"), required=True),
     ConfigKey("strict", "bool", True, "Asks the server to follow the schema strictly."),
 )
 
 API_TYPE_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("nameForDisplayOnly", "str", "", "The name of the API, for people only.", inert=True),
+    ConfigKey("nameForDisplayOnly", "str", "", "The name of the API, for readers only.", inert=True),
     ConfigKey("type", "str", "", "The dialect that the server speaks.", choices=(*TYPES, *OLDER_TYPES), required=True),
     ConfigKey("presetType", "str", "", "The folder below Presets with the presets for this API.",
               names="preset-type-folder"),
     ConfigKey("maxNewTokensPropertyName", "str", "",
-              "The server's name for the longest answer in tokens; no limit is sent without it."),
-    ConfigKey("streamPropertyName", "str", "", "The server's name for streaming; it is not sent without it."),
+              "The server's name for the maximum length of an answer in tokens; without it, no limit is sent."),
+    ConfigKey("streamPropertyName", "str", "", "The server's name for streaming; without it, the flag is not sent."),
     ConfigKey("truncateLengthPropertyName", "str", "",
               "The server's name for the context window, which gets the endpoint's maxContextTokenSize."),
     ConfigKey("samplerFieldMap", "object", FrozenDict(),
-              "The samplers that the server knows, each with the server's name for it.", entries="str"),
-    ConfigKey("supportsChatTemplateKwargs", "bool", False, "The server takes chat_template_kwargs."),
+              "The samplers that the server supports, each with the server's name for it.", entries="str"),
+    ConfigKey("supportsChatTemplateKwargs", "bool", False, "The server accepts chat_template_kwargs."),
     ConfigKey("thinking", "object", FrozenDict(), "The field that switches a model's thinking on and off.",
               keys=THINKING_KEYS, is_open=False),
     ConfigKey("structuredOutput", "object", None, "The field that takes a JSON schema for the answer.",

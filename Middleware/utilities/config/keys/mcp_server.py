@@ -7,13 +7,13 @@ from Middleware.utilities.json_data import FrozenDict, FrozenList
 TRANSPORTS = ("stdio", "sse", "streamable_http")
 
 MCP_SERVER_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("transport", "str", "", "How to reach the server: as a program of its own, or over HTTP.",
+    ConfigKey("transport", "str", "", "How to reach the server: as a separate program, or over HTTP.",
               choices=TRANSPORTS, required=True),
-    ConfigKey("command", "str", "", "With stdio: the program that is the server; needed there."),
+    ConfigKey("command", "str", "", "With stdio: the program that is the server; required there."),
     ConfigKey("args", "list", FrozenList(), "With stdio: the arguments of the program.", entries="str"),
     ConfigKey("env", "object", FrozenDict(), "With stdio: environment variables of the program.", entries="str"),
-    ConfigKey("cwd", "str", "", "With stdio: the folder that the program is started in.", names="directory"),
-    ConfigKey("url", "str", "", "With sse and streamable_http: the address of the server; needed there."),
+    ConfigKey("cwd", "str", "", "With stdio: the folder in which the program is started.", names="directory"),
+    ConfigKey("url", "str", "", "With sse and streamable_http: the address of the server; required there."),
     ConfigKey("headers", "object", FrozenDict(), "With sse and streamable_http: headers of every request.",
               entries="str"),
 )

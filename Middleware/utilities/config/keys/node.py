@@ -11,38 +11,40 @@ from Middleware.utilities.json_data import FrozenDict
 logger = logging.getLogger(__name__)
 
 COMMON_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("type", "str", "Standard", "Kind of the node.", also=("any",)),
+    ConfigKey("type", "str", "Standard", "Type of the node.", also=("any",)),
     ConfigKey("title", "str", None, "Name of the node in logs."),
     ConfigKey("agentName", "str", None, "Name of the node in logs if there is no title."),
     ConfigKey("returnToUser", "bool", False, "Makes the node the responder."),
-    ConfigKey("is_responder", "bool", None, "Same as returnToUser, and wins over it when present."),
-    ConfigKey("jinja2", "bool", False, "Texts of this node are Jinja2 templates."),
+    ConfigKey("is_responder", "bool", None, "Same as returnToUser, and takes precedence over it when present."),
+    ConfigKey("jinja2", "bool", False, "The texts of this node are Jinja2 templates."),
     ConfigKey("endpointName", "str", None, "Endpoint that answers this node's prompt.", "early", names="endpoint"),
     ConfigKey("preset", "str", None, "Sampler settings.", "early", names="preset"),
     ConfigKey("presetName", "str", None, "Other name of preset.", "early", names="preset"),
-    ConfigKey("maxResponseSizeInTokens", "int", 400, "Longest answer of the LLM.", "early"),
+    ConfigKey("maxResponseSizeInTokens", "int", 400, "Maximum length of the LLM's answer, in tokens.", "early"),
     ConfigKey("maxContextTokenSize", "int", 4096, "Accepted without effect.", "early", inert=True),
     ConfigKey("dependsOn", "list", None, "With parallelNodes: nodes to wait for, by number (from 1) or title."),
-    ConfigKey("parallelSafe", "bool", False, "With parallelNodes: need not keep its order among nodes that act."),
+    ConfigKey("parallelSafe", "bool", False,
+              "With parallelNodes: need not keep its order among nodes with side effects."),
 )
 
 PROMPT_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("systemPrompt", "str", "", "System prompt.", "full"),
     ConfigKey("prompt", "str", "", "The prompt; empty: the conversation is sent instead.", "full"),
     ConfigKey("lastMessagesToSendInsteadOfPrompt", "int", 5, "How many messages are sent without a prompt.", "early"),
-    ConfigKey("lastMessagesToSendInsteadOfPromptMaxTokenSize", "int", None, "Their token cap.", "early"),
+    ConfigKey("lastMessagesToSendInsteadOfPromptMaxTokenSize", "int", None,
+              "The most tokens for these messages.", "early"),
     ConfigKey("addUserTurnTemplate", "bool", False, "Wrap the prompt as a user turn (completion back-ends)."),
     ConfigKey("addOpenEndedAssistantTurnTemplate", "bool", False, "Put an assistant prefix before the prompt."),
     ConfigKey("forceGenerationPromptIfEndpointAllows", "bool", False, "End the prompt with an assistant prefix."),
     ConfigKey("blockGenerationPrompt", "bool", False, "Never end the prompt with an assistant prefix."),
     ConfigKey("nMessagesToIncludeInVariable", "int", 5, "Size of the _n_messages variables.", "early"),
     ConfigKey("estimatedTokensToIncludeInVariable", "int", 2048, "Size of the token limit variables.", "early"),
-    ConfigKey("minMessagesInVariable", "int", 5, "Least messages of the min_n variables.", "early"),
-    ConfigKey("maxEstimatedTokensInVariable", "int", 2048, "Token cap of the min_n variables.", "early"),
+    ConfigKey("minMessagesInVariable", "int", 5, "Fewest messages of the min_n variables.", "early"),
+    ConfigKey("maxEstimatedTokensInVariable", "int", 2048, "Most tokens of the min_n variables.", "early"),
     ConfigKey("addUserAssistantTags", "bool", False, "Prefix messages in variables with their role."),
     ConfigKey("includeToolCallsInConversation", "bool", False, "Show tool calls in variables as text."),
     ConfigKey("acceptImages", "bool", False, "Send images along."),
-    ConfigKey("maxImagesToSend", "int", 0, "At most this many images; 0: all.", "early"),
+    ConfigKey("maxImagesToSend", "int", 0, "How many images to send at most; 0: all.", "early"),
     ConfigKey("allowTools", "bool", False, "Pass the client's tools on."),
     ConfigKey("structuredOutputFile", "str", None, "JSON schema in StructuredOutputs that the answer must follow.",
               names="structured-output"),
@@ -51,14 +53,14 @@ PROMPT_KEYS: tuple[ConfigKey, ...] = (
               true_texts=ONLY_TRUE),
     ConfigKey("responseStartTextToRemove", "any", None, "The text, or a list of texts, to remove."),
     ConfigKey("mergeConsecutiveAssistantMessages", "bool", False, "Join adjacent assistant messages."),
-    ConfigKey("mergeConsecutiveAssistantMessagesDelimiter", "str", "\n", "What stands between them."),
+    ConfigKey("mergeConsecutiveAssistantMessagesDelimiter", "str", "\n", "The text between them."),
     ConfigKey("insertUserTurnBetweenAssistantMessages", "bool", False, "Insert a user turn between them."),
     ConfigKey("insertedUserTurnText", "str", "Continue.", "Text of that user turn."),
     ConfigKey("appendNativeToolExchange", "bool", False, "Deliver the trailing tool exchange as messages."),
     ConfigKey("clampPromptToContextWindow", "bool", None, "Keep the prompt within the endpoint's window.",
               true_texts=SWITCHED_ON),
-    ConfigKey("addDiscussionIdTimestampsForLLM", "bool", False, "Stamp messages with their time."),
-    ConfigKey("useRelativeTimestamps", "bool", False, "Stamps say how long ago."),
+    ConfigKey("addDiscussionIdTimestampsForLLM", "bool", False, "Show the model the time of each message."),
+    ConfigKey("useRelativeTimestamps", "bool", False, "Show how long ago each message was sent."),
     ConfigKey("useGroupChatTimestampLogic", "bool", False, "Start the answer with the speaker's name."),
     ConfigKey("injectLivenessToolCall", "bool", False, "Add the configured liveness tool call.", true_texts=ONLY_TRUE),
 )
@@ -70,10 +72,11 @@ MANY_LLM_KEYS: tuple[ConfigKey, ...] = (
 )
 
 SEARCH_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("keywords", "str", None, "The words to look for.", "full", required=True),
-    ConfigKey("searchTarget", "str", "CurrentConversation", "What is searched.",
+    ConfigKey("keywords", "str", None, "The words to search for.", "full", required=True),
+    ConfigKey("searchTarget", "str", "CurrentConversation", "What to search.",
               choices=("CurrentConversation", "RecentMemories")),
-    ConfigKey("lookbackStartTurn", "int", 0, "Search only the newest messages, this many; 0: all but the newest one.",
+    ConfigKey("lookbackStartTurn", "int", 0,
+              "Search only this many of the newest messages; 0: all except the newest one.",
               "early"))
 
 MISSING_WORKFLOW = "No_Workflow_Name_Supplied"
@@ -81,9 +84,10 @@ WORKFLOW_NAME = ConfigKey("workflowName", "str", MISSING_WORKFLOW, "The workflow
                           names="workflow")
 CONDITIONAL_WORKFLOWS = ConfigKey("conditionalWorkflows", "object", FrozenDict(),
                                   "Value -> workflow; Default is the fallback.", names="workflow")
-FOLDER_OVERRIDE = ConfigKey("workflowUserFolderOverride", "str", None, "Folder of the child under Workflows.",
+FOLDER_OVERRIDE = ConfigKey("workflowUserFolderOverride", "str", None, "Folder of the sub-workflow below Workflows.",
                             names="workflow-folder")
-SCOPED_VARIABLES = ConfigKey("scoped_variables", "list", None, "The child's agent1Input, agent2Input, ...", "full",
+SCOPED_VARIABLES = ConfigKey("scoped_variables", "list", None,
+                             "The sub-workflow's agent1Input, agent2Input, ...", "full",
                              also=("any",))
 
 NODE = KeyTable((*COMMON_KEYS, *PROMPT_KEYS, *MANY_LLM_KEYS, *SEARCH_KEYS, WORKFLOW_NAME, CONDITIONAL_WORKFLOWS,

@@ -17,7 +17,7 @@ PROMPT_TEMPLATE_KEYS: tuple[ConfigKey, ...] = (
     *(ConfigKey(turn_key(role, end), "str", "", f"The text {place} {turn}.")
       for role, turn in _TURNS for end, place in (("Prefix", "before"), ("Suffix", "after"))),
     ConfigKey("promptTemplateEndToken", "str", "",
-              "The text after the assistant's prefix where the model is to begin its turn."),
+              "The text after the assistant's prefix, where the model should begin its turn."),
     ConfigKey("promptTemplateGenSeparator", "str", "", "Accepted without effect.", inert=True),
 )
 PROMPT_TEMPLATE = KeyTable(PROMPT_TEMPLATE_KEYS)

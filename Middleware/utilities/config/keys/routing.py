@@ -4,7 +4,7 @@ from __future__ import annotations
 from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 
 ROUTING_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("description", "str", "", "What belongs to the category, as the model that chooses is told.",
+    ConfigKey("description", "str", "", "What belongs to the category; the model that chooses sees this text.",
               required=True),
     ConfigKey("workflow", "str", "", "The workflow that answers such requests.", names="workflow", required=True),
 )

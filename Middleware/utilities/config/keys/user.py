@@ -12,58 +12,59 @@ WORKFLOW_CHOICE: tuple[ConfigKey, ...] = (
     ConfigKey("customWorkflow", "str", "", "The workflow that always runs while customWorkflowOverride is true.",
               names="workflow"),
     ConfigKey("routingConfig", "str", "",
-              "The routing file with the categories that requests are sorted into; without one _DefaultWorkflow runs.",
+              "The routing file with the categories of requests; without one, _DefaultWorkflow runs.",
               names="routing"),
     ConfigKey("categorizationWorkflow", "str", "_DefaultWorkflow",
               "The workflow that names the category of a request.", names="workflow"),
     ConfigKey("maxCategorizationAttempts", "int", 1,
-              "How often that workflow may run for one request until it names a category that exists.", least=1),
+              "How often that workflow may run for one request until it names an existing category.", least=1),
     ConfigKey("backgroundTaskWorkflow", "str", "",
-              "The workflow for what Open WebUI asks on its own, such as titles, tags and follow-up questions.",
+              "The workflow for requests that Open WebUI sends on its own, such as titles, tags and follow-up "
+              "questions.",
               names="workflow"),
     ConfigKey("backgroundNodesTimeoutInSeconds", "int", 3600,
-              "How long the nodes after the answer may go on in the background; 0 means without limit.", least=0),
+              "How long the nodes after the answer may run in the background; 0 means no limit.", least=0),
     ConfigKey("defaultParallelProcessWorkflow", "str", "", "Accepted without effect.", inert=True),
 )
 
 FOLDERS: tuple[ConfigKey, ...] = (
     ConfigKey("endpointConfigsSubDirectory", "str", "",
-              "The folder below Endpoints that holds this user's endpoints; without it they lie in Endpoints itself.",
+              "The folder below Endpoints with this user's endpoints; without it, they are in Endpoints itself.",
               names="endpoint-folder"),
     ConfigKey("presetConfigsSubDirectoryOverride", "str", None,
-              "The folder of presets that is looked at first; the user's name if not given.", names="preset-folder"),
+              "The folder of presets that is searched first; the user's name if not given.", names="preset-folder"),
     ConfigKey("workflowConfigsSubDirectoryOverride", "str", "",
               "The folder with this user's workflows, below Workflows/_overrides or Workflows; the user's name if not "
               "given.", names="workflow-folder"),
     ConfigKey("sharedWorkflowsSubDirectoryOverride", "str", "_shared",
               "The folder below Workflows whose workflows can be chosen as models.", names="workflow-folder"),
     ConfigKey("allowSharedWorkflows", "bool", False,
-              "Lists the workflows of the shared folder as models of their own; they can be chosen in any case."),
+              "Lists the workflows of the shared folder as models; they can be chosen even if they are not listed."),
     ConfigKey("structuredOutputConfigsSubDirectory", "str", None,
-              "The folder of JSON schemas that is looked at first; the user's name if not given.",
+              "The folder of JSON schemas that is searched first; the user's name if not given.",
               names="structured-output-folder"),
     ConfigKey("discussionDirectory", "str", None,
-              "Where what belongs to conversations is kept, such as memories; Public/DiscussionIds if not given.",
+              "Where the data of conversations are stored, such as memories; Public/DiscussionIds if not given.",
               names="directory"),
     ConfigKey("sqlLiteDirectory", "str", None,
-              "Where the database of workflow locks is kept; Public/SqlLiteDBs if not given.", names="directory"),
+              "Where the database of workflow locks is stored; Public/SqlLiteDBs if not given.", names="directory"),
     ConfigKey("allowedFileDirectories", "list", None,
-              "The only directories in which nodes may read and write files; without this key all are allowed, with an "
-              "empty list none is.", entries="str", names="directory"),
+              "The only directories in which nodes may read and write files; "
+              "without this key, all are allowed; with an empty list, none.", entries="str", names="directory"),
 )
 
 MEMORY: tuple[ConfigKey, ...] = (
     ConfigKey("discussionIdMemoryFileWorkflowSettings", "str", "",
-              "The memory settings file, which lies among the user's workflows; memory nodes need it.",
+              "The memory settings file, in the user's workflow folder; memory nodes need it.",
               names="memory-settings"),
     ConfigKey("contextCompactorSettingsFile", "str", "",
-              "The settings file of the context compactor, which lies among the user's workflows.",
+              "The settings file of the context compactor, in the user's workflow folder.",
               names="compactor-settings"),
     ConfigKey("recentMemoryToolWorkflow", "str", "",
-              "The workflow behind RecentMemory nodes and behind QualityMemory without searchable memories.",
+              "The workflow that RecentMemory nodes run, and QualityMemory nodes in chats without a discussion id.",
               names="workflow"),
-    ConfigKey("chatSummaryToolWorkflow", "str", "", "The workflow behind FullChatSummary nodes.", names="workflow"),
-    ConfigKey("conversationMemoryToolWorkflow", "str", "", "The workflow behind ConversationMemory nodes.",
+    ConfigKey("chatSummaryToolWorkflow", "str", "", "The workflow that FullChatSummary nodes run.", names="workflow"),
+    ConfigKey("conversationMemoryToolWorkflow", "str", "", "The workflow that ConversationMemory nodes run.",
               names="workflow"),
     ConfigKey("fileMemoryToolWorkflow", "str", "", "A workflow that writes memories for scripts; no node runs it.",
               names="workflow"),
@@ -71,23 +72,23 @@ MEMORY: tuple[ConfigKey, ...] = (
 
 PROMPTS: tuple[ConfigKey, ...] = (
     ConfigKey("chatPromptTemplateName", "str", "_chatonly",
-              "The prompt template of chat-only variables and of endpoints without one of their own.",
+              "The prompt template for chat-only variables and for endpoints without their own.",
               names="prompt-template"),
     ConfigKey("chatCompleteAddUserAssistant", "bool", False,
               "Puts 'User: ' and 'Assistant: ' in front of the messages of chat clients."),
     ConfigKey("chatCompletionAddMissingAssistantGenerator", "bool", False,
-              "Ends a conversation whose last message is not the assistant's with a turn of the assistant, which is "
-              "empty, or 'Assistant:' with chatCompleteAddUserAssistant."),
+              "If the last message of a conversation is not the assistant's, adds an assistant turn, which is empty, "
+              "or 'Assistant:' with chatCompleteAddUserAssistant."),
     ConfigKey("separateConversationInVariables", "bool", False,
               "Puts conversationSeparationDelimiter between the messages in conversation variables."),
     ConfigKey("conversationSeparationDelimiter", "str", "\n", "The text between messages in conversation variables."),
     ConfigKey("clampPromptToContextWindow", "bool", False,
-              "Leaves out the oldest messages where a prompt would not fit the endpoint's maxContextTokenSize; "
-              "endpoints and nodes may say otherwise."),
+              "Leaves out the oldest messages if a prompt would not fit the endpoint's maxContextTokenSize; endpoints "
+              "and nodes can override this."),
     ConfigKey("userWideWorkflowVariables", "object", FrozenDict(),
-              "Variables for all workflows of this user; their texts may hold placeholders."),
+              "Variables for all workflows of this user; their values may contain placeholders."),
     ConfigKey("partialVariableSubstitution", "bool", False,
-              "An unknown placeholder stays as written, and the others of its text are filled in all the same."),
+              "Leaves an unknown placeholder as written and fills in the others of its text."),
 )
 
 LIVENESS: tuple[ConfigKey, ...] = (
@@ -97,21 +98,21 @@ LIVENESS: tuple[ConfigKey, ...] = (
 
 CLIENTS: tuple[ConfigKey, ...] = (
     ConfigKey("interceptOpenWebUIToolRequests", "bool", False,
-              "Answers Open WebUI's requests to choose tools with none, without running a workflow."),
+              "Answers Open WebUI's requests to choose tools with \"none\", without running a workflow."),
     ConfigKey("sendReasoningToClient", "bool", False,
-              "Sends what a model thinks to the client, apart from the answer."),
+              "Sends the reasoning of a model to the client, separately from the answer."),
     ConfigKey("livenessToolCall", "object", None,
-              "The tool call that a client in a tool loop gets in place of an empty answer.", keys=LIVENESS,
+              "The tool call that a client in a tool loop gets instead of an empty answer.", keys=LIVENESS,
               is_open=False),
-    ConfigKey("stream", "bool", None, "Accepted without effect, as the client decides.", inert=True),
+    ConfigKey("stream", "bool", None, "Accepted without effect, because the client decides.", inert=True),
 )
 
 SERVICES: tuple[ConfigKey, ...] = (
     ConfigKey("connectTimeoutInSeconds", "int", 30, "How long to wait for a connection to an LLM server.", least=1),
-    ConfigKey("useOfflineWikiApi", "bool", False, "Offline-Wikipedia nodes ask their server."),
+    ConfigKey("useOfflineWikiApi", "bool", False, "Offline-Wikipedia nodes use their server."),
     ConfigKey("offlineWikiApiHost", "str", "127.0.0.1", "The host of the offline-Wikipedia server."),
     ConfigKey("offlineWikiApiPort", "int", 5728, "The port of the offline-Wikipedia server.", least=1, most=65535),
-    ConfigKey("useOfflineResearcherApi", "bool", False, "Offline-researcher nodes ask their server."),
+    ConfigKey("useOfflineResearcherApi", "bool", False, "Offline-researcher nodes use their server."),
     ConfigKey("offlineResearcherApiHost", "str", "127.0.0.1", "The host of the offline-researcher server."),
     ConfigKey("offlineResearcherApiPort", "int", 8890, "The port of the offline-researcher server.",
               least=1, most=65535),
@@ -125,7 +126,7 @@ LAUNCH: tuple[ConfigKey, ...] = (
     ConfigKey("port", "int", 5000, "The port to listen on while this is the only user.", least=0, most=65535),
     ConfigKey("useFileLogging", "bool", False, "Writes log files while this is the only user."),
     ConfigKey("encryptUsingApiKey", "bool", False,
-              "Encrypts what is kept about a conversation with the API key that the client sends."),
+              "Encrypts the stored data of conversations with the API key that the client sends."),
     ConfigKey("redactLogOutput", "bool", False, "Keeps the texts of conversations out of the log."),
     ConfigKey("verboseLogging", "bool", None, "Accepted without effect.", inert=True),
 )

@@ -5,9 +5,9 @@ from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.json_data import FrozenList
 
 WORKFLOW_FILE_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("description", "str", "", "What the workflow does, for people; a variable like any other."),
+    ConfigKey("description", "str", "", "What the workflow does, for readers; also a variable."),
     ConfigKey("nodes", "list", FrozenList(), "The steps of the workflow, in the order in which they run."),
     ConfigKey("parallelNodes", "bool", False,
-              "Nodes that do not need each other's outputs run at the same time; a variable like any other, too."),
+              "Nodes that do not need each other's outputs run at the same time; also a variable."),
 )
 WORKFLOW_FILE = KeyTable(WORKFLOW_FILE_KEYS)

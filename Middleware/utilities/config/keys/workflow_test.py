@@ -29,7 +29,8 @@ RULE_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("times", "int", None, "How many calls the rule answers; any number if absent.", least=1),
 )
 MESSAGE_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("role", "str", None, "Whose message it is, such as user, assistant, system or tool.", required=True),
+    ConfigKey("role", "str", None,
+              "The sender of the message, such as user, assistant, system or tool.", required=True),
     ConfigKey("content", "any", "", "The text, or a list of parts as in OpenAI's API."),
 )
 PROMPT_KEYS: tuple[ConfigKey, ...] = (
@@ -50,27 +51,29 @@ EXPECT_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("error", "any", None, f"The run fails, and the client is told: {PATTERN}."),
 )
 TEST_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("name", "str", "", "One sentence that says what must hold.", required=True),
+    ConfigKey("name", "str", "", "One sentence that says what must be true.", required=True),
     ConfigKey("messages", "list", FrozenList(), "The conversation, as a client sends it.", required=True,
               entries="object", keys=MESSAGE_KEYS),
     ConfigKey("model", "str", "", "The model field of the request, such as the name of a shared workflow; only with "
                                   "the entry request."),
-    ConfigKey("entry", "str", "workflow", "What runs: the workflow beside the file, or the whole way of a request.",
+    ConfigKey("entry", "str", "workflow", "What runs: the workflow beside the file, or the whole path of a request.",
               choices=ENTRIES),
     ConfigKey("scoped_variables", "list", FrozenList(), "The workflow's agent1Input, agent2Input, ...; only with the "
                                                         "entry workflow.", entries="str"),
-    ConfigKey("stream", "bool", False, "The client wants the answer streamed."),
-    ConfigKey("tools", "list", FrozenList(), "The tools that the client offers, in OpenAI's shape.", entries="object"),
-    ConfigKey("replies", "object", FrozenDict(), "What the LLM answers: node title to text, or to a list with one text "
-                                                 "for each call, whose last repeats; or a list of rules.",
+    ConfigKey("stream", "bool", False, "The client requests a streamed answer."),
+    ConfigKey("tools", "list", FrozenList(), "The tools that the client offers, in OpenAI's format.", entries="object"),
+    ConfigKey("replies", "object", FrozenDict(),
+              "What the LLM answers: node title to text, or to a list with one text for each call, whose last entry "
+              "repeats; or a list of rules.",
               also=("list",)),
-    ConfigKey("stubs", "object", FrozenDict(), "Node title to the output of a node that is not run, because it would "
-                                               "reach outside.", entries="str"),
+    ConfigKey("stubs", "object", FrozenDict(),
+              "Node title to the output of a node that is not run because it would reach outside.", entries="str"),
     ConfigKey("files", "object", FrozenDict(), "Path to the text of a file that the workflow finds.", entries="str"),
-    ConfigKey("expect", "object", FrozenDict(), "What must hold after the run.", keys=EXPECT_KEYS, is_open=False),
+    ConfigKey("expect", "object", FrozenDict(), "What must be true after the run.", keys=EXPECT_KEYS, is_open=False),
 )
 WORKFLOW_TEST_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("user", "str", "", "Whose settings count; the name of the workflow's folder if absent.", names="user"),
-    ConfigKey("tests", "list", FrozenList(), "The tests; each runs on its own.", required=True, entries="object",
+    ConfigKey("user", "str", "",
+              "The user whose settings apply; the name of the workflow's folder if absent.", names="user"),
+    ConfigKey("tests", "list", FrozenList(), "The tests; each runs separately.", required=True, entries="object",
               keys=TEST_KEYS, is_open=False),
 )

@@ -30,7 +30,7 @@ MAX_RESPONSE_BYTES = ConfigKey("maxResponseBytes", "int", DEFAULT_MAX_RESPONSE_B
                                "Largest answer in bytes; 0 or less: no limit.", "early")
 BLOCK_PRIVATE_ADDRESSES = ConfigKey("blockPrivateAddresses", "bool", False,
                                     "Refuse hosts that are or resolve to an address that is not globally routable.")
-ALLOWED_HOSTS = ConfigKey("allowedHosts", "list", None, "The only hosts that may be asked, without port.", "full")
+ALLOWED_HOSTS = ConfigKey("allowedHosts", "list", None, "The only hosts that may be contacted, without port.", "full")
 
 
 def positive_number(context: ExecutionContext, key: ConfigKey) -> float:

@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 OUTPUT_FORMATS = ("stdout", "stdout+stderr", "full")
 
 ARGS = ConfigKey("args", "list", None, "Arguments of curl, one process argument per item.", "full", required=True)
-TIMEOUT = ConfigKey("timeout", "number", 30, "Seconds that curl may take in all.", "early")
+TIMEOUT = ConfigKey("timeout", "number", 30, "How many seconds curl may take in all.", "early")
 OUTPUT_FORMAT = ConfigKey("outputFormat", "str", "stdout", "How much of the result becomes the output.",
                           choices=OUTPUT_FORMATS)
 BLOCK_OPTION_INJECTION = ConfigKey("blockOptionInjection", "bool", False,
                                    "Refuse an item that starts with - or @ only because of a variable.")
 ALLOW_SCHEME_INJECTION = ConfigKey("allowSchemeInjection", "bool", False,
-                                   "Let variables bring URL schemes other than http and https.")
+                                   "Let variables provide URL schemes other than http and https.")
 
 
 class CurlCommandHandler(BaseHandler):

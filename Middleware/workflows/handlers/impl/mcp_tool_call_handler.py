@@ -35,7 +35,8 @@ class MCPToolCallHandler(BaseHandler):
             ConfigKey("server", "str", None, "The server: name of a file in MCPServers.", "full", required=True,
                       names="mcp-server"),
             ConfigKey("tool", "str", None, "Name of the tool.", "full", required=True),
-            ConfigKey("arguments", "object", {}, "Arguments of the tool; texts at any depth take variables.", "full"),
+            ConfigKey("arguments", "object", {},
+                      "Arguments of the tool; variables work in strings at any depth.", "full"),
             ConfigKey("timeout", "number", DEFAULT_TIMEOUT_SECONDS,
                       "Seconds for connecting, the handshake and the call together.", "early"),
             ConfigKey("onError", "str", "raise", "What a failed call does: raise fails the workflow, return makes the "

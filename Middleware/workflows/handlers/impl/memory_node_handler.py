@@ -36,7 +36,8 @@ def helper_result(context: ExecutionContext, user_key: str) -> str | None:
     return run_helper_workflow(context, name) if name else None
 
 
-TURNS = ConfigKey("maxTurnsToPull", "int", 0, "Messages to take if there is no discussion id.", "early", required=True)
+TURNS = ConfigKey("maxTurnsToPull", "int", 0,
+                  "How many messages to use if there is no discussion id.", "early", required=True)
 
 
 class RecentMemorySummarizerHandler(BaseHandler):
@@ -49,7 +50,7 @@ class RecentMemorySummarizerHandler(BaseHandler):
         ConfigKey("maxSummaryChunksFromFile", "int", 0, "How many memories; 0: three, negative: all.", "early",
                   required=True),
         ConfigKey("lookbackStart", "int", 0, "Newest messages to leave out if there is no discussion id.", "early"),
-        ConfigKey("customDelimiter", "str", None, "What stands between them, instead of --ChunkBreak--."))}
+        ConfigKey("customDelimiter", "str", None, "The text between them, instead of --ChunkBreak--."))}
 
     def handle(self, context: ExecutionContext) -> object:
         turns, chunks, lookback = (self.number(context, name) for name in (
@@ -79,7 +80,7 @@ class CurrentMemoryHandler(BaseHandler):
     acts = "reads"
 
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentMemoryFromFile": (
-        ConfigKey("customDelimiter", "str", CHUNK_BREAK, "What stands between them."),)}
+        ConfigKey("customDelimiter", "str", CHUNK_BREAK, "The text between them."),)}
 
     def handle(self, context: ExecutionContext) -> object:
         memories = MemoryService().get_current_memories(context.discussion_id, **keys_of(context))
@@ -175,7 +176,7 @@ class FullChatSummaryHandler(BaseHandler):
     acts = "outside"
 
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"FullChatSummary": (
-        ConfigKey("isManualConfig", "bool", False, "Just the summary as it is."),)}
+        ConfigKey("isManualConfig", "bool", False, "Only return the summary as it is."),)}
 
     def handle(self, context: ExecutionContext) -> object:
         folder = folder_of(context)
@@ -202,8 +203,9 @@ class ChatSummarySummarizerHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"chatSummarySummarizer": (
         *PROMPT_KEYS,
-        ConfigKey("minMemoriesPerSummary", "int", 3, "As many new memories make a call worth while.", "early"),
-        ConfigKey("loopIfMemoriesExceed", "int", 3, "More new memories are folded in this many at a time.", "early"))}
+        ConfigKey("minMemoriesPerSummary", "int", 3, "How many new memories are needed for a call.", "early"),
+        ConfigKey("loopIfMemoriesExceed", "int", 3,
+                  "If there are more new memories, they are folded in this many at a time.", "early"))}
 
     def handle(self, context: ExecutionContext) -> object:
         folder = folder_of(context)
@@ -266,17 +268,18 @@ class VectorMemorySearchHandler(BaseHandler):
     acts = "reads"
 
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"VectorMemorySearch": (
-        ConfigKey("input", "str", "", "Words or phrases to look for, ; between them.", "full"),
-        ConfigKey("limit", "int", DEFAULT_LIMIT, "Most memories to give.", "early"),
-        ConfigKey("bm25Weights", "list", None, "Five numbers: how much title, summary, entities, key phrases and text "
-                  "of a memory count."),
-        ConfigKey("useRecencyScoring", "bool", False, "Newer memories come sooner."),
+        ConfigKey("input", "str", "", "Words or phrases to search for, separated by ;.", "full"),
+        ConfigKey("limit", "int", DEFAULT_LIMIT, "How many memories to return at most.", "early"),
+        ConfigKey("bm25Weights", "list", None,
+                  "Five numbers: the weights of title, summary, entities, key phrases and text of a memory."),
+        ConfigKey("useRecencyScoring", "bool", False, "Rank newer memories higher."),
         ConfigKey("includeDates", "bool", False, "Each memory starts with its date."),
-        ConfigKey("searchMode", "str", "keyword", "Whether words count, meaning, or both.",
+        ConfigKey("searchMode", "str", "keyword", "Whether to search by words, by meaning, or both.",
                   choices=("keyword", "semantic", "hybrid")),
-        ConfigKey("semanticQuery", "str", "", "What to look for by meaning, if not the words of input.", "full"),
+        ConfigKey("semanticQuery", "str", "", "What to search for by meaning, if not the words of input.", "full"),
         ConfigKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared.", names="endpoint"),
-        ConfigKey("useEntityExpansion", "bool", False, "Also look for who and what the found memories name."))}
+        ConfigKey("useEntityExpansion", "bool", False,
+                  "Also search for the people and things that the found memories name."))}
 
     def handle(self, context: ExecutionContext) -> Any:
         if not context.discussion_id:

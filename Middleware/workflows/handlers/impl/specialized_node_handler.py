@@ -31,7 +31,7 @@ class StringConcatenatorHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "StringConcatenator": (
             ConfigKey("strings", "list", (), "The texts to join.", "full"),
-            ConfigKey("delimiter", "str", "", "What stands between them."))}
+            ConfigKey("delimiter", "str", "", "The text between them."))}
 
     def handle(self, context: ExecutionContext) -> object:
         return self.static_text(context, self._joined(context))

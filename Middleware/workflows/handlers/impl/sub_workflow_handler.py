@@ -71,10 +71,12 @@ def scoped_inputs(context: ExecutionContext) -> tuple[str, ...]:
 
 
 OVERRIDE_KEYS: tuple[ConfigKey, ...] = (
-    ConfigKey("firstNodeSystemPromptOverride", "str", None, "System prompt of the child's first prompting node.",
+    ConfigKey("firstNodeSystemPromptOverride", "str", None,
+              "System prompt for the first node of the sub-workflow that has prompts.",
               "full"),
     ConfigKey("systemPromptOverride", "str", None, "Other name of firstNodeSystemPromptOverride.", "full"),
-    ConfigKey("firstNodePromptOverride", "str", None, "Prompt of the child's first prompting node.", "full"),
+    ConfigKey("firstNodePromptOverride", "str", None,
+              "Prompt for the first node of the sub-workflow that has prompts.", "full"),
     ConfigKey("promptOverride", "str", None, "Other name of firstNodePromptOverride.", "full"),
 )
 
@@ -180,13 +182,13 @@ class ConversationChunkProcessorHandler(BaseHandler):
             ConfigKey("workflowName", "str", None, "The workflow to run for each block.", required=True,
                       names="workflow"),
             ConfigKey("chunkSize", "int", 10, "Messages in a block.", "full", least=1),
-            ConfigKey("lookbackMessages", "int", 4, "How many of the newest messages wait for later.", "full",
+            ConfigKey("lookbackMessages", "int", 4, "How many of the newest messages are left for later.", "full",
                       least=0),
-            ConfigKey("cursorDirectory", "str", None, "Folder of the files that hold the progress.", "full",
+            ConfigKey("cursorDirectory", "str", None, "Folder of the files with the progress.", "full",
                       required=True, names="directory"),
             ConfigKey("returnFile", "str", None, "File whose content becomes the output.", "full", names="file"),
             FOLDER_OVERRIDE,
-            replace(SCOPED_VARIABLES, meaning="The child's agent2Input, agent3Input, ..."))}
+            replace(SCOPED_VARIABLES, meaning="The sub-workflow's agent2Input, agent3Input, ..."))}
 
     def handle(self, context: ExecutionContext) -> object:
         name = str(self.value(context, "id") or "").strip()

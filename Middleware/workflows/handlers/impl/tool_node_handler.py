@@ -35,8 +35,8 @@ class PythonModuleHandler(BaseHandler):
         "PythonModule": (
             ConfigKey("module_path", "str", None, "The script: a .py file that defines Invoke.", "full", required=True,
                       names="script"),
-            ConfigKey("args", "list", (), "Positional arguments of Invoke, each as text.", "full"),
-            ConfigKey("kwargs", "object", {}, "Named arguments of Invoke, each value as text.", "full"))}
+            ConfigKey("args", "list", (), "Positional arguments of Invoke, each as a string.", "full"),
+            ConfigKey("kwargs", "object", {}, "Named arguments of Invoke, each value as a string.", "full"))}
 
     def handle(self, context: ExecutionContext) -> object:
         args = self._container(context, "args", (list, tuple))
@@ -81,7 +81,7 @@ class SlowButQualityRAGHandler(BaseHandler):
     cleans_itself = True
 
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"SlowButQualityRAG": (
-        ConfigKey("ragTarget", "str", None, "The text; --ChunkBreak-- stands between its blocks.", "full",
+        ConfigKey("ragTarget", "str", None, "The text; --ChunkBreak-- separates its blocks.", "full",
                   required=True),
         ConfigKey("ragType", "str", None, "Must be present; its value has no effect.", required=True),
         *(key for key in PROMPT_KEYS if key.name in SHARED_KEYS),
@@ -138,8 +138,8 @@ class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
         return (NODE.value(node, "searchTarget") or "CurrentConversation") == "CurrentConversation"
 
 
-PROMPT_TO_SEARCH = ConfigKey("promptToSearch", "str", None, "What to look for.", "full", required=True)
-PERCENTILE = ConfigKey("percentile", "number", 0.5, "How well an article must fit, from 0 to 1.", "early",
+PROMPT_TO_SEARCH = ConfigKey("promptToSearch", "str", None, "What to search for.", "full", required=True)
+PERCENTILE = ConfigKey("percentile", "number", 0.5, "How relevant an article must be, from 0 to 1.", "early",
                        least=0, most=1)
 
 Question = Callable[[OfflineWikiApiClient, str, Callable[[str], Any]], str]
@@ -170,8 +170,9 @@ class OfflineWikipediaHandler(BaseHandler):
         "OfflineWikiApiBestFullArticle": (PROMPT_TO_SEARCH,),
         "OfflineWikiApiTopNFullArticles": (
             PROMPT_TO_SEARCH, PERCENTILE,
-            ConfigKey("num_results", "int", 10, "How many articles the best are chosen from.", "early"),
-            ConfigKey("top_n_articles", "int", 3, "How many articles; negative: the least fitting first.", "early")),
+            ConfigKey("num_results", "int", 10, "How many articles to find; the best of these are chosen.", "early"),
+            ConfigKey("top_n_articles", "int", 3,
+                      "How many articles to return; negative: the least relevant first.", "early")),
     }
 
     def handle(self, context: ExecutionContext) -> object:
@@ -192,8 +193,8 @@ MODES = {"OfflineResearcherApiQuickSearch": "quick", "OfflineResearcherApiDeepRe
 
 def _keys(seconds: int) -> tuple[ConfigKey, ...]:
     return (PROMPT_TO_SEARCH,
-            ConfigKey("maxIterations", "int", None, "How many rounds the service may search."),
-            ConfigKey("timeoutSeconds", "number", seconds, "Longest silence of the service, in seconds."),
+            ConfigKey("maxIterations", "int", None, "How many rounds of searching the service may do."),
+            ConfigKey("timeoutSeconds", "number", seconds, "The longest silence of the service, in seconds."),
             ConfigKey("includeSources", "bool", False, "Put a list of sources under the answer."))
 
 

@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 MAX_RENDER_SECONDS = 60.0
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
-URL = ConfigKey("url", "str", None, "The URL to ask for.", "full", required=True)
+URL = ConfigKey("url", "str", None, "The URL to request.", "full", required=True)
 METHOD = ConfigKey("method", "str", "GET", "HTTP method.")
 HEADERS = ConfigKey("headers", "object", None, "Headers of the request; variables work in the values.", "full")
 BODY = ConfigKey("body", "str", None, "Body of the request, sent as it is.", "full")
-TIMEOUT = ConfigKey("timeout", "number", 30, "Seconds that connecting and each wait for data may take.", "early")
+TIMEOUT = ConfigKey("timeout", "number", 30, "How many seconds connecting and each wait for data may take.", "early")
 OUTPUT_FORMAT = ConfigKey("outputFormat", "str", "text",
                           "How much of the answer becomes the output, and in which form.",
                           choices=OUTPUT_FORMATS)

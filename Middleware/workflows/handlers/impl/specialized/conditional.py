@@ -30,7 +30,7 @@ class ConditionalHandler(BaseHandler):
     pure = True
 
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
-        "Conditional": (ConfigKey("condition", "str", "", "The expression to judge.", "full"),)}
+        "Conditional": (ConfigKey("condition", "str", "", "The expression to evaluate.", "full"),)}
 
     def handle(self, context: ExecutionContext) -> object:
         return "TRUE" if evaluate_condition(self.text(context, "condition"), context.node_name) else "FALSE"

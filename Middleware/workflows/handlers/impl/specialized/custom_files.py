@@ -29,13 +29,13 @@ class GetCustomFileHandler(BaseHandler):
 
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "GetCustomFile": (
-            ConfigKey("filepath", "str", None, "The file; the case of its name does not count.", "full", required=True,
+            ConfigKey("filepath", "str", None, "The file; the case of its name is ignored.", "full", required=True,
                       names="file"),
-            ConfigKey("delimiter", "str", None, "Text to replace; customReturnDelimiter, else a line feed."),
-            ConfigKey("customReturnDelimiter", "str", None, "What to replace it by; delimiter if absent."),
+            ConfigKey("delimiter", "str", None, "Text to replace; customReturnDelimiter, or else a line feed."),
+            ConfigKey("customReturnDelimiter", "str", None, "What to replace it with; delimiter if absent."),
             ConfigKey("headCount", "int", None, "Keep this many of the first pieces, at least 1.", "full", least=1),
             ConfigKey("tailCount", "int", None, "Keep this many of the last pieces, at least 1.", "full", least=1),
-            ConfigKey("chunkDelimiter", "str", "\n", "What stands between the pieces that are counted."))}
+            ConfigKey("chunkDelimiter", "str", "\n", "The text between the pieces that are counted."))}
 
     def handle(self, context: ExecutionContext) -> object:
         if not self.value(context, "filepath"):
@@ -70,9 +70,9 @@ class SaveCustomFileHandler(BaseHandler):
         "SaveCustomFile": (
             ConfigKey("filepath", "str", None, "The file; missing folders are created.", "full", required=True,
                       names="file"),
-            ConfigKey("content", "str", None, "The text; needed by all modes but remove and trim.", "full"),
-            ConfigKey("mode", "str", "overwrite", "What is done to the file.", choices=CUSTOM_FILE_MODES),
-            ConfigKey("find", "str", None, "What replace and remove look for, literally.", "full"))}
+            ConfigKey("content", "str", None, "The text; required for all modes except remove and trim.", "full"),
+            ConfigKey("mode", "str", "overwrite", "What to do with the file.", choices=CUSTOM_FILE_MODES),
+            ConfigKey("find", "str", None, "What replace and remove search for, literally.", "full"))}
 
     def handle(self, context: ExecutionContext) -> object:
         problem = self._problem(context)

@@ -21,7 +21,7 @@ class DelimitedChunkerHandler(BaseHandler):
     KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
         "DelimitedChunker": (
             ConfigKey("content", "str", None, "The text.", "full", required=True),
-            ConfigKey("delimiter", "str", None, "What stands between its pieces.", "full", required=True, blank=True),
+            ConfigKey("delimiter", "str", None, "The text between its pieces.", "full", required=True, blank=True),
             ConfigKey("mode", "str", None, "'head' (first pieces) or 'tail' (last pieces).", required=True,
                       choices=("head", "tail")),
             ConfigKey("count", "int", None, "How many pieces to keep, at least 1.", "full", required=True,

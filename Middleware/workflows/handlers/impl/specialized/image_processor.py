@@ -41,8 +41,9 @@ class ImageProcessorHandler(BaseHandler):
         ConfigKey("addAsUserMessage", "bool", False, "Insert the descriptions into the conversation."),
         ConfigKey("message", "str", DEFAULT_MESSAGE, "Text of the inserted message; [IMAGE_BLOCK] is the description.",
                   "full"),
-        ConfigKey("saveVisionResponsesToDiscussionId", "bool", False, "Keep the descriptions with the discussion."),
-        ConfigKey("visionScanMessageLimit", "int", 20, "How many messages are searched if they are kept.", "early"))}
+        ConfigKey("saveVisionResponsesToDiscussionId", "bool", False, "Store the descriptions with the discussion."),
+        ConfigKey("visionScanMessageLimit", "int", 20,
+                  "How many messages are searched if descriptions are stored.", "early"))}
 
     def handle(self, context: ExecutionContext) -> object:
         if context.llm_handler is None or context.llm_handler.llm is None:

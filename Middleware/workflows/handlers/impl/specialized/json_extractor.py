@@ -20,7 +20,7 @@ class JsonExtractorHandler(BaseHandler):
         "JsonExtractor": (
             ConfigKey("jsonToExtractFrom", "str", None, "The JSON object, alone or as one fenced block.", "full",
                       required=True),
-            ConfigKey("fieldToExtract", "str", None, "Name of one of its fields; no path.", "full", required=True))}
+            ConfigKey("fieldToExtract", "str", None, "Name of one of its fields; not a path.", "full", required=True))}
 
     def handle(self, context: ExecutionContext) -> object:
         return json_field(self.text(context, "jsonToExtractFrom"), self.text(context, "fieldToExtract"))
