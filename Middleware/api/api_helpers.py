@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from flask import has_request_context
 from flask import request as http
@@ -15,7 +14,7 @@ from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE, OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
-from Middleware.models.messages import ToolCall
+from Middleware.models.messages import Message, ToolCall
 from Middleware.models.request_context import current_request
 from Middleware.services.response_builder_service import ResponseBuilderService, current_model_name
 from Middleware.utilities import config_utils
@@ -122,7 +121,7 @@ def _is_local(peer: str) -> bool:
     return is_loopback_name(http.environ) and not any(name in http.environ for name in FORWARDED)
 
 
-def check_counts(messages: Sequence[Mapping[str, Any]]) -> None:
+def check_counts(messages: Sequence[Message]) -> None:
     """Refuse more messages or images than any conversation has."""
     images = sum(len(message["images"]) for message in messages if message.get("images"))
     for count, limit, things in ((len(messages), MAX_MESSAGES, "messages"), (images, MAX_IMAGES, "images")):

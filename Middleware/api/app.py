@@ -1,8 +1,8 @@
 """The application and its factory. Importing this module builds nothing."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from wsgiref.types import WSGIApplication
 
 from flask import Flask
 
@@ -25,7 +25,7 @@ def create_app() -> Flask:
 
 
 def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
-                           listeners: Sequence[object] = ()) -> Callable[..., Any]:
+                           listeners: Sequence[object] = ()) -> WSGIApplication:
     """The WSGI callable that launchers serve: admission, then the concurrency gate if one is configured, then the app.
 
     Args:
@@ -36,7 +36,7 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
     get_idempotency_service().is_running = running_requests().knows
     app = app or create_app()
     app.extensions[LISTENERS_KEY] = Listeners([*default_listeners(), *listeners])
-    gated: Callable[..., Any] = app
+    gated: WSGIApplication = app
     semaphore = globals_.get_request_semaphore()
     if semaphore is not None and globals_.CONCURRENCY_LEVEL == "wilmer":
         waiting = max(threads - RESERVED_THREADS, 1) if threads else None

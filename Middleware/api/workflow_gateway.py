@@ -48,7 +48,7 @@ _LIBRE_CHAT_TEXTS = (
 )
 
 
-def is_background_task(messages: Sequence[Mapping[str, Any]], stream: bool) -> bool:
+def is_background_task(messages: Sequence[Message], stream: bool) -> bool:
     """Whether a conversation in internal form is such a request. ``stream``: the client wants the answer streamed.
 
     Open WebUI never streams them; LibreChat does with some of its connections.
@@ -59,7 +59,7 @@ def is_background_task(messages: Sequence[Mapping[str, Any]], stream: bool) -> b
     return _is_from_libre_chat(prompt) or not stream and _is_from_open_webui(prompt)
 
 
-def _only_prompt(messages: Sequence[Mapping[str, Any]]) -> str | None:
+def _only_prompt(messages: Sequence[Message]) -> str | None:
     """The one prompt of a conversation without history, less its role prefix; None if there is more, or other data."""
     turns = list(messages)
     if turns and _is_open(turns[-1]):

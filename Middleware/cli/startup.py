@@ -9,7 +9,8 @@ import socket
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from wsgiref.types import WSGIApplication
 
 from Middleware.api.logging_setup import set_up_logging
 from Middleware.cli import access_notes, demo, users
@@ -44,7 +45,7 @@ class Launch:
         demo: the demo back-end runs, and the operator is told how to try it.
     """
 
-    application: Callable[..., Any]
+    application: WSGIApplication
     sock: socket.socket
     host: str
     port: int
@@ -153,7 +154,7 @@ def build_load_check() -> LoadCheck:
     return LoadCheck()
 
 
-def build_application(threads: int | None = None, listeners: Sequence[object] = ()) -> Callable[..., Any]:
+def build_application(threads: int | None = None, listeners: Sequence[object] = ()) -> WSGIApplication:
     """Return the WSGI callable. It is imported here because the arguments must be in place before the app module is."""
     from Middleware.api.app import build_wsgi_application
     return build_wsgi_application(threads=threads, listeners=listeners)

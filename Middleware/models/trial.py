@@ -1,7 +1,12 @@
 """What a request that only tries a workflow out gets in place of the world outside."""
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from Middleware.llmapis.transport import Transport
+    from Middleware.workflows.events import RunRecord
+    from Middleware.workflows.models.execution_context import ExecutionContext
 
 
 class Trial(Protocol):
@@ -15,12 +20,12 @@ class Trial(Protocol):
 
     discussions: str
     locks: str
-    transport: Any
+    transport: Transport
 
-    def stand_in(self, context: Any) -> str | None:
+    def stand_in(self, context: ExecutionContext) -> str | None:
         """The output of the node of an ``ExecutionContext``, which is not run then; None: it runs."""
 
-    def delivered(self, record: Any, index: int, output: object) -> None:
+    def delivered(self, record: RunRecord, index: int, output: object) -> None:
         """Node ``index`` (from 1) of the run of a ``RunRecord`` has its output."""
 
     def file_path(self, path: str) -> str:

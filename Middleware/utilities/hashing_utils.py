@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from Middleware.models.messages import Message
 from Middleware.models.request_context import current_request
@@ -19,7 +18,7 @@ def hash_content(content: str) -> str:
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def hash_single_message(message: Mapping[str, Any]) -> str:
+def hash_single_message(message: Mapping[str, object]) -> str:
     """The hash of the content, whatever the role. Images count only where there is no text beside them.
 
     A request remembers hashes of texts, so that a long conversation is not hashed again by each node.
@@ -27,7 +26,7 @@ def hash_single_message(message: Mapping[str, Any]) -> str:
     return hash_messages((message,))[0]
 
 
-def hash_messages(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+def hash_messages(messages: Iterable[Mapping[str, object]]) -> list[str]:
     """``hash_single_message`` of each."""
     request = current_request()
     known = request.hashes if request is not None else {}
@@ -35,13 +34,13 @@ def hash_messages(messages: Iterable[Mapping[str, Any]]) -> list[str]:
             for message in messages for text in (message_text(message),)]
 
 
-def _hash_of(text: str, message: Mapping[str, Any], known: dict[str, str]) -> str:
+def _hash_of(text: str, message: Mapping[str, object], known: dict[str, str]) -> str:
     if not text.strip():
         return hash_content(text + _images(message))
     return known.setdefault(text, hash_content(text))
 
 
-def hash_message_with_images(message: Mapping[str, Any]) -> str:
+def hash_message_with_images(message: Mapping[str, object]) -> str:
     """The hash of role, content and images."""
     return hash_content(str(message.get("role") or "") + message_text(message) + _images(message))
 
@@ -75,6 +74,6 @@ def find_last_matching_hash_message(messages: Sequence[Message], pairs: Iterable
     return boundary
 
 
-def _images(message: Mapping[str, Any]) -> str:
+def _images(message: Mapping[str, object]) -> str:
     images = message.get("images")
     return "".join(sorted(map(str, images))) if isinstance(images, (list, tuple)) else ""

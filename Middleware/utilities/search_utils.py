@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from Middleware.models.messages import Message
 from Middleware.utilities.text_utils import (
@@ -130,7 +129,7 @@ def _close_pairs(places: Sequence[tuple[int, str]], limit: int) -> int:
                for at, (place, token) in enumerate(places, 1) for near, other in places[at:at + limit])
 
 
-def filter_keywords_by_speakers(messages: Iterable[Mapping[str, Any]], keywords: str) -> str:
+def filter_keywords_by_speakers(messages: Iterable[Mapping[str, object]], keywords: str) -> str:
     """The words, ``AND``, ``OR`` and parentheses of ``keywords``, without labels and names of speakers.
 
     A label is a word with a colon behind it; a speaker is one that is a label in any of the messages.

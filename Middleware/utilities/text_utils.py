@@ -5,9 +5,8 @@ import difflib
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 from Middleware.common.constants import LEFT_BRACE_SENTINEL, RIGHT_BRACE_SENTINEL
 from Middleware.models.messages import Message
@@ -82,14 +81,14 @@ def return_brackets_in_string(text: str) -> str:
     return restore_braces(text)
 
 
-def replace_brackets_in_list(messages: list[dict[str, Any]]) -> list[dict[str, object]]:
+def replace_brackets_in_list(messages: list[Message]) -> list[Message]:
     """Escape the text content of every message in place; returns the same list."""
     for message in messages:
         _change_content(message, escape_braces)
     return messages
 
 
-def return_brackets(messages: list[dict[str, Any]]) -> list[dict[str, object]]:
+def return_brackets(messages: list[Message]) -> list[Message]:
     """Restore the text content of every message in place; returns the same list."""
     for message in messages:
         _change_content(message, restore_braces)
@@ -139,7 +138,7 @@ def reduce_text_to_token_limit(text: str, limit: float) -> str:
 
 # --- messages ---
 
-def message_text(message: Mapping[str, Any]) -> str:
+def message_text(message: Mapping[str, object]) -> str:
     """The content of a message; "" if it has none."""
     content = message.get("content")
     if isinstance(content, str):
@@ -147,7 +146,7 @@ def message_text(message: Mapping[str, Any]) -> str:
     return "" if content is None else str(content)
 
 
-def estimate_message(message: Mapping[str, Any]) -> int:
+def estimate_message(message: Mapping[str, object]) -> int:
     """Estimated tokens of the content as the model will see it, that is with real braces."""
     return rough_estimate_token_length(restore_braces(message_text(message)))
 
@@ -239,7 +238,7 @@ def estimation_level_multiplier(level: object) -> float:
     return multiplier
 
 
-def _change_content(message: MutableMapping[str, object], change: Any) -> None:
+def _change_content(message: Message, change: Callable[[str], str]) -> None:
     content = message.get("content")
     if isinstance(content, str):
         message["content"] = change(content)

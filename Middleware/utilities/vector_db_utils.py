@@ -16,7 +16,7 @@ from Middleware.exceptions import DataKeyError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import connection
-from Middleware.utilities.conversations.vector_memory.store import Row, VectorMemories
+from Middleware.utilities.conversations.vector_memory.store import MemoryRow, VectorMemories
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ def add_memory_to_vector_db(discussion_id: str, memory_text: str, metadata_json_
 
 def search_memories_by_keyword(discussion_id: str, query: str, limit: int = 15, api_key_hash: str | None = None,
                                bm25_weights: Sequence[float] | None = None, use_recency: bool = False, *,
-                               encryption_key: bytes | None = None, scope: CancelScope | None = None) -> list[Row]:
+                               encryption_key: bytes | None = None,
+                               scope: CancelScope | None = None) -> list[MemoryRow]:
     """The memories that hold one of the phrases of ``query``, which ``;`` separates, best first."""
     return _do("search", _folder(discussion_id, api_key_hash, encryption_key),
                lambda memories: memories.keyword_search(query, limit, bm25_weights, use_recency), [], scope=scope)
@@ -93,14 +94,14 @@ def get_all_embeddings(discussion_id: str, model: str, api_key_hash: str | None 
 
 
 def get_memories_without_embeddings(discussion_id: str, model: str, limit: int = 20, api_key_hash: str | None = None,
-                                    *, encryption_key: bytes | None = None) -> list[Row]:
+                                    *, encryption_key: bytes | None = None) -> list[MemoryRow]:
     """The oldest memories that have no vector of a model."""
     return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
                lambda memories: memories.without_embeddings(model, limit), [])
 
 
 def get_memories_by_ids(discussion_id: str, ids: Sequence[int], api_key_hash: str | None = None, *,
-                        encryption_key: bytes | None = None) -> list[Row]:
+                        encryption_key: bytes | None = None) -> list[MemoryRow]:
     """The memories with these ids, in their order; missing ones are left out."""
     return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
                lambda memories: memories.by_ids(ids), [])

@@ -5,7 +5,6 @@ import contextvars
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from Middleware.api.errors import log_error
 from Middleware.api.running.running_requests import running_requests
@@ -17,7 +16,7 @@ from Middleware.workflows.events import Listeners, default_listeners
 logger = logging.getLogger(__name__)
 
 
-def finish_run(request: RequestContext, context: contextvars.Context, items: Iterator[Any] | None) -> None:
+def finish_run(request: RequestContext, context: contextvars.Context, items: Iterator[object] | None) -> None:
     """Run what remains of a run: on a thread of its own if nodes follow the answer, else here and now.
 
     Args:
@@ -34,7 +33,7 @@ def finish_run(request: RequestContext, context: contextvars.Context, items: Ite
         _exhaust(request, context, items)
 
 
-def _stop(request: RequestContext, context: contextvars.Context, items: Iterator[Any], phase: str) -> None:
+def _stop(request: RequestContext, context: contextvars.Context, items: Iterator[object], phase: str) -> None:
     try:
         context.run(items.close)  # type: ignore[attr-defined]
     except BaseException as error:  # foreign code may raise anything; the server would never close the connection
@@ -43,7 +42,7 @@ def _stop(request: RequestContext, context: contextvars.Context, items: Iterator
         _end(request, context)
 
 
-def _start_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
+def _start_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
     thread = threading.Thread(target=_run_in_background, args=(request, context, items), name="background-nodes",
                               daemon=True)
     try:
@@ -53,14 +52,14 @@ def _start_in_background(request: RequestContext, context: contextvars.Context, 
         _stop(request, context, items, "after the answer")
 
 
-def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
+def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
     with running_requests().in_background(request) as count:
         context.run(logger.info, "Request %s: nodes after its answer: %d; requests at work in the background: %d",
                     request.request_id, request.background_nodes, count)
         _run_for_a_while(request, context, items)
 
 
-def _run_for_a_while(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
+def _run_for_a_while(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
     """Run what remains, at most as long as the user allows."""
     try:
         timer = context.run(_start_timer, request)
@@ -84,14 +83,14 @@ def _start_timer(request: RequestContext) -> threading.Timer:
     return timer
 
 
-def _exhaust(request: RequestContext, context: contextvars.Context, items: Iterator[Any]) -> None:
+def _exhaust(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
     try:
         context.run(_drain, request, items)
     finally:
         _end(request, context)
 
 
-def _drain(request: RequestContext, items: Iterator[Any]) -> None:
+def _drain(request: RequestContext, items: Iterator[object]) -> None:
     try:
         for _ in items:
             pass

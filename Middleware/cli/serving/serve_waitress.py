@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from wsgiref.types import WSGIApplication
 
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
@@ -154,7 +155,7 @@ class Server(TcpWSGIServer):
         return accepted
 
 
-def make_server(application: Callable[..., Any], sock: socket.socket, channels: dict[int, Any]) -> Server:
+def make_server(application: WSGIApplication, sock: socket.socket, channels: dict[int, Any]) -> Server:
     """Make a server on a bound socket; it listens from now on."""
     adjustments = Adjustments(sockets=[sock], **waitress_settings())
     server = Server(application, channels, True, sock, Dispatcher(limits.WORKER_THREADS), adjustments,

@@ -1,8 +1,7 @@
 """Which messages an LLM node sends, as pure functions. Inputs are never changed; changed messages are copies."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from Middleware.models.messages import Message, without_images
 from Middleware.utilities.prompt_extraction_utils import (
@@ -119,10 +118,10 @@ def find_tool_exchange(messages: Sequence[Message]) -> tuple[int, int]:
     return start - 1, end
 
 
-def _is_assistant(message: Mapping[str, Any]) -> bool:
+def _is_assistant(message: Message) -> bool:
     return message.get("role") == "assistant"
 
 
-def _is_filler(message: Mapping[str, Any]) -> bool:
+def _is_filler(message: Message) -> bool:
     return _is_assistant(message) and not message.get("tool_calls") \
         and message_text(message).strip() in FILLER

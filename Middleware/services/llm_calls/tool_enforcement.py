@@ -16,6 +16,7 @@ from inspect import isgenerator
 from typing import Any
 
 from Middleware.exceptions import ClientError
+from Middleware.llmapis.llm_api import LlmApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Chunk, ToolCall
 from Middleware.utilities.streaming_utils import remove_thinking_from_text
@@ -93,7 +94,7 @@ class ToolRound:
     Token counts are those of the answer that is used; the discarded one is not added to them.
     """
 
-    def __init__(self, demand: ToolDemand, call: Callable[[], Any], llm: Any, scope: CancelScope,
+    def __init__(self, demand: ToolDemand, call: Callable[[], Any], llm: LlmApiService, scope: CancelScope,
                  node_name: str) -> None:
         """
         Args:
@@ -198,7 +199,7 @@ def _functions(tools: Sequence[object]) -> list[Mapping[str, Any]]:
     return [function for function in found if isinstance(function, Mapping) and _is_name(function.get("name"))]
 
 
-def _forced_name(tool_choice: Any) -> str:
+def _forced_name(tool_choice: object) -> str:
     if not isinstance(tool_choice, Mapping) or tool_choice.get("type") != "function":
         return ""
     function = tool_choice.get("function")

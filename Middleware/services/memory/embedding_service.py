@@ -4,7 +4,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
 
 from Middleware.exceptions import BackendError, BackendResponseError, BackendStatusError, WilmerError
 from Middleware.exceptions.early_termination_exception import EarlyTerminationException
@@ -13,6 +12,7 @@ from Middleware.llmapis.embedding_api import EmbeddingApiService
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.conversations.vector_memory.store import MemoryRow
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import vector_to_blob
@@ -71,14 +71,14 @@ class _Batch:
         done = self._store(new)
         return done and done + self._in_parts(older)  # nothing is done for a cancelled request
 
-    def _in_parts(self, rows: list[dict[str, object]]) -> int:
+    def _in_parts(self, rows: list[MemoryRow]) -> int:
         """Vectors for rows, all but those on which the endpoint fails alone; these are left out from now on."""
         try:
             return self._store(rows)
         except _REFUSED as error:
             return self._halves(rows, error)
 
-    def _halves(self, rows: list[dict[str, object]], error: BackendError) -> int:
+    def _halves(self, rows: list[MemoryRow], error: BackendError) -> int:
         if error.status in PASSING_STATUSES:
             raise error
         if len(rows) > 1:
@@ -89,7 +89,7 @@ class _Batch:
         process().one(_hopeless).first((self._memories.path, self._service.model_name, *_identity(rows[0])))
         return 0
 
-    def _store(self, rows: list[dict[str, Any]]) -> int:
+    def _store(self, rows: list[MemoryRow]) -> int:
         if not rows:
             return 0
         vectors = self._service.embed([row["memory_text"] for row in rows])
@@ -98,7 +98,7 @@ class _Batch:
         blobs = [(row["id"], vector_to_blob(vector)) for row, vector in zip(rows, vectors, strict=True)]
         return self._memories.add_embeddings(blobs, self._service.model_name)
 
-    def _older(self, new: set[int], count: int) -> list[dict[str, object]]:
+    def _older(self, new: set[int], count: int) -> list[MemoryRow]:
         """The oldest rows without a vector, as far as there is hope for them."""
         if not count:
             return []
@@ -107,7 +107,7 @@ class _Batch:
         return [row for row in rows if row["id"] not in new and _identity(row) not in hopeless][:count]
 
 
-def _identity(row: dict[str, Any]) -> tuple[int, str]:
+def _identity(row: MemoryRow) -> tuple[int, str]:
     """The row's id and a digest of its text: a conversation begun anew has other rows with the same ids."""
     return row["id"], hash_content(row["memory_text"])
 

@@ -7,7 +7,6 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from Middleware.exceptions import BackendError, ConfigurationError
 from Middleware.llmapis.backend_errors import log_text
@@ -19,12 +18,12 @@ from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.conversations.vector_memory.keyword_query import split_query
+from Middleware.utilities.conversations.vector_memory.store import MemoryRow
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
 
 logger = logging.getLogger(__name__)
 
-Row = dict[str, Any]
 
 KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
 NOTHING_FOUND = "No relevant memories found in the vector database for the given keywords."
@@ -73,7 +72,7 @@ def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str
     Raises DataKeyError for data of another API key, and EarlyTerminationException for a cancelled request.
     """
     scope = _scope(search.request_id)
-    rows: list[Row] = []
+    rows: list[MemoryRow] = []
     try:
         with VectorMemories.of(folder, scope=scope) as memories:
             if search.limit > 0:
@@ -93,11 +92,11 @@ class _Search:
     def __init__(self, search: VectorSearch, memories: VectorMemories, scope: CancelScope | None, name: str) -> None:
         self._search, self._memories, self._scope, self._name = search, memories, scope, name
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MemoryRow]:
         rows = self._base()
         return self._expanded(rows) if self._search.use_entity_expansion else rows
 
-    def _base(self) -> list[Row]:
+    def _base(self) -> list[MemoryRow]:
         mode = self._mode()
         found = [] if mode == SEMANTIC else self._by_keywords(self._search.keywords, self._search.limit)
         near = [] if mode == KEYWORD else self._nearest()
@@ -120,7 +119,7 @@ class _Search:
             return KEYWORD
         return mode
 
-    def _by_keywords(self, keywords: str, limit: int) -> list[Row]:
+    def _by_keywords(self, keywords: str, limit: int) -> list[MemoryRow]:
         return self._memories.keyword_search(keywords, limit, self._search.bm25_weights, self._search.use_recency)
 
     # -- by meaning ------------------------------------------------------------------------------------------------
@@ -150,7 +149,7 @@ class _Search:
                            self._name, missing, model)
 
     # -- along names -----------------------------------------------------------------------------------------------
-    def _expanded(self, base: list[Row]) -> list[Row]:
+    def _expanded(self, base: list[MemoryRow]) -> list[MemoryRow]:
         limit = self._search.limit
         names = _new_names(base[:NAMING_ROWS], self._search.keywords)
         if not names:
@@ -162,7 +161,7 @@ class _Search:
         return [*base[:limit - reserved], *novel][:limit]
 
 
-def _new_names(rows: Iterable[Row], keywords: str) -> list[str]:
+def _new_names(rows: Iterable[MemoryRow], keywords: str) -> list[str]:
     """The entities of the rows that are no terms of the query, each once, as they come."""
     taken = {term.casefold() for term in split_query(keywords)}
     names: list[str] = []
@@ -173,7 +172,7 @@ def _new_names(rows: Iterable[Row], keywords: str) -> list[str]:
     return names
 
 
-def _entities(rows: Iterable[Row]) -> Iterator[str]:
+def _entities(rows: Iterable[MemoryRow]) -> Iterator[str]:
     for row in rows:
         try:
             metadata = json.loads(row["metadata_json"] or "{}")
@@ -185,7 +184,7 @@ def _entities(rows: Iterable[Row]) -> Iterator[str]:
                 yield name
 
 
-def _text(row: Row, with_date: bool) -> str:
+def _text(row: MemoryRow, with_date: bool) -> str:
     text = str(row["memory_text"])
     return f"[{str(row['date_added'])[:10]}] {text}" if with_date else text
 

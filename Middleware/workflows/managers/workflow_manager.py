@@ -188,7 +188,7 @@ def _run_named_by_user(key: str, request_id: str, discussion_id: str | None, mes
     return WorkflowManager.run_custom_workflow(name, request_id, discussion_id, messages, True, api_key=api_key)
 
 
-def is_blank(message: Mapping[str, Any]) -> bool:
+def is_blank(message: Message) -> bool:
     content = message.get("content")
     return not (isinstance(content, str) and content.strip() or message.get("tool_calls")
                 or message.get("tool_call_id") or message.get("images"))

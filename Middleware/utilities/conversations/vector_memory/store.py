@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TypedDict, cast
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import sqlite
@@ -23,8 +23,17 @@ from Middleware.utilities.conversations.vector_memory.vector_cache import vector
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder, file_named
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 
-Row = dict[str, Any]
 _MOST_VALUES = 500  # in one statement; old SQLite takes 999
+
+
+class MemoryRow(TypedDict):
+    """A row of the table ``memories``, in clear."""
+
+    id: int
+    discussion_id: str
+    memory_text: str
+    date_added: str
+    metadata_json: str | None
 
 
 class VectorMemories:
@@ -181,7 +190,7 @@ class VectorMemories:
 
     # -- finding memories ----------------------------------------------------------------------------------------
     def keyword_search(self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None,
-                       use_recency: bool = False) -> list[Row]:
+                       use_recency: bool = False) -> list[MemoryRow]:
         """The memories that fit the terms of ``query`` best; see ``keyword_query`` and ``keyword_search``."""
         limit = row_limit(limit)
         search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
@@ -201,7 +210,7 @@ class VectorMemories:
         return vectors_of(self.path, model, self._cipher).nearest(
             vector, row_limit(limit), file_state(self.path), lambda: self.embeddings(model, False), self._scope)
 
-    def by_ids(self, numbers: Sequence[int]) -> list[Row]:
+    def by_ids(self, numbers: Sequence[int]) -> list[MemoryRow]:
         """The memories with these ids, in their order; missing ones are left out."""
         found: dict[int, sqlite3.Row] = {}
         for start in range(0, len(numbers), _MOST_VALUES):
@@ -211,7 +220,7 @@ class VectorMemories:
                                                           some)}
         return [self._in_clear(found[number]) for number in numbers if number in found]
 
-    def all_memories(self, limit: int = -1, offset: int = 0) -> Iterator[Row]:
+    def all_memories(self, limit: int = -1, offset: int = 0) -> Iterator[MemoryRow]:
         """Every memory, oldest first."""
         for row in self._all("memories", "SELECT * FROM memories ORDER BY id LIMIT ? OFFSET ?",
                              (-1 if limit < 0 else row_limit(limit), row_limit(offset))):
@@ -240,7 +249,7 @@ class VectorMemories:
                          f"{kept}ORDER BY memory_id", (model,))
         return [(row[0], self._codec.decode_vector(row[1])) for row in rows]
 
-    def without_embeddings(self, model: str, limit: int = 20) -> list[Row]:
+    def without_embeddings(self, model: str, limit: int = 20) -> list[MemoryRow]:
         """The oldest memories that have no vector of this model."""
         rows = self._all("memories", f"SELECT m.* {self._missing} ORDER BY m.id LIMIT ?",
                          (model, row_limit(limit)))
@@ -281,9 +290,10 @@ class VectorMemories:
     def _one(self, table: str, statement: str) -> sqlite3.Row | None:
         return next(iter(self._all(table, statement)), None)
 
-    def _in_clear(self, row: sqlite3.Row) -> Row:
-        return {name: self._codec.decode_text(row[name]) if name in ("memory_text", "metadata_json") else row[name]
-                for name in row.keys()}  # noqa: SIM118 - a Row iterates over its values
+    def _in_clear(self, row: sqlite3.Row) -> MemoryRow:
+        return cast(MemoryRow, {
+            name: self._codec.decode_text(row[name]) if name in ("memory_text", "metadata_json") else row[name]
+            for name in row.keys()})  # noqa: SIM118 - a Row iterates over its values
 
     def _stored_rows(self) -> list[StoredRow]:
         topics = {row[0] for row in self._all("memory_indexed_topics", "SELECT memory_id FROM memory_indexed_topics")}
