@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Middleware.api.edge.access_keys import HASHED, SHORT_KEY, USER_FIELD  # noqa: E402
+from Middleware.api.edge.access_keys import HASHED, SHORT_KEY, USER_FIELD
 
 PREFIX = "wilmer-"  # tells what a key found in some setting is for
 RANDOM_BYTES = 32

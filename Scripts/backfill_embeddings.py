@@ -27,12 +27,12 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.vector_memory import connection, schema  # noqa: E402
-from Middleware.utilities.conversations.vector_memory.codec import is_token  # noqa: E402
-from Middleware.utilities.http.client import HttpClient  # noqa: E402
-from Middleware.utilities.http.problems import HttpError  # noqa: E402
-from Middleware.utilities.http.wire import HttpRequest, parse_target  # noqa: E402
-from Middleware.utilities.vector_math_utils import vector_to_blob  # noqa: E402
+from Middleware.utilities.conversations.vector_memory import connection, schema
+from Middleware.utilities.conversations.vector_memory.codec import is_token
+from Middleware.utilities.http.client import HttpClient
+from Middleware.utilities.http.problems import HttpError
+from Middleware.utilities.http.wire import HttpRequest, parse_target
+from Middleware.utilities.vector_math_utils import vector_to_blob
 
 MOST_FAILURES = 3
 PAUSE = 1.0  # seconds after a failure

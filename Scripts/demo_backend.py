@@ -9,13 +9,13 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Middleware.cli.demo_backend import MARK as MARK  # noqa: E402
-from Middleware.cli.demo_backend import MODEL as MODEL  # noqa: E402
-from Middleware.cli.demo_backend import DemoServer as DemoServer  # noqa: E402
-from Middleware.cli.demo_backend import answer as answer  # noqa: E402
-from Middleware.cli.demo_backend import is_running as is_running  # noqa: E402
-from Middleware.cli.demo_backend import main as main  # noqa: E402
-from Middleware.cli.demo_backend import start as start  # noqa: E402
+from Middleware.cli.demo_backend import MARK as MARK
+from Middleware.cli.demo_backend import MODEL as MODEL
+from Middleware.cli.demo_backend import DemoServer as DemoServer
+from Middleware.cli.demo_backend import answer as answer
+from Middleware.cli.demo_backend import is_running as is_running
+from Middleware.cli.demo_backend import main as main
+from Middleware.cli.demo_backend import start as start
 
 if __name__ == "__main__":
     sys.exit(main())

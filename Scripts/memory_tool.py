@@ -29,27 +29,27 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Middleware.cli import prerequisites  # noqa: E402
+from Middleware.cli import prerequisites
 
 if __name__ == "__main__":
     prerequisites.require_python()
     prerequisites.require_packages()
 
-from Middleware.cli.arguments import LaunchArguments, apply_arguments  # noqa: E402
-from Middleware.cli.discussions import catalog, export, removal  # noqa: E402
-from Middleware.cli.discussions.check import check  # noqa: E402
-from Middleware.cli.discussions.overview import overview  # noqa: E402
-from Middleware.cli.discussions.reading import ENCRYPTED, Reader  # noqa: E402
-from Middleware.cli.discussions.searchable import survey  # noqa: E402
-from Middleware.exceptions import DataKeyError, WilmerError  # noqa: E402
-from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys  # noqa: E402
-from Middleware.services.memory_service import MemoryService  # noqa: E402
-from Middleware.utilities import config_utils  # noqa: E402
-from Middleware.utilities.conversations.vector_memory import VectorMemories  # noqa: E402
-from Middleware.utilities.encryption_utils import hash_api_key  # noqa: E402
-from Middleware.utilities.files.file_access import atomic_write  # noqa: E402
-from Middleware.utilities.text_utils import restore_braces  # noqa: E402
-from Scripts import memory_tool_output as output  # noqa: E402
+from Middleware.cli.arguments import LaunchArguments, apply_arguments
+from Middleware.cli.discussions import catalog, export, removal
+from Middleware.cli.discussions.check import check
+from Middleware.cli.discussions.overview import overview
+from Middleware.cli.discussions.reading import ENCRYPTED, Reader
+from Middleware.cli.discussions.searchable import survey
+from Middleware.exceptions import DataKeyError, WilmerError
+from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
+from Middleware.services.memory_service import MemoryService
+from Middleware.utilities import config_utils
+from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.utilities.files.file_access import atomic_write
+from Middleware.utilities.text_utils import restore_braces
+from Scripts import memory_tool_output as output
 
 KEY_VARIABLE = "WILMER_API_KEY"
 OWNER_ONLY = 0o600

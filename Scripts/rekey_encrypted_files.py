@@ -25,18 +25,18 @@ from collections.abc import Sequence
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Middleware.cli.arguments import LaunchArguments, apply_arguments  # noqa: E402
-from Middleware.exceptions import WilmerError  # noqa: E402
-from Middleware.services.memory.discussion_keys import ENCRYPT_KEY  # noqa: E402
-from Middleware.utilities import config_utils  # noqa: E402
-from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER  # noqa: E402
-from Middleware.utilities.files.file_access import move_patiently  # noqa: E402
-from Scripts.memory_tool_output import complain, make_utf8, say  # noqa: E402
-from Scripts.rekey import journal as rekey_journal  # noqa: E402
-from Scripts.rekey.folder import Result, change_all, stored_files  # noqa: E402
-from Scripts.rekey.journal import Journal, OtherOperationError  # noqa: E402
-from Scripts.rekey.keys import KeyChange  # noqa: E402
-from Scripts.rekey.places import Places, tell_of_others  # noqa: E402
+from Middleware.cli.arguments import LaunchArguments, apply_arguments
+from Middleware.exceptions import WilmerError
+from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
+from Middleware.utilities import config_utils
+from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER
+from Middleware.utilities.files.file_access import move_patiently
+from Scripts.memory_tool_output import complain, make_utf8, say
+from Scripts.rekey import journal as rekey_journal
+from Scripts.rekey.folder import Result, change_all, stored_files
+from Scripts.rekey.journal import Journal, OtherOperationError
+from Scripts.rekey.keys import KeyChange
+from Scripts.rekey.places import Places, tell_of_others
 
 OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
 BACKUP_SUFFIX, UNFINISHED = "_backup", ".unfinished"

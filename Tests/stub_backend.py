@@ -10,6 +10,7 @@ Requests beyond the script get ``backend.default``; ``backend.responder`` (reque
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -210,10 +211,8 @@ class StubBackend:
         with self._changed:
             sockets = list(self._sockets)
         for sock in sockets:
-            try:
+            with contextlib.suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
-            except OSError:
-                pass
 
     def __enter__(self) -> StubBackend:
         return self.start()
@@ -275,10 +274,8 @@ class _Handler(BaseHTTPRequestHandler):
         for request in self._served:
             request.end()
         self.server.backend._closed(self.connection)
-        try:
+        with contextlib.suppress(OSError):
             super().finish()
-        except OSError:
-            pass
 
     def handle(self) -> None:
         try:
@@ -319,10 +316,8 @@ class _Handler(BaseHTTPRequestHandler):
             request.end()
 
     def _flush(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self.wfile.flush()
-        except OSError:
-            pass
 
     def _answer(self, reply: Reply) -> None:
         self._pause(reply.header_delay)

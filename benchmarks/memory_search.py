@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Middleware.utilities.conversations.vector_memory import VectorMemories  # noqa: E402
-from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key  # noqa: E402
-from Middleware.utilities.vector_math_utils import numpy_or_none, vector_to_blob  # noqa: E402
+from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key
+from Middleware.utilities.vector_math_utils import numpy_or_none, vector_to_blob
 
 WORDS = [f"word{number}" for number in range(5000)]
 SEARCHES = {

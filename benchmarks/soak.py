@@ -25,10 +25,10 @@ from pathlib import Path
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from benchmarks.soak_backend import USERS, backend_process, soak_tree  # noqa: E402
-from benchmarks.soak_clients import Clients  # noqa: E402
-from Tests.integration.launcher import LAUNCHERS, Launcher  # noqa: E402
-from Tests.integration.process_figures import NOT_KNOWN, Figures, figures_of  # noqa: E402
+from benchmarks.soak_backend import USERS, backend_process, soak_tree
+from benchmarks.soak_clients import Clients
+from Tests.integration.launcher import LAUNCHERS, Launcher
+from Tests.integration.process_figures import NOT_KNOWN, Figures, figures_of
 
 WARM_UP_SECONDS = 15.0
 SAMPLE_SECONDS = 5.0

@@ -56,7 +56,7 @@ def is_background_task(messages: Sequence[Message], stream: bool) -> bool:
     prompt = _only_prompt(messages)
     if prompt is None:
         return False
-    return _is_from_libre_chat(prompt) or not stream and _is_from_open_webui(prompt)
+    return _is_from_libre_chat(prompt) or (not stream and _is_from_open_webui(prompt))
 
 
 def _only_prompt(messages: Sequence[Message]) -> str | None:
@@ -68,7 +68,7 @@ def _only_prompt(messages: Sequence[Message]) -> str | None:
         return None
     last = turns[-1]
     content = last.get("content")
-    from_user = last.get("role") == "user" or len(turns) == 1 and last.get("role") in SYSTEM_ROLES  # older LibreChat
+    from_user = last.get("role") == "user" or (len(turns) == 1 and last.get("role") in SYSTEM_ROLES)  # older LibreChat
     if not from_user or not isinstance(content, str) or last.get("images"):
         return None
     prefix = _ROLE_PREFIX.match(content)

@@ -1,6 +1,7 @@
 """What a launcher does to the process it runs in, before anything else."""
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -64,7 +65,5 @@ def same_configuration() -> list[str]:
 def say(text: str, error_stream: bool = False) -> None:
     """Print a line at once. A console that is gone does not end the server."""
     stream = sys.stderr if error_stream else sys.stdout
-    try:
+    with contextlib.suppress(OSError, ValueError):
         print(text, file=stream, flush=True)
-    except (OSError, ValueError):
-        pass

@@ -340,6 +340,7 @@ class DemoHandler(BaseHTTPRequestHandler):
             self._send_stream(dialect.media_type, self._paced(dialect, reply))
         else:
             self._send_json(200, dialect.whole(reply))
+        return None
 
     def _path(self) -> str:
         return self.path.split("?")[0].rstrip("/") or "/"

@@ -33,7 +33,7 @@ _request_semaphore: FairSemaphore | None = None
 
 def initialize_request_semaphore(limit: int) -> None:
     """Create the gate's semaphore; a limit of 0 or less means no gate."""
-    global _request_semaphore
+    global _request_semaphore  # noqa: PLW0603  - set once, by the launcher
     _request_semaphore = FairSemaphore(limit) if limit > 0 else None
 
 

@@ -87,7 +87,7 @@ class CallWatch:
         if record.completion_tokens is None and record.streamed:
             record.completion_tokens = record.chunks
         given_up = isinstance(error, (GeneratorExit, EarlyTerminationException))
-        record.stopped = not outcome.finish_reason and (given_up or scope is not None and scope.cancelled)
+        record.stopped = not outcome.finish_reason and (given_up or (scope is not None and scope.cancelled))
         if error is None or given_up:
             self._observer.tell("llm_call_finished", record)
         else:

@@ -114,7 +114,7 @@ def _items(text: str) -> list[str]:
     items, depth, start = [], 0, 1
     for token in _tokens(text):
         depth += (token.text in ("{", "[")) - (token.text in ("}", "]"))
-        if token.kind == "mark" and (depth == 1 and token.text == "," or depth == 0):
+        if token.kind == "mark" and ((depth == 1 and token.text == ",") or depth == 0):
             items.append(text[start:token.start].strip())
             start = token.end
     return [item for item in items if _without_comments(item).strip()]

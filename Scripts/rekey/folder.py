@@ -67,7 +67,7 @@ def stored_files(folder: str) -> list[str]:
 
 def _is_data(name: str) -> bool:
     lower = name.lower()
-    return (lower.endswith((".json", f".json{BACKUP}")) and name != NAME
+    return ((lower.endswith((".json", f".json{BACKUP}")) and name != NAME)
             or name in (STATE_FILE, STATE_FILE + BACKUP, VECTOR_DATABASE))
 
 

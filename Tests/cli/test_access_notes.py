@@ -28,7 +28,7 @@ def keys(tmp_path, monkeypatch):
         path = tmp_path / "keys.txt"
         path.write_text(text, "utf-8")
         path.chmod(0o600)
-        monkeypatch.setattr(instance, "ACCESS_KEYS", AccessKeys(str(path), lambda: []))
+        monkeypatch.setattr(instance, "ACCESS_KEYS", AccessKeys(str(path), list))
         return str(path)
 
     return accept
@@ -82,7 +82,7 @@ def test_its_commands_work_as_they_are_printed(tmp_path, monkeypatch):
                    if line.startswith("!!    ")]
     subprocess.run(make, shell=True, check=True, capture_output=True)
     file = public / access_notes.KEY_FILE
-    assert len(AccessKeys(str(file), lambda: []).keys) == 1
+    assert len(AccessKeys(str(file), list).keys) == 1
     if sys.platform != "win32":
         program, *words = shlex.split(start)
         assert program == sys.executable

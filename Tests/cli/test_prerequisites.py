@@ -40,7 +40,7 @@ def test_a_python_that_is_too_old(launcher, tmp_path):
 def test_old_pythons_can_read_what_tells_them(file):
     with open(os.path.join(ROOT, file), encoding="utf-8") as source:
         tree = ast.parse(source.read(), feature_version=(3, 6))
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    assert not [node for node in ast.walk(tree) if (isinstance(node, ast.ImportFrom) and node.module == "__future__")
                 or isinstance(node, (ast.Match, ast.NamedExpr))]
 
 

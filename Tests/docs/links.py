@@ -81,7 +81,7 @@ class Links:
 def _same_case(path: Path, project: Path) -> bool:
     """Whether the path is spelled like the file: some systems do not care, others do."""
     path, project = path.resolve(), project.resolve()
-    while path != project and path != path.parent:
+    while path not in (project, path.parent):
         if path.name not in (entry.name for entry in path.parent.iterdir()):
             return False
         path = path.parent

@@ -8,7 +8,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from Tests.workflows.tools.mcp import plain_mcp_server  # noqa: E402
+from Tests.workflows.tools.mcp import plain_mcp_server
 
 
 def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class Stop:
         if phase.node:
             self._calls = [self.talk.wait_call(phase.node, count=phase.calls),
                            *(self.talk.wait_call(name) for name in phase.beside)]
-        if self.client.stream and (phase.seen or self.client.deletes and phase is not QUEUED):
+        if self.client.stream and (phase.seen or (self.client.deletes and phase is not QUEUED)):
             self.answer += read_until(self._sock, phase.seen or HEAD)
         if phase.shows != "call":
             self._id = self._id_in_log()
@@ -121,7 +121,8 @@ class Stop:
     def complaint(self) -> str:
         """What is wrong about the calls and the answer once all is quiet; "" if nothing."""
         nodes = self.talk.nodes()
-        if sorted(nodes) != sorted(self.phase.reaches) or not self.phase.beside and tuple(nodes) != self.phase.reaches:
+        in_order = self.phase.beside or tuple(nodes) == self.phase.reaches
+        if sorted(nodes) != sorted(self.phase.reaches) or not in_order:
             return f"these nodes called: {', '.join(nodes)}"
         if self.client.deletes and not ENDINGS[self.client.front].search(self.answer):
             return f"the answer of the client that stayed has no end: {self.answer[-200:]!r}"

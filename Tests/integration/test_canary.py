@@ -131,7 +131,7 @@ def whole_run(folder: Path, turns: int, **tree: Any) -> Iterator[Run]:
     with pytest.MonkeyPatch.context() as monkeypatch, CanaryBackend() as backend:
         canary_tree(public, backend.url, **tree)
         with started(public, temporary, monkeypatch) as server:
-            backend.broken |= {name: ECHO for name in ("memory", "condense", "summary", "old", "neutral", "state")}
+            backend.broken |= dict.fromkeys(("memory", "condense", "summary", "old", "neutral", "state"), ECHO)
             backend.broken |= {"tools": tool_call_reply(), "facts": json_reply({"choices": [{"message": {
                 "role": "assistant", "content": f'[{{"title": {SENTENCE}'}, "finish_reason": "stop"}]})}
             for user in (FILES, VECTORS):

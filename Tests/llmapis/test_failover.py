@@ -416,7 +416,7 @@ def test_classify_host(url: str, place: str) -> None:
 
 def test_slow_name_resolution_is_left_alone(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
     freed = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [] if freed.wait(10) else [])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: freed.wait(10) and [])
     monkeypatch.setattr(failover, "RESOLVE_SECONDS", 0.1)
     assert failover.finished(failover.find_place("http://slow.test", None)) == "unknown"
     freed.set()

@@ -195,7 +195,7 @@ class TlsProxy:
         while not self._ended.is_set():
             ready = select.select([client, server], [], [], 0.05)[0]
             for source, sink in ((client, server), (server, client)):
-                if source in ready or source is client and client.pending():
+                if source in ready or (source is client and client.pending()):
                     data = source.recv(65536)
                     if not data:
                         return

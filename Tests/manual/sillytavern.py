@@ -130,7 +130,7 @@ class Checks:
         self._stream = stream
         # SillyTavern shows no error at all of an Ollama stream, and of a whole chat completion only the status
         self._silent = connection == CONNECTIONS[1] and stream
-        self._terse = self._silent or self._chat and not stream
+        self._terse = self._silent or (self._chat and not stream)
         self._shot = shot
 
     def all(self) -> Mapping[str, Callable[[], str | None]]:

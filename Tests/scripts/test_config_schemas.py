@@ -27,7 +27,7 @@ def test_all_files_are_current() -> None:
 
 
 def test_there_are_no_other_schemas() -> None:
-    assert {path for path in config_schemas.FOLDER.iterdir()} <= set(config_schemas.files())
+    assert set(config_schemas.FOLDER.iterdir()) <= set(config_schemas.files())
 
 
 def test_they_are_the_same_each_time() -> None:

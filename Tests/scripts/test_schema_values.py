@@ -152,7 +152,7 @@ def is_reported(key: ConfigKey, value: Any) -> bool:
     wrong = bool([*KeyCheck(lambda *found: found, of_node=True).value(unlimited, value, "k")])
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     limits = (key.least if key.least is not None else value), (key.most if key.most is not None else value)
-    return blank or wrong or number and not limits[0] <= value <= limits[1]
+    return blank or wrong or (number and not limits[0] <= value <= limits[1])
 
 
 PLAIN_KINDS = sorted(set(KINDS) - {"workflow", *SETTINGS})

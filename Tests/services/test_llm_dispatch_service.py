@@ -167,7 +167,7 @@ def test_native_tool_exchange_is_hidden_from_variables_and_appended() -> None:
     node = {"prompt": "{count}", "appendNativeToolExchange": True}
     assert conversation(messages, node) == [m("user", "1"), *exchange]
     assert conversation(messages, node, endpoint={"backendSupportsToolTurns": False}) == [m("user", "5")]
-    assert conversation(messages[:1] + [m("tool", "r")], node) == [m("user", "2")]
+    assert conversation([*messages[:1], m("tool", "r")], node) == [m("user", "2")]
 
 
 # -- completion back-ends -----------------------------------------------------------------------------------------

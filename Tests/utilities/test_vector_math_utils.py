@@ -1,6 +1,7 @@
 """Vectors as bytes, cosine and rank fusion, with numpy where it is installed and without it."""
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def test_ranking_is_that_of_the_cosine(rows: list[list[float]], query: list[floa
     ranked = vectors.rank_by_cosine(query, candidates, 20)
     scores = [vectors.cosine_similarity(query, vectors.blob_to_vector(candidates[number][1])) for number in ranked]
     assert sorted(ranked) == list(range(len(rows)))
-    assert all(first >= second - 1e-5 for first, second in zip(scores, scores[1:], strict=False))
+    assert all(first >= second - 1e-5 for first, second in itertools.pairwise(scores))
 
 
 def test_ranking(engine: str) -> None:
@@ -81,4 +82,4 @@ def test_fusion_orders_all_items_by_their_sum(lists: list[list[int]], k: int) ->
     fused = vectors.reciprocal_rank_fusion(lists, k)
     sums = [sum(1 / (k + ranked.index(item) + 1) for ranked in lists if item in ranked) for item in fused]
     assert sorted(fused) == sorted({item for ranked in lists for item in ranked})
-    assert all(first >= second - 1e-12 for first, second in zip(sums, sums[1:], strict=False))
+    assert all(first >= second - 1e-12 for first, second in itertools.pairwise(sums))

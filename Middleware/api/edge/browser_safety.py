@@ -124,7 +124,7 @@ class BrowserSafety:
         if host is not None and (_is_own_computer(host) or self._is_own(host)):
             return None
         hint = f" If that is its name, start WilmerAI with --allow-origin http://{host[:_SHOWN]}" if host else ""
-        return Refusal("403 Forbidden", f"This server does not know itself as {ascii(host or name[:_SHOWN])}.{hint}")
+        return Refusal("403 Forbidden", f"This server does not know itself as {host or name[:_SHOWN]!a}.{hint}")
 
 
 def normal_origin(text: str) -> str | None:
@@ -210,4 +210,4 @@ def _host_in(environ: WSGIEnvironment) -> str | None:
 def _is_own_computer(host: str) -> bool:
     address = parse_address(host)
     # 0.0.0.0 leads to this computer, too, where a system lets anybody connect to it.
-    return is_loopback(host) or address is not None and address.is_unspecified
+    return is_loopback(host) or (address is not None and address.is_unspecified)

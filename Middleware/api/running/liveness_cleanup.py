@@ -82,7 +82,7 @@ class LivenessCall:
         call = _Call.of(raw)
         return call is not None and (
             call.id.startswith(ID_PREFIX) or MARK in call.arguments
-            or call.name.strip() == self.name and call.canonical_arguments == self.canonical_arguments)
+            or (call.name.strip() == self.name and call.canonical_arguments == self.canonical_arguments))
 
 
 # -- machinery ---------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _is_open_turn(message: Message) -> bool:
 
 def _has_no_text(message: Message) -> bool:
     content = message.get("content")
-    return content is None or isinstance(content, str) and content.strip() in NO_TEXT
+    return content is None or (isinstance(content, str) and content.strip() in NO_TEXT)
 
 
 def _text(value: object) -> str:

@@ -199,7 +199,7 @@ class _Check:
         folder = view.node.get("workflowUserFolderOverride")
         known: set[str] = set()
         for _, name in child_names(view):
-            unsure = "{" in name or bool(folder) and (not isinstance(folder, str) or "{" in folder)
+            unsure = "{" in name or (bool(folder) and (not isinstance(folder, str) or "{" in folder))
             found = None if unsure else self.lookups.workflow_variables(name, folder or None, self.loaded)
             if found is None:
                 return None

@@ -98,7 +98,7 @@ def port_for(found: Iterable[Server | NoServer]) -> int:
     """Return the port to listen on: the usual one, unless something other than a WilmerAI was found there."""
     usual: int = USER_KEYS["port"].default
     taken = any(is_on_loopback(one.address) and urlsplit(one.address).port == usual for one in found
-                if isinstance(one, Server) or not one.silent and one.known_as != "WilmerAI")
+                if isinstance(one, Server) or (not one.silent and one.known_as != "WilmerAI"))
     return OTHER_PORT if taken else usual
 
 
@@ -118,13 +118,13 @@ def _values(choice: Choice) -> dict[str, object]:
 
 def _holds_one_model(server: Server) -> bool:
     """Return whether the server answers with the one model it has loaded, which may be another one tomorrow."""
-    return server.kind in ("KoboldCpp", "text-generation-webui") or server.kind == "llama.cpp" \
-        and len(server.models) + server.others == 1
+    return server.kind in ("KoboldCpp", "text-generation-webui") or (server.kind == "llama.cpp"
+        and len(server.models) + server.others == 1)
 
 
 def _samplers(server: Server, model: Model, temperature: float, thinks: bool = True) -> dict[str, object]:
     samplers: dict[str, object] = {"temperature": temperature}
-    can_switch_off = server.kind == "llama.cpp" or server.kind == "Ollama" and model.thinks
+    can_switch_off = server.kind == "llama.cpp" or (server.kind == "Ollama" and model.thinks)
     return samplers if thinks or not can_switch_off else {**samplers, "thinkingMode": "off"}
 
 

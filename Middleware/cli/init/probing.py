@@ -130,7 +130,7 @@ def _look(questions: Questions, key_variable: str = "") -> Found:
     if kind is not None and kind in NO_LLM:
         return NoServer(address, NO_LLM[kind], known_as=kind)
     list_status = questions.ask("/v1/models").status
-    if list_status in REFUSALS or kind == "llama.cpp" and questions.ask("/props").status in REFUSALS:
+    if list_status in REFUSALS or (kind == "llama.cpp" and questions.ask("/props").status in REFUSALS):
         variable = KEY_VARIABLES.get(address, KEY_VARIABLE)
         return NoServer(address, f"wants an API key: put it into the environment variable {variable}, then run init "
                                  f"with --backend {address}", wants_key=True)

@@ -139,8 +139,8 @@ def _is_no_loss(path: str, old: bytes) -> bool:
         name = CURRENT_USER_KEYS.value(content, "currentUser")
     except (ValueError, AttributeError):
         return False
-    return name == "demo" or content.keys() <= {"$schema", "currentUser"} and isinstance(name, str) \
-        and user_name_problem(name) is None
+    return name == "demo" or (content.keys() <= {"$schema", "currentUser"} and isinstance(name, str)
+        and user_name_problem(name) is None)
 
 
 def _backup_names(path: str) -> Iterator[str]:

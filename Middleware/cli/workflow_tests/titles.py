@@ -21,7 +21,7 @@ def title_of(node: Mapping[str, object], node_type: str = "") -> str:
 
 def is_title(name: str, workflow: str, title: str) -> bool:
     """Whether a test means the node ``title`` of ``workflow`` by ``name``."""
-    return name == title or name == f"{workflow}/{title}"
+    return name in (title, f"{workflow}/{title}")
 
 
 class Titles:

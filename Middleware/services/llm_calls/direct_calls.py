@@ -86,10 +86,7 @@ def run_together(tasks: Sequence[Callable[[CancelScope], T]], scope: CancelScope
     group = CancelScope()
     token = scope.add_callback(group.cancel)
     try:
-        if len(tasks) == 1:
-            results = [tasks[0](group)]
-        else:
-            results = _run_in_pool(tasks, group)
+        results = [tasks[0](group)] if len(tasks) == 1 else _run_in_pool(tasks, group)
     except EarlyTerminationException:
         raise_if_cancelled(scope)
         raise

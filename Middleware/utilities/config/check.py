@@ -76,11 +76,11 @@ class KeyCheck(Generic[F]):
         """Required keys that the object does not have, or only with blank space."""
         for key in keys.values():
             value = content.get(key.name)
-            if not key.required or not (value is None or isinstance(value, str) and not value.strip()):
+            if not key.required or not (value is None or (isinstance(value, str) and not value.strip())):
                 continue
             expected = ", ".join(key.choices) or key.meaning.rstrip(".")
             if value is not None:
-                if not (value and key.blank or self.of_node and key.kind != "str"):
+                if not ((value and key.blank) or (self.of_node and key.kind != "str")):
                     yield self.at(self._severity("warning" if self.of_node else "error"), child(path, key.name),
                                   f"'{key.name}' is empty", expected, "")
             elif not any(given is not None and name not in keys and meant_key(name, {key.name})
@@ -94,7 +94,7 @@ class KeyCheck(Generic[F]):
             names = key.names and key.names != "directory" and not self.of_node and not self.says_instead
             wanted = " or ".join(self._wanted(kind) for kind in kinds)
             yield self._wrong(key, value, path, f"must be {wanted}, not {self._shown(key, value)}",
-                              severity="error" if names or key.required and not self.of_node else "warning")
+                              severity="error" if names or (key.required and not self.of_node) else "warning")
         elif isinstance(value, str) and key.choices:
             yield from self._choice(key, value, path)
         elif isinstance(value, Mapping):
@@ -126,7 +126,7 @@ class KeyCheck(Generic[F]):
         if key.keys and not self.strict:
             yield from self.findings(value, KeyTable(key.keys), path, key.is_open)
         for name, entry in value.items() if key.entries else ():
-            if self.strict or not is_remark(name) and entry is not None:
+            if self.strict or (not is_remark(name) and entry is not None):
                 yield from self._entry(key, entry, child(path, name), name)
 
     def _entry(self, key: ConfigKey, entry: object, path: str, name: str = "") -> Iterator[F]:
@@ -134,7 +134,7 @@ class KeyCheck(Generic[F]):
             return
         # A number is often written without quotation marks where a text is expected.
         plain_number = isinstance(entry, (int, float)) and not isinstance(entry, bool) and not self.strict
-        if key.entries and not (self._fits(key, key.entries, entry) or key.entries == "str" and plain_number):
+        if key.entries and not (self._fits(key, key.entries, entry) or (key.entries == "str" and plain_number)):
             what = "each entry" if key.kind == "list" else "each value"
             yield self.at(self._severity("warning"), path, f"{what} of '{key.name}' must be {_WANTED[key.entries]}, "
                           f"not {quoted(entry, key.name, name)}", "", "")
@@ -144,7 +144,7 @@ class KeyCheck(Generic[F]):
     # -- values ------------------------------------------------------------------------------------------------------
     def _fits(self, key: ConfigKey, kind: str, value: object) -> bool:
         if kind == "str":
-            return isinstance(value, str) or self.of_node and not isinstance(value, (list, tuple, Mapping))
+            return isinstance(value, str) or (self.of_node and not isinstance(value, (list, tuple, Mapping)))
         if kind == "bool":
             return _is_flag(key, value)
         if kind in ("int", "number"):
@@ -209,7 +209,7 @@ def _is_flag(key: ConfigKey, value: object) -> bool:
     words = key.true_texts == SWITCHED_ON
     if isinstance(value, str):
         return value.strip().lower() in ((*SWITCHED_ON, *SWITCHED_OFF) if words else ("true", "false", ""))
-    return isinstance(value, bool) or words and value in (0, 1)
+    return isinstance(value, bool) or (words and value in (0, 1))
 
 
 def _range(least: float | None, most: float | None) -> str:

@@ -180,7 +180,7 @@ def read_settings(cls: type[T], content: Mapping[str, object], display: str) -> 
         if key is not None and content.get(key.name) is not None:
             read = one.metadata["read"]
             values[one.name] = read(content[key.name]) if read else _setting(content[key.name], key, display)
-    return cls(**values, **{"raw": content})
+    return cls(**values, **{"raw": content})  # noqa: PIE804  - only some classes have it
 
 
 def _setting(value: object, key: ConfigKey, display: str) -> Any:

@@ -165,6 +165,6 @@ def _unwrapped(address: IPAddress) -> IPAddress:
     if isinstance(address, ipaddress.IPv4Address):
         return address
     inner = address.ipv4_mapped or address.sixtofour
-    if inner is None and (address in _NAT64 or address in _COMPATIBLE and int(address) > 1):
+    if inner is None and (address in _NAT64 or (address in _COMPATIBLE and int(address) > 1)):
         inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address if inner is None else inner

@@ -139,7 +139,7 @@ def open_connection(target: Target, timeout: float, route: Route) -> Connection:
     A route that is ``local_only`` goes without a proxy, as only the peer's own address tells, and raises NotLocalError.
     """
     proxy = None if route.local_only else find_proxy(target, route)
-    secure = target.scheme == "https" or proxy is not None and proxy.scheme == "https"
+    secure = target.scheme == "https" or (proxy is not None and proxy.scheme == "https")
     tls = route.tls or (default_context() if secure else None)
     absolute, proxy_headers = False, {}
     owner: _PlainConnection | _TlsConnection

@@ -116,7 +116,7 @@ def root_cause(error: BaseException) -> BaseException:
     while id(error) not in seen:
         seen.add(id(error))
         inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        if isinstance(error, OSError) and error.errno is not None or inner is None:
+        if (isinstance(error, OSError) and error.errno is not None) or inner is None:
             break
         if isinstance(error, (TimeoutError, ssl.SSLError, socket.gaierror, ConfigValueError)):
             break

@@ -73,6 +73,6 @@ class UnreachableOrigins(Generic[Note]):
 def _seconds_for(cause: BaseException) -> float:
     if isinstance(cause, ConnectionRefusedError):
         return REFUSED_SECONDS
-    if isinstance(cause, (TimeoutError, socket.gaierror)) or isinstance(cause, OSError) and cause.errno in _NO_ROUTE:
+    if isinstance(cause, (TimeoutError, socket.gaierror)) or (isinstance(cause, OSError) and cause.errno in _NO_ROUTE):
         return UNREACHABLE_SECONDS
     return 0.0

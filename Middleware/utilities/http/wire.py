@@ -282,7 +282,7 @@ class HttpCall:
         bodiless = self._request is not None and self._request.method == "HEAD"
         self._body = body_decoder(204 if bodiless else self.head.status, headers)
         encoding = headers.get("content-encoding", "").lower()
-        if encoding in _Inflater.ENCODINGS or encoding not in ("", "identity") and not self._keeps_encoded:
+        if encoding in _Inflater.ENCODINGS or (encoding not in ("", "identity") and not self._keeps_encoded):
             self._inflater = _Inflater(encoding, self._request.max_bytes if self._request else None)
 
     @property

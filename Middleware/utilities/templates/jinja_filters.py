@@ -150,7 +150,7 @@ _CONSUMING = frozenset({"batch", "join", "slice", "sum"})
 
 def limited_lorem_ipsum(function: Callable[..., str]) -> Callable[..., str]:
     """Jinja2's ``lipsum``, of at most as many words as a text may have characters."""
-    def lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:  # noqa: A002
+    def lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:
         if n * max * 10 > MAX_OUTPUT_CHARACTERS:
             raise RenderLimitError("'lipsum' is to make too long a text")
         return function(n, html, min, max)

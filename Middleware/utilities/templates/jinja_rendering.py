@@ -129,26 +129,26 @@ _HOOKS = {"wilmer_iterated": _iterated, "wilmer_concatenated": _concatenated, "w
 class _Watch(NodeTransformer):
     """Sends loops, concatenations, slices and written lists through the functions above."""
 
-    def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
+    def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
         node.iter = _through("wilmer_iterated", node.iter)
         return node
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:  # noqa: N802
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
         self.generic_visit(node)
         return _through("wilmer_concatenated", nodes.List(
             node.nodes, lineno=node.lineno, environment=node.environment))
 
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
         self.generic_visit(node)
         return _through("wilmer_counted", node) if isinstance(node.arg, nodes.Slice) else node
 
-    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Expr:  # noqa: N802
+    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Expr:
         self.generic_visit(node)
         stored = getattr(node, "ctx", "load") != "load"
         return node if stored or node.find(nodes.Name) is None else _through("wilmer_counted", node)
 
-    visit_Tuple = visit_Dict = visit_List  # noqa: N815
+    visit_Tuple = visit_Dict = visit_List
 
 
 def _through(name: str, node: Any) -> nodes.Filter:
@@ -173,7 +173,7 @@ class LimitedEnvironment(SandboxedEnvironment):
         check_operator(current_budget(), operator, left, right)
         return self.binop_table[operator](left, right)
 
-    def call(__self, __context: Context, __obj: object, *args: object, **kwargs: object) -> object:  # noqa: N805
+    def call(__self, __context: Context, __obj: object, *args: object, **kwargs: object) -> object:
         budget = current_budget()
         owner = getattr(__obj, "__self__", None)
         if owner is None:

@@ -102,8 +102,8 @@ class WorkflowManager:
         """The result of the workflow that the user's ``fileMemoryToolWorkflow`` names; no node runs that one."""
         return _run_named_by_user("fileMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
 
-    def run_workflow(self, messages: list[Message], request_id: str, discussionId: str | None = None,  # noqa: N803
-                     stream: bool = False, nonResponder: bool | None = None,  # noqa: N803
+    def run_workflow(self, messages: list[Message], request_id: str, discussionId: str | None = None,
+                     stream: bool = False, nonResponder: bool | None = None,
                      first_node_system_prompt_override: str | None = None,
                      first_node_prompt_override: str | None = None, scoped_inputs: list[str] | None = None,
                      api_key: str | None = None, tools: list[dict[str, Any]] | None = None,
@@ -190,7 +190,7 @@ def _run_named_by_user(key: str, request_id: str, discussion_id: str | None, mes
 
 def is_blank(message: Message) -> bool:
     content = message.get("content")
-    return not (isinstance(content, str) and content.strip() or message.get("tool_calls")
+    return not ((isinstance(content, str) and content.strip()) or message.get("tool_calls")
                 or message.get("tool_call_id") or message.get("images"))
 
 

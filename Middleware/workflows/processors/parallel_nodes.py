@@ -60,7 +60,7 @@ def run_together(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: 
     running: dict[Future[Any], int] = {}
     failures: dict[int, BaseException] = {}
     with ThreadPoolExecutor(min(len(waiting), MAX_WORKERS) or 1, thread_name_prefix="parallel-node") as pool:
-        while waiting and not failures or running:
+        while (waiting and not failures) or running:
             for index in [] if failures else [index for index in waiting if not needed[index] & missing]:
                 waiting.remove(index)
                 running[pool.submit(contextvars.copy_context().run, run, index)] = index

@@ -386,7 +386,7 @@ def test_foreign_exceptions_while_a_run_is_stopped(request_: RequestContext, cap
 def test_no_thread_for_later_nodes(request_: RequestContext, monkeypatch: pytest.MonkeyPatch,
                                    caplog: pytest.LogCaptureFixture, thread: str) -> None:
     def start(self: threading.Thread) -> None:
-        if self.name == "background-nodes" and thread == "Thread" or isinstance(self, threading.Timer):
+        if (self.name == "background-nodes" and thread == "Thread") or isinstance(self, threading.Timer):
             raise RuntimeError("can't start new thread")
         real(self)
 

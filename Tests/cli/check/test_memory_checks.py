@@ -433,5 +433,5 @@ def test_the_whole_report_of_a_broken_set_up(lab: MemoryChecks, request: pytest.
     text = report(check_workflow(config_utils.load_workflow("Main"), Lookups()))
     if request.config.option.verbose > 0:
         with capsys.disabled():
-            print("\n" + text)  # noqa: T201
+            print("\n" + text)
     assert text == REPORT

@@ -1,6 +1,7 @@
 """Stream framing: any byte split gives the same events."""
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -14,7 +15,7 @@ from Tests.properties import examples
 
 def blocks_of(data: bytes, cuts: list[int]) -> list[bytes]:
     places = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
-    return [data[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(places)]
 
 
 def sse(blocks: list[bytes]) -> list[tuple[str | None, str]]:

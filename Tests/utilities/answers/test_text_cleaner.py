@@ -1,6 +1,7 @@
 """The response cleaner, against a second, non-incremental writing of its rules."""
 from __future__ import annotations
 
+import itertools
 import re
 import time
 
@@ -28,7 +29,7 @@ STAMP = "[Sent less than a minute ago]"
 
 def cut(text: str, cuts: list[int]) -> list[str]:
     places = sorted({0, len(text), *(c % (len(text) + 1) for c in cuts)})
-    return [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(places)]
 
 
 def streamed(pieces: list[str], rules: CleaningRules) -> str:

@@ -89,7 +89,7 @@ def test_after_a_failure_nothing_new_begins_and_the_first_in_order_is_raised() -
 
 def run(lab: EngineLab, nodes: list[dict[str, Any]], recorder: Recorder | None = None, **variables: Any) -> Any:
     lab.workflow("Main", nodes, **{"parallelNodes": True, **variables})
-    return list(start(lab, listener=recorder))[0]
+    return next(iter(list(start(lab, listener=recorder))))
 
 
 def answer_slowly(lab: EngineLab, seconds: float) -> None:

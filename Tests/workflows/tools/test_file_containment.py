@@ -134,7 +134,7 @@ def test_the_root_of_a_disk_holds_everything(notes: Path) -> None:
 class NtOs:
     """What ``file_containment`` needs of ``os``, on a Windows machine with an empty disk."""
 
-    class path:  # noqa: N801
+    class path:
         realpath = staticmethod(ntpath.normpath)
         splitdrive, normcase, join = map(staticmethod, (ntpath.splitdrive, ntpath.normcase, ntpath.join))
 

@@ -311,7 +311,7 @@ def test_an_http_server_that_was_restarted(lab: Lab, client: MCPClient, kind: st
         lab.write("MCPServers/lab", server.file())
         first = pid(client)
         server.kill()
-        assert "MCP call to 'lab.pid' failed: the server cannot be reached" == error_of(lambda: pid(client))
+        assert error_of(lambda: pid(client)) == "MCP call to 'lab.pid' failed: the server cannot be reached"
         server.start()
         assert pid(client) != first
 

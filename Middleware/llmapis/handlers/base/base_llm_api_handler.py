@@ -262,7 +262,7 @@ class LlmApiHandler(ABC):
 
     def _count_skipped(self) -> None:
         """Log how often something was skipped that was logged only once."""
-        for what in self._skipped.keys():
+        for what in self._skipped.keys():  # noqa: SIM118  - not a dict
             count = self._skipped.over(what)
             if count > 1:
                 logger.warning("Endpoint '%s': skipped %s %d times in all.", self.settings.endpoint_name, what, count)

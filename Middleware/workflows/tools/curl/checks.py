@@ -25,7 +25,7 @@ _IPV6_HOST = re.compile(r"\[[0-9a-fA-F:.]+](?:[:/?#]|$)")
 _GUESSED = re.compile(r"(?:[^/?#]*@)?(?:ftp|dict|ldap|imap|smtp|pop3)\.", re.IGNORECASE)
 """Hosts without a scheme for which curl chooses another protocol than HTTP."""
 
-_NO_SPACE = {code: None for code in (*range(0x21), 0x7f)}
+_NO_SPACE = dict.fromkeys((*range(33), 127))
 _LOOK_ALIKES = str.maketrans({"\u2236": ":", "\ua789": ":", "\u2215": "/", "\u2044": "/", "\u29f8": "/",
                               "\u2216": "\\", "\u29f5": "\\"})
 

@@ -127,7 +127,7 @@ def brings_break(argument: Argument, template: str, options: Collection[str]) ->
 
     ``options``: the names of all options of the command.
     """
-    in_head = argument.name in _IN_THE_HEAD or argument.name in _USERS and not _PLAIN_USERS.isdisjoint(options)
+    in_head = argument.name in _IN_THE_HEAD or (argument.name in _USERS and not _PLAIN_USERS.isdisjoint(options))
     return in_head and _breaks(argument.value or "") > _breaks(template)
 
 

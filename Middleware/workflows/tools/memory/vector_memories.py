@@ -94,7 +94,7 @@ def new_messages(hashes: Sequence[str], logged: Sequence[LoggedMessage], lookbac
         index = reached(where.get(message.hash, []), hashes, message.place, end)
         if index is not None and (index < end or number == 0):
             return range(min(index + 1, end), end)
-    return range(0, end)
+    return range(end)
 
 
 def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context: ExecutionContext) -> int:

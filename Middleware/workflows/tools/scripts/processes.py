@@ -139,7 +139,7 @@ def _watch_starts() -> None:
 
 def _on_event(event: str, _args: object) -> None:
     """Report the start of a process to the script that starts it. An exception from here prevents the start."""
-    if event != "subprocess.Popen" and event not in _UNTRACEABLE or (call := _current.get()) is None:
+    if (event != "subprocess.Popen" and event not in _UNTRACEABLE) or (call := _current.get()) is None:
         return
     # The event names the command only; the object that will know the number is the one whose method raises the event.
     owner = sys._getframe(1).f_locals.get("self") if event == "subprocess.Popen" else None

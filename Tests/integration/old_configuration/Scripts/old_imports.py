@@ -2,9 +2,9 @@
 from utilities.config_utils import get_config_value, get_current_username, get_user_config
 from utilities.text_utils import return_brackets_in_string
 
-import Middleware.utilities.config_utils as config_utils
 from Middleware.common import instance_global_variables
 from Middleware.common.constants import VALID_NODE_TYPES
+from Middleware.utilities import config_utils
 from Middleware.workflows.tools.dynamic_module_loader import DynamicModuleError
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
 

@@ -1,6 +1,7 @@
 """What both Ollama dialects share: options, stream flag, images, ends, token counts, errors, framing."""
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Iterator
@@ -202,7 +203,7 @@ def test_texts_survive_any_cuts(type_name: str, texts: list[str], cuts: set[int]
     data = b"".join(DIALECTS[type_name].pieces(Answer(texts)))
     call, framer = handler(type_name), NDJSONParser()
     edges = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
-    chunks = [chunk for start, end in zip(edges, edges[1:], strict=False)
+    chunks = [chunk for start, end in itertools.pairwise(edges)
               for chunk in call.read_events(framer.feed(data[start:end]))]
     assert [chunk["token"] for chunk in chunks] == [*texts, ""]
     assert call.closed

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import itertools
 import json
 import logging
 from collections.abc import Iterator
@@ -185,7 +186,7 @@ def test_stream_cut_at_every_byte() -> None:
 def test_stream_cut_anywhere(cuts: list[int]) -> None:
     data = b"".join(CLAUDE.pieces(RICH))
     edges = [0, *sorted(cuts), len(data)]
-    blocks = [data[first:last] for first, last in zip(edges, edges[1:], strict=False)]
+    blocks = [data[first:last] for first, last in itertools.pairwise(edges)]
     assert joined(read_blocks(blocks)) == expected(RICH)
 
 

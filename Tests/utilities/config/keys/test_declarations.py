@@ -87,14 +87,14 @@ def test_a_default_is_of_the_kind_and_among_the_choices(key: ConfigKey) -> None:
 @table("key", ALL)
 def test_bounds_choices_and_names_fit_the_kind(key: ConfigKey) -> None:
     numeric = key.kind in ("int", "number", "float")
-    assert numeric or key.least is None and key.most is None
+    assert numeric or (key.least is None and key.most is None)
     assert key.least is None or key.most is None or key.least < key.most
-    assert not key.choices or key.kind == "str" and len(set(key.choices)) == len(key.choices) > 1
-    assert not key.names or key.names in FILES | FOLDERS | OUTSIDE and key.kind in ("str", "list", "object", "any")
+    assert not key.choices or (key.kind == "str" and len(set(key.choices)) == len(key.choices) > 1)
+    assert not key.names or (key.names in FILES | FOLDERS | OUTSIDE and key.kind in ("str", "list", "object", "any"))
     assert not key.keys or key.kind in ("object", "list")
     assert not key.entries or {key.kind, *key.also} & {"list", "object"}
     assert not (key.required and key.inert)
-    assert FILES <= KINDS.keys()
+    assert KINDS.keys() >= FILES
 
 
 @table(("where", "keys"), [pytest.param(where, keys, id=where) for where, keys in groups()])
@@ -227,7 +227,7 @@ def test_the_types_of_api_types() -> None:
 
 
 def test_the_levels_of_token_estimates() -> None:
-    assert endpoint.CONTEXT_LEVELS == tuple(ESTIMATION_LEVELS)
+    assert tuple(ESTIMATION_LEVELS) == endpoint.CONTEXT_LEVELS
     assert estimation_level_multiplier(endpoint.ENDPOINT["wilmerContextEstimationLevel"].default) == 1.0
 
 

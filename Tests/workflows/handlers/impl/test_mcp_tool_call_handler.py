@@ -111,7 +111,7 @@ def test_error_result(lab: EngineLab) -> None:
     ("timeout", []), ("timeout", "{nothing_of_this_name}"), ("timeout", "{agent1Input}")])
 def test_bad_keys(lab: EngineLab, key: str, value: Any, on_error: str) -> None:
     with pytest.raises(ValueError, match=f"'Mine'.*'{key}'") as caught:
-        lab.run([call(onError=on_error, **{**{"tool": "arguments"}, key: value}) if key != "tool"
+        lab.run([call(onError=on_error, **{"tool": "arguments", key: value}) if key != "tool"
                  else {**call(onError=on_error), "tool": value}])
     assert isinstance(caught.value, ConfigurationError)
 

@@ -154,7 +154,7 @@ def test_options_with_data(option: str) -> None:
 def test_lines_of_the_head(raw: list[str], filled: list[str], refused: bool) -> None:
     found = injection_problem([*raw, "http://a"], [*filled, "http://a"], False, False)
     assert bool(found) is refused
-    assert found is None or "line break" in found and "Evil" not in found
+    assert found is None or ("line break" in found and "Evil" not in found)
 
 
 def test_line_breaks_at_the_end_do_no_harm() -> None:

@@ -209,7 +209,7 @@ def test_memories_rows_and_hashes(chat: MemoryChat) -> None:
     assert chat.lab.prompts == ["m0\nm1", "m2\nm3\nm4\nm5", "m6\nm7\nm8\nm9"]
     assert chat.texts == [f"about {prompt}" for prompt in chat.lab.prompts]
     assert chat.logged == hashes(1, 5, 9)
-    assert [json.loads(text) for text in chat.rows("SELECT metadata_json FROM memories")][0] == memory("about m0\nm1")
+    assert json.loads(chat.rows("SELECT metadata_json FROM memories")[0]) == memory("about m0\nm1")
 
 
 def test_nothing_twice(chat: MemoryChat) -> None:

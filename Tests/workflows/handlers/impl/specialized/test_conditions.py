@@ -103,7 +103,7 @@ def split_at(tokens: list[str], word: str) -> list[list[str]]:
 
 
 def judge(tokens: list[str]) -> bool:
-    return any([all([judge_unit(unit) for unit in split_at(part, "AND")]) for part in split_at(tokens, "OR")])
+    return any(all(judge_unit(unit) for unit in split_at(part, "AND")) for part in split_at(tokens, "OR"))
 
 
 def judge_unit(tokens: list[str]) -> bool:
