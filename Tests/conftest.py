@@ -4,10 +4,13 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+
+from Middleware.utilities.http.pool import ConnectionPool
 
 TESTS = Path(__file__).parent
 
@@ -92,3 +95,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     would do in the middle of what a test measures."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def closed_pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the idle connections of every pool that a test makes, as a process keeps its only one to its end."""
+    made: list[ConnectionPool] = []
+    initialise = ConnectionPool.__init__
+
+    def remember(pool: ConnectionPool) -> None:
+        initialise(pool)
+        made.append(pool)
+
+    monkeypatch.setattr(ConnectionPool, "__init__", remember)
+    yield
+    for pool in made:
+        pool.close_all()

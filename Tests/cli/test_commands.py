@@ -55,6 +55,7 @@ def test_what_cannot_be_a_command(folder: str | None) -> None:
     assert commands.no_such_command(folder) == ""
 
 
+@pytest.mark.slow
 def test_a_launcher_says_so() -> None:
     ended = run_launcher("server.py", "chek")
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -38,6 +38,7 @@ def test_a_low_descriptor_limit_is_raised():
     assert done.stdout.split() == [b"512", b"512"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_script", ["", "bash run_macos.sh"])
 @pytest.mark.parametrize("script", ["run_waitress.py", "server.py"])
 def test_the_usage_names_what_a_person_types(script, start_script):

@@ -105,6 +105,7 @@ def ask(port, path="/", host="127.0.0.1", patience=15.0):
             time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_serves_streams_and_ends_cleanly_on_sigterm(launcher, start, port, folder):
     process = start(launcher, "--User", "ann", "--port", str(port))
@@ -123,6 +124,7 @@ def test_serves_streams_and_ends_cleanly_on_sigterm(launcher, start, port, folde
     assert "Demo mode" not in printed and "Traceback" not in printed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a console event there")
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_stop_right_after_the_start_is_as_orderly(launcher, start, port, monkeypatch):
@@ -136,6 +138,7 @@ def test_a_stop_right_after_the_start_is_as_orderly(launcher, start, port, monke
     connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a console event there")
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ctrl_c_ends_with_0(launcher, start, port):
@@ -146,6 +149,7 @@ def test_ctrl_c_ends_with_0(launcher, start, port):
     assert "Traceback" not in output(process)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_what_is_not_http_is_answered_with_json(launcher, start, port):
     start(launcher, "--User", "ann", "--port", str(port))
@@ -156,6 +160,7 @@ def test_what_is_not_http_is_answered_with_json(launcher, start, port):
     assert isinstance(json.loads(answer.rpartition(b"\r\n")[2])["error"], str)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_unknown_user(launcher, start):
     process = start(launcher, "--User", "Zed")
@@ -163,6 +168,7 @@ def test_unknown_user(launcher, start):
     assert "ERROR: Config file not found for user 'Zed': " in output(process)
 
 
+@pytest.mark.slow
 def test_taken_port(start):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -171,12 +177,14 @@ def test_taken_port(start):
     assert f"Port {port} on 127.0.0.1 is already in use" in output(process) and "Traceback" not in output(process)
 
 
+@pytest.mark.slow
 def test_version_and_bad_values(start):
     process = start("run_waitress", "--version")
     assert process.wait(15) == 0 and output(process).startswith("WilmerAI ")
     assert start("run_waitress", "--concurrency", "-1").wait(15) == 2
 
 
+@pytest.mark.slow
 def test_several_users_listen_on_ipv6_with_a_warning(start, port, tmp_path, folder):
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")

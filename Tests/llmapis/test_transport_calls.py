@@ -147,6 +147,7 @@ def test_stream_is_lazy(backend: StubBackend, transport: Transport) -> None:
     assert backend.connections == 0
 
 
+@pytest.mark.slow
 def test_silence_gives_a_sign_of_life_each_second(backend: StubBackend, transport: Transport) -> None:
     backend.script(sse_reply(["a", "b"], header_delay=1.3, delays=[0, 1.3]))
     started = time.monotonic()

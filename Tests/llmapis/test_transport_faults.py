@@ -99,6 +99,7 @@ def matches(result: object, expected: object) -> bool:
     return isinstance(result, expected) if isinstance(expected, type) else result == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults(backend: StubBackend, transport: Transport, name: str) -> None:
     reply, plain, streamed, idle = FAULTS[name]
@@ -113,6 +114,7 @@ def test_faults(backend: StubBackend, transport: Transport, name: str) -> None:
     check_end(backend, transport, idle)
 
 
+@pytest.mark.slow
 def test_the_count_sees_a_leak(backend: StubBackend, transport: Transport) -> None:
     leaked = socket.create_connection(("127.0.0.1", backend.port))
     with pytest.raises(AssertionError):

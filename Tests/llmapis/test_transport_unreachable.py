@@ -184,6 +184,7 @@ def test_directly_and_by_proxy_are_two_ways(transport: Transport, monkeypatch: p
     assert len(attempts) == 1 + tried
 
 
+@pytest.mark.slow
 def test_refused_waits_only_the_first_time(transport: Transport) -> None:
     request = BackendRequest("e", f"http://127.0.0.1:{closed_port()}/", {})
     first, first_seconds = fail(transport, request)

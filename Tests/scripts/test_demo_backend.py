@@ -322,12 +322,12 @@ def test_command_line(server: DemoServer, capsys: pytest.CaptureFixture[str]) ->
 
 def test_runs_as_a_script_from_anywhere(tmp_path: Path) -> None:
     command = [sys.executable, str(Path(demo_backend.__file__).resolve()), "--port", "0", "--delay", "0"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        port = int(line.split("http://127.0.0.1:")[1].split(";")[0])
-        assert is_running(port)
-    finally:
-        process.terminate()
-        process.wait(10)
+    with subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            port = int(line.split("http://127.0.0.1:")[1].split(";")[0])
+            assert is_running(port)
+        finally:
+            process.terminate()

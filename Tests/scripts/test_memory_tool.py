@@ -89,6 +89,7 @@ def test_empty_list(tool: Tool) -> None:
     assert tool.out == "No discussions are stored.\n"
 
 
+@pytest.mark.slow
 def test_a_thousand_discussions_are_listed_quickly(lab: DiscussionLab, tool: Tool) -> None:
     source = Path(lab.store("d0").folder)
     for number in range(1, 1000):
@@ -370,6 +371,7 @@ def test_output_is_utf8_on_any_console(lab: DiscussionLab) -> None:
     assert result.returncode == 0 and "Grüße, 日本" in result.stdout.decode("utf-8")
 
 
+@pytest.mark.slow
 def test_help_and_missing_command(lab: DiscussionLab) -> None:
     assert b"rebuild-index" in run(lab, "--help").stdout
     assert run(lab).returncode == 2

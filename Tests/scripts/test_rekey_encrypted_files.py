@@ -446,6 +446,7 @@ MOMENTS = {**{f"step {number}": AT_A_STEP.replace("{number}", str(number)) for n
                "UPDATE memories SET", "COMMIT", "VACUUM", "PRAGMA wal_checkpoint")}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", list(MOMENTS.values()), ids=list(MOMENTS))
 def test_killed_at_any_moment_and_run_again(lab: RekeyLab, tool: Tool, moment: str) -> None:
     lab.fill("d1", NO_CIPHER)
@@ -481,6 +482,7 @@ def _interrupt(folder: str) -> None:
 
 # -- started as people do ----------------------------------------------------------------------------------------------
 
+@pytest.mark.slow
 def test_as_a_process_without_a_terminal(lab: RekeyLab) -> None:
     lab.fill("d1", cipher_of(OLD))
     assert lab.start("--yes", keys={}).returncode == 2

@@ -10,8 +10,8 @@ from Middleware.cli.check.endpoint_checks import BackupCheck, check_api_type, ch
 from Middleware.cli.check.file_kinds import KINDS, FileKind
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import ConfigFile
-from Middleware.cli.check.memory_checks import SettingsKeys
 from Middleware.cli.check.other_file_checks import check_mcp_server, check_preset, check_workflow_top
+from Middleware.cli.check.settings_checks import SettingsKeys
 from Middleware.cli.check.workflow_checks import located
 from Middleware.exceptions import ConfigSyntaxError
 from Middleware.services.memory.compactor_settings import CompactorSettings

@@ -48,6 +48,7 @@ def launched(public: Path, *words: str, script: str = "server.py") -> subprocess
     return run_launcher(script, "check", "--PublicDirectory", public, *words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", LAUNCHERS)
 def test_every_launcher_checks(script: str, tmp_path: Path) -> None:
     write_tree(tmp_path, WRONG)
@@ -61,6 +62,7 @@ def test_every_launcher_checks(script: str, tmp_path: Path) -> None:
     assert "\033" not in ended.stdout  # a pipe is no terminal
 
 
+@pytest.mark.slow
 def test_exit_status(tmp_path: Path) -> None:
     write_tree(tmp_path)
     assert launched(tmp_path).returncode == 0
@@ -70,6 +72,7 @@ def test_exit_status(tmp_path: Path) -> None:
     assert launched(tmp_path, "--nonsense").returncode == 2
 
 
+@pytest.mark.slow
 def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
     write_tree(tmp_path, WRONG, put("Users/bob.json", b'{"port": "\xe4"}'))
     ended = launched(tmp_path, "--json")
@@ -79,6 +82,7 @@ def test_json_is_all_that_is_printed(tmp_path: Path) -> None:
     assert {one["file"] for one in told["findings"]} == {"Users/alice.json", "Users/bob.json"}
 
 
+@pytest.mark.slow
 def test_a_folder_of_that_name(tmp_path: Path) -> None:
     """The word wins over the older positional ConfigDirectory; written as a path it is the folder."""
     configs = write_tree(tmp_path, WRONG)
@@ -303,6 +307,7 @@ def dead() -> int:
         return sock.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_servers_are_asked(tmp_path: Path, live: int, dead: int) -> None:
     write_tree(tmp_path, changed(ENDPOINT, endpoint=f"http://tom:hunter2@127.0.0.1:{live}/v1", apiKey="hunter2"),
                changed(SPARE, endpoint=f"http://127.0.0.1:{dead}"),
@@ -336,6 +341,7 @@ def test_without_names_the_servers_of_the_current_user_are_asked(
     assert ("no-such-host.invalid does not answer: the host name" in told) == (asked in ("bob", "both"))
 
 
+@pytest.mark.slow
 def test_servers_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         write_tree(tmp_path, changed(ENDPOINT, endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}"),

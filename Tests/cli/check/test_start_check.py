@@ -148,6 +148,7 @@ def test_nothing_that_goes_wrong_gets_out(tmp_path: Path, log: pytest.LogCapture
     assert told(log) == ["The configuration could not be checked"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", LAUNCHERS)
 def test_in_a_launcher(script: str, tmp_path: Path) -> None:
     with Backend() as backend:
@@ -165,6 +166,7 @@ def test_in_a_launcher(script: str, tmp_path: Path) -> None:
             assert "to look at" not in server.output()
 
 
+@pytest.mark.slow
 def test_a_launcher_says_nothing_about_what_is_right(tmp_path: Path) -> None:
     with Backend() as backend:
         tree = standard_tree(tmp_path / "Public", backend.url)

@@ -140,6 +140,7 @@ def test_a_body_without_end_is_given_up() -> None:
     assert isinstance(result, NoServer)
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_costs_seconds_only() -> None:
     with llm_servers.serving({}) as backend:
         backend.responder = lambda request: Reply(never=True)

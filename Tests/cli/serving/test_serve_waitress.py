@@ -178,6 +178,8 @@ def test_what_cannot_be_read_gets_one_answer_and_the_end(run: Callable[..., Runn
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
 
 
+# Waitress drops the socket, and the garbage collector closes it.
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_a_connection_that_fails_while_it_is_taken_ends_alone(run: Callable[..., Running],
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """Some systems refuse to speak of a socket whose peer has gone already."""

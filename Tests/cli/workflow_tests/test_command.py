@@ -125,6 +125,7 @@ def test_warnings_are_shown_with_a_failing_test_only(lab, capsys):
     assert err == ""
 
 
+@pytest.mark.slow
 def test_words_that_the_console_cannot_show_do_no_harm(lab, tmp_path):
     lab.workflow("One", static("Say", "Grüße 🦉"))
     lab.suite("One", test(name="Grüße 🦉", expect={"answer": "x"}))
@@ -278,6 +279,7 @@ def _process(lab, environment=None, program="server.py", command="test"):
                           env={**os.environ, **(environment or {})}, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["server.py", "run_waitress.py"])
 @pytest.mark.parametrize(("tests", "status"), [([GOOD], 0), ([GOOD, BAD], 1), ([GOOD, {}], 2)],
                          ids=["passed", "failed", "wrong"])
@@ -288,6 +290,7 @@ def test_a_process_ends_with_the_status(lab, tests, status, program):
     assert _process(lab, program=program).returncode == status
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a signal ends a process there without asking it")
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_an_interrupted_run_is_no_success_and_leaves_nothing(lab, tmp_path, name):
@@ -307,6 +310,7 @@ def test_an_interrupted_run_is_no_success_and_leaves_nothing(lab, tmp_path, name
     assert list((tmp_path / "temp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_check_of_the_configuration_says_the_same_of_test_files(lab):
     lab.workflow("One", static("Say", "Hello"))
     lab.suite("One", GOOD, test(expext={}))
@@ -328,6 +332,7 @@ def _tree(folder):
             if "__pycache__" not in path.parts and not path.is_dir()}
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind_and_nothing_touched(lab, tmp_path):
     nodes = [{"title": "Save", "type": "SaveCustomFile", "filepath": str(tmp_path / "saved.txt"), "content": "x"},
              {"title": "Lock", "type": "WorkflowLock", "workflowLockId": "one"}, asks("Ask", returnToUser=True),

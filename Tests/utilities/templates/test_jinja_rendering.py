@@ -116,6 +116,7 @@ def stopped(text: str) -> tuple[float, float]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @table("entry", cases("template_injection", kind="loop"))
 def test_loops_end(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jinja_limits, "RENDER_SECONDS", 0.3)
@@ -123,6 +124,7 @@ def test_loops_end(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> No
     assert seconds < 1.5 and megabytes < 250
 
 
+@pytest.mark.slow
 def test_two_seconds() -> None:
     started = time.monotonic()
     with pytest.raises(RenderLimitError, match="longer than 2 seconds"):
@@ -130,6 +132,7 @@ def test_two_seconds() -> None:
     assert time.monotonic() - started >= 2
 
 
+@pytest.mark.slow
 @table("entry", cases("template_injection", kind="step"))
 def test_large_steps_are_not_taken(entry: dict[str, Any]) -> None:
     seconds, megabytes = stopped(entry["input"])

@@ -275,7 +275,8 @@ GENERATOR = """
             FAILURE
             yield {"token": "", "finish_reason": "stop"}
         finally:
-            open(log, "a").write("closed")
+            with open(log, "a") as file:
+                file.write("closed")
     """
 A, B = {"token": "a", "finish_reason": None}, {"token": "b", "finish_reason": None}
 

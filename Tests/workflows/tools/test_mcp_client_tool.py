@@ -1,6 +1,7 @@
 """Calls to real MCP servers: child processes, streamable HTTP, SSE."""
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -28,6 +29,16 @@ from Tests.utilities.shortages import no_more_threads
 from Tests.workflows.tools.mcp.mcp_lab import HttpServer, ends, is_running, plain_file, python_file, sdk_file
 
 TRANSPORTS = ("stdio", "streamable_http", "sse")
+
+# Where a server is killed or its session given up, asyncio leaves the ends of its pipes to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected() -> Iterator[None]:
+    """Collect the rest of this file's servers before the filter above ends."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
@@ -77,6 +88,7 @@ def pid(client: MCPClient, name: str = "lab") -> int:
 
 # -- results -----------------------------------------------------------------------------------------------------------
 
+@pytest.mark.slow
 def test_results_over_every_transport(client: MCPClient, transport: str) -> None:
     assert client.call_tool("lab", "add", {"a": 40, "b": 2}) == '{"result": 42}'
     assert client.call_tool("lab", "echo", {"text": "Grüße {x}\n"}) == "Grüße {x}\n"
@@ -102,6 +114,7 @@ def test_arguments_keep_their_types(client: MCPClient) -> None:
     assert client.call_tool("lab", "arguments") == "{}"
 
 
+@pytest.mark.slow
 def test_unknown_tool(lab: Lab, client: MCPClient) -> None:
     lab.write("MCPServers/lab", sdk_file())
     assert error_of(lambda: client.call_tool("lab", "nope")).startswith("MCP tool 'nope' reported an error: ")
@@ -121,6 +134,7 @@ def test_answer_against_the_protocol(lab: Lab, client: MCPClient) -> None:
 
 # -- list_tools --------------------------------------------------------------------------------------------------------
 
+@pytest.mark.slow
 def test_list_tools(client: MCPClient, transport: str) -> None:
     tools = client.list_tools("lab", 20)
     assert {"add", "echo", "pid"} <= set(tools)
@@ -279,6 +293,7 @@ def test_idle_time_and_the_shared_sessions() -> None:
     assert MCPClient()._sessions is MCPClient()._sessions is process().one(McpSessions)
 
 
+@pytest.mark.slow
 def test_parallel_calls_share_a_server(client: MCPClient, transport: str) -> None:
     pid(client)
     started = time.monotonic()
@@ -305,6 +320,7 @@ def test_a_server_that_dies_during_the_call(client: MCPClient) -> None:
     assert pid(client) != first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["streamable_http", "sse"])
 def test_an_http_server_that_was_restarted(lab: Lab, client: MCPClient, kind: str) -> None:
     with HttpServer(kind) as server:
@@ -316,6 +332,7 @@ def test_an_http_server_that_was_restarted(lab: Lab, client: MCPClient, kind: st
         assert pid(client) != first
 
 
+@pytest.mark.slow
 def test_an_http_server_of_an_older_protocol_that_forgot_the_session(
         lab: Lab, client: MCPClient, monkeypatch: pytest.MonkeyPatch) -> None:
     import mcp.client.client as sdk
@@ -331,6 +348,7 @@ def test_an_http_server_of_an_older_protocol_that_forgot_the_session(
 
 # -- time and cancellation ---------------------------------------------------------------------------------------------
 
+@pytest.mark.slow
 def test_timeout_of_a_call(client: MCPClient, transport: str) -> None:
     pid(client)
     started = time.monotonic()
@@ -387,6 +405,7 @@ def cancelled_after(seconds: float, call: Callable[[], Any]) -> float:
     return time.monotonic() - moment[0]
 
 
+@pytest.mark.slow
 def test_cancellation_of_a_call(client: MCPClient, transport: str) -> None:
     pid(client)
     assert cancelled_after(0.3, lambda: client.call_tool("lab", "slow", {"seconds": 30})) < 0.25
@@ -433,6 +452,7 @@ def test_a_finished_call_leaves_no_callback(client: MCPClient) -> None:
 
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
+@pytest.mark.slow
 def test_headers_are_sent_and_never_shown(lab: Lab, client: MCPClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with HttpServer("streamable_http", "Authorization=Bearer s3cret-token") as server:
@@ -473,6 +493,7 @@ def run_python(code: str, lab: Lab) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linger", [0, 60])
 def test_servers_end_with_the_process(lab: Lab, linger: float) -> None:
     lab.write("MCPServers/lab", plain_file(env={"LINGER": linger}))
@@ -487,6 +508,7 @@ def test_the_package_is_loaded_at_the_first_call_only(lab: Lab) -> None:
     assert json.loads(run_python(code, lab)) == []
 
 
+@pytest.mark.slow
 def test_missing_package(lab: Lab) -> None:
     code = ("import sys\nsys.modules['mcp'] = None\n"
             "from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError\n"

@@ -155,6 +155,7 @@ LOOKALIKES = st.one_of(
     lambda text: st.sampled_from([text, f"{text}\n", f"\n{text}", f"{text}=", text[:-1]]))
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.lists(LOOKALIKES, min_size=1, max_size=4))
 def test_no_text_in_clear_makes_a_database_unusable(lookalikes: list[str]) -> None:

@@ -109,6 +109,7 @@ def statements(tmp_path_factory: pytest.TempPathFactory) -> int:
         return int(process.stdout.read().split()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before_end", [440, 200, 18, 6, 5, 3, 2, 1])
 def test_a_process_that_dies_at_a_statement(path: Path, statements: int, before_end: int) -> None:
     """Among the last ones are the new index, the commit, dropping old pages, and emptying the log."""

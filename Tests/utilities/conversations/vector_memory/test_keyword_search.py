@@ -136,6 +136,7 @@ RANKINGS = list(itertools.product([1, 7, 64, 500], [None, [1, 2, 3, 4, 5], [-1, 
 """Limits and weights."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cipher", [NO_CIPHER, CIPHER], ids=["clear", "encrypted"])
 def test_recency_ranks_like_the_product_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cipher: Cipher) -> None:
     with opened(tmp_path / "m.db", cipher) as memories:

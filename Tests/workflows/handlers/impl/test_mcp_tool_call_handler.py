@@ -86,6 +86,7 @@ FAILURES = [
     ({"tool": "die"}, "MCP call to 'lab.die' failed: the server ended the connection")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "text"), FAILURES)
 def test_failed_calls(lab: EngineLab, changes: dict[str, Any], text: str) -> None:
     lab.run([call()])

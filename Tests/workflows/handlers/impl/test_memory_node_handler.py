@@ -406,6 +406,7 @@ def spoil(path: Path, how: str) -> None:
         path.write_bytes(b"{broken \xff")
 
 
+@pytest.mark.slow
 @table("how", ["folder", "junk"])
 @table("name", FILES)
 @table("vector", [False, True])

@@ -93,6 +93,7 @@ def test_child_of_a_server_that_is_still_connecting(lab: Lab, client: MCPClient)
             assert connection.recv(1) == b""  # nobody holds its other end
 
 
+@pytest.mark.slow
 def test_server_without_a_call_has_time_to_end(lab: Lab, client: MCPClient) -> None:
     """Its input ends; it may take a second to write down what it knows."""
     lab.write("MCPServers/slow", plain_file(env={"LINGER": 1}))

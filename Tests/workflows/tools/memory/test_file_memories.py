@@ -508,6 +508,7 @@ def _hold(root: str, ready: Any, release: Any) -> None:
         release.wait(30)
 
 
+@pytest.mark.slow
 def test_another_process_at_work(lab: MemoryLab) -> None:
     lab.settings(condensationLockTimeoutSeconds=0.2)
     open_file(lab)

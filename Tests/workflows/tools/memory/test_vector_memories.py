@@ -234,6 +234,7 @@ def with_repeats(number: int) -> list[Message]:
     return [user("ok"), PLAIN, PLAIN, user(f"question {number}")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", [with_tools, with_repeats])
 @pytest.mark.parametrize("encryption_key", [None, KEY], ids=["clear", "encrypted"])
 def test_no_turn_of_a_chat_with_equal_messages_is_lost(lab: EngineLab, turn: Any, encryption_key: bytes | None) -> None:

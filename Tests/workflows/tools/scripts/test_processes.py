@@ -98,6 +98,8 @@ def stop_when(condition: Callable[[], bool], request: RequestContext) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+# The scripts that are stopped here close neither their pipes nor their children.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stop_ends_them_with_their_children(script: Callable[[str], str], parent: Path, tmp_path: Path, way: str,
                                               caplog: pytest.LogCaptureFixture) -> None:
