@@ -9,11 +9,11 @@ from typing import Any
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, path_of
 from Middleware.cli.check.memory_checks import check_memory
-from Middleware.cli.check.names import Names
 from Middleware.cli.check.node_checks import check_curl_node, check_memory_node
 from Middleware.cli.check.node_view import COMMON, NodeView, texts_in
 from Middleware.cli.check.target_checks import check_targets, child_names
 from Middleware.cli.check.text_checks import (
+    Names,
     TextProblem,
     TextRules,
     check_early_text,
