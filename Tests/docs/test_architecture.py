@@ -43,7 +43,7 @@ def test_names(name: str) -> None:
 
 
 def test_every_floor_is_named() -> None:
-    table = PAGE.source.split("## The way of a request")[0]
+    table = PAGE.source.split("## The path of a request")[0]
     assert all(re.search(rf"`(?:Middleware/)?{floor}`", table) for floor in FLOORS)
     folders = {path.split("/")[1] for path in sources() if path.startswith("Middleware/") and path.count("/") > 1}
     assert folders == set(FLOORS)
