@@ -6,13 +6,12 @@ import os
 import re
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import process
 from Middleware.utilities.once import Once
 
 logger = logging.getLogger(__name__)
 
 _INSTALL_DIRECTORY = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
-# Key, path and default of what was reported: each is looked up at every request.
-_windows_paths: Once[tuple[str, str, str]] = Once()
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 
 
@@ -105,10 +104,15 @@ def choose_directory(flag: str | None, configured: object, default: str, key: st
     if from_user is None:
         return default
     if os.name != "nt" and _WINDOWS_PATH.match(from_user) and not os.path.isdir(from_user):
-        if _windows_paths.first((key, from_user, default)):
+        if process().one(_windows_paths).first((key, from_user, default)):
             logger.warning("%s is a Windows path (%s), which means nothing here; %s is used.", key, from_user, default)
         return default
     return from_user
+
+
+def _windows_paths() -> Once[tuple[str, str, str]]:
+    """Key, path and default of what was reported: each is looked up at every request."""
+    return Once()
 
 
 def display_path(path: str) -> str:
