@@ -15,7 +15,8 @@ from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.json_source import child
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.curl.options import Argument, may_name_file, read_arguments
+from Middleware.workflows.tools.curl.checks import names_option
+from Middleware.workflows.tools.curl.options import Argument, may_name_file, read_arguments, refusal
 from Middleware.workflows.tools.memory.chat_summary import CURRENT_SUMMARY, LATEST_MEMORIES, PROMPTS
 
 MODES = (KEYWORD, SEMANTIC, HYBRID)
@@ -124,6 +125,9 @@ def check_curl_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     texts = [item if isinstance(item, str) else "" for item in items]
     variables = {**lookups.user_variables(), **view.loaded.variables}
     for argument in read_arguments(texts):
+        if not argument.allowed and names_option(texts[argument.index], argument.name):
+            yield view.finding("error", "args", refusal(argument.name),
+                               path=child(child(view.path, "args"), argument.index))
         placeholder = _risky_placeholder(argument, view.node, variables)
         if placeholder:
             mark = "with '=@' in it" if argument.name == "form" and "=" not in (argument.value or "") else (

@@ -73,3 +73,12 @@ def test_block_option_injection_refuses_whole_items_only() -> None:
 def test_any_arguments(args: Any) -> None:
     found = check(static(), {"type": "CurlCommand", "args": args})
     assert all("curl send a file" not in one.message for one in found)
+
+
+@table(("args", "where", "text"), [
+    (("--config", "x"), 0, "'--config' is not allowed"), (("-sS", "--outptu", "x"), 1, "is '--output'"),
+    (("-sK{agent1Output}",), 0, "'-K'")])
+def test_an_option_that_is_not_allowed(args: tuple[str, ...], where: int, text: str) -> None:
+    found = only(check(static(), curl(*args)))
+    assert (found.severity, found.json_path) == ("error", f"nodes[1].args[{where}]")
+    assert text in found.message

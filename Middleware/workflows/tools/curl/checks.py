@@ -14,83 +14,56 @@ from Middleware.workflows.tools.curl.options import (
     brings_break,
     harm_of_value,
     read_arguments,
-    touches_files_or_protocols,
+    refusal,
 )
 
-_SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):")
-_HOST_AND_PORT = re.compile(r"[^:/]+:\d{1,5}(?:[/?#]|$)")
-_BEFORE_SCHEME_ENDS = re.compile(r"[^:/]*")
-_GLOBS = frozenset("{}[]\\")
-_IPV6_HOST = re.compile(r"\[[0-9a-fA-F:.]+](?:[:/?#]|$)")
-_GUESSED = re.compile(r"(?:[^/?#]*@)?(?:ftp|dict|ldap|imap|smtp|pop3)\.", re.IGNORECASE)
-"""Hosts without a scheme for which curl chooses another protocol than HTTP."""
+# A URL whose scheme is http, or that is a host without a scheme. With braces, brackets or backslashes before the scheme
+# is settled, curl would build others of it: ``{file,http}:`` and ``fil[e-e]:`` are ``file:``.
+_HTTP_OR_HOST = re.compile(r"[hH][tT]{2}[pP][sS]?:|[a-zA-Z]:|"
+                           r"(?:\[[0-9a-fA-F:.]+]|[^:/?#{}\[\]\\]*)(?::\d{1,5})?(?:[/?#]|$)")
+_GLOBS = str.maketrans("", "", "{}[]\\")
 
-_NO_SPACE = dict.fromkeys((*range(33), 127))
+# Hosts without a scheme for which curl chooses another protocol than HTTP.
+_GUESSED = re.compile(r"(?:[^/?#]*@)?(?:ftp|dict|ldap|imap|smtp|pop3)\.", re.IGNORECASE)
+
+_SCHEME = re.compile(r"(?!https?:)([a-zA-Z][a-zA-Z0-9+.-]+):/", re.IGNORECASE)
+
+# Characters that curl skips, and those that a curl on Windows may get as ASCII ones, from an old code page.
+_NO_SPACE = dict.fromkeys((*range(0x21), 0x7f))
 _LOOK_ALIKES = str.maketrans({"\u2236": ":", "\ua789": ":", "\u2215": "/", "\u2044": "/", "\u29f8": "/",
                               "\u2216": "\\", "\u29f5": "\\"})
 
 
 def brings_scheme_to_url(template: str, url: str) -> bool:
-    """For an item that curl takes as a URL. URL globs and host names that curl guesses a scheme from count as well.
-
-    White space and control characters do not hide a scheme, nor do characters that Windows turns into ASCII ones.
-    """
-    if url == template:
-        return False
+    """Return whether variables bring a scheme other than http to an item that curl takes as a URL."""
     literal = template.partition("{")[0]
-    return any(_brings(template, literal, text) for text in {url.translate(_NO_SPACE), _in_ascii(url)})
+    # What the author wrote up to a colon or slash is settled.
+    if url == template or ":" in literal or "/" in literal:
+        return False
+    own = literal.translate(_GLOBS) + url.removeprefix(literal)
+    forms = (own.translate(_NO_SPACE), unicodedata.normalize("NFKC", own.translate(_LOOK_ALIKES)).translate(_NO_SPACE))
+    return any(not _HTTP_OR_HOST.match(form) or (_GUESSED.match(unquote(form)) and not _GUESSED.match(literal))
+               for form in forms)
 
 
 def brings_scheme_to_data(template: str, item: str) -> bool:
-    """For any other item. Data such as ``Note: ...`` is no URL, so only ``scheme:/`` counts."""
-    found = _foreign_scheme(item)
-    return found is not None and item[found.end():found.end() + 1] == "/" and not _is_written(template, found)
-
-
-def _brings(template: str, literal: str, url: str) -> bool:
-    if _globs_before_scheme_ends(literal, url):
-        return True
-    found = _foreign_scheme(url)
-    if found is not None and not _HOST_AND_PORT.match(url):
-        return not _is_written(template, found)
-    return bool(_GUESSED.match(unquote(url))) and not _GUESSED.match(literal)
-
-
-def _globs_before_scheme_ends(literal: str, url: str) -> bool:
-    """Whether characters with which curl builds several URLs from one stand where a scheme would, not as ``literal``.
-
-    ``{file,http}:`` and ``fil[e-e]:`` are ``file:``. What the author wrote up to a colon or slash is settled.
-    """
-    if ":" in literal or "/" in literal or _IPV6_HOST.match(url):
-        return False
-    found = _BEFORE_SCHEME_ENDS.match(url)
-    head = found[0] if found else ""
-    return not _GLOBS.isdisjoint(head.removeprefix(literal))
-
-
-def _foreign_scheme(text: str) -> re.Match[str] | None:
-    found = _SCHEME.match(text)
-    return None if found is None or found[1].lower() in ("http", "https") else found
-
-
-def _is_written(template: str, scheme: re.Match[str]) -> bool:
-    written = _SCHEME.match(template)
-    return written is not None and written[1] == scheme[1]
-
-
-def _in_ascii(url: str) -> str:
-    """The URL as a curl on Windows may get it, which is given the nearest characters of an old code page."""
-    return unicodedata.normalize("NFKC", url.translate(_LOOK_ALIKES)).translate(_NO_SPACE)
+    """Return whether variables bring a scheme to any other item. ``Note: ...`` is data, so ``scheme:/`` counts only."""
+    found = _SCHEME.match(item)
+    return found is not None and not template.startswith(f"{found[1]}:")
 
 
 def injection_problem(raw: Sequence[str], filled: Sequence[str], block_options: bool,
                       allow_schemes: bool) -> str | None:
-    """What the filled-in items do that their templates ``raw`` do not, None if nothing forbidden. Quotes no values."""
+    """Return why the arguments are refused, None if they are not. Quotes no values.
+
+    Refused are options that are not allowed, and what the filled-in items do that their templates ``raw`` do not.
+    """
     arguments = list(read_arguments(filled))
+    urls = {argument.value_index: argument.value or "" for argument in arguments if argument.name == URL}
     for index, (template, item) in enumerate(zip(raw, filled, strict=True)):
         if block_options and item[:1] in ("-", "@") and template[:1] != item[:1]:
             return f"args[{index}]: a filled-in value must not start with '{item[0]}' (blockOptionInjection)"
-        if not allow_schemes and _brings_scheme(template, item, _url_in(arguments, index)):
+        if not allow_schemes and _brings_scheme(template, item, urls.get(index)):
             return (f"args[{index}]: a filled-in value must not bring a URL scheme other than http or https "
                     "(allowSchemeInjection)")
     options = {argument.name for argument in arguments}
@@ -98,7 +71,7 @@ def injection_problem(raw: Sequence[str], filled: Sequence[str], block_options: 
 
 
 def address_problem(args: Sequence[str], block_private: bool, allowed_hosts: Sequence[str] | None) -> str | None:
-    """Why the address guard refuses a URL among ``args``, None if it does not. Resolves names and so may block."""
+    """Return why the address guard refuses a URL, None if it does not. Resolves names, so it may block."""
     for argument in read_arguments(args):
         if argument.name == URL and argument.value is not None:
             url = argument.value if "://" in argument.value else f"http://{argument.value}"
@@ -112,23 +85,27 @@ def has_option(args: Sequence[str], name: str) -> bool:
     return any(argument.name == name for argument in read_arguments(args))
 
 
-def _url_in(arguments: Sequence[Argument], index: int) -> str | None:
-    """The URL in the item at ``index``."""
-    return next((argument.value for argument in arguments
-                 if argument.name == URL and argument.value_index == index), None)
+def names_option(template: str, name: str) -> bool:
+    """Return whether the author wrote the option: only what precedes the first placeholder is surely the author's."""
+    literal = template.partition("{")[0]
+    return any(argument.name == name for argument in read_arguments([literal]) if not argument.positional)
 
 
 def _brings_scheme(template: str, item: str, url: str | None) -> bool:
     if url is None:
         return brings_scheme_to_data(template, item)
-    option = item[:len(item) - len(url)]  # such as --url=
+    option = item.removesuffix(url)  # such as --url=
     return brings_scheme_to_url(template.removeprefix(option), url)
 
 
 def _harm(raw: Sequence[str], argument: Argument, options: Collection[str]) -> str | None:
-    """What is forbidden about an argument that its author did not write so."""
-    ours = _names_option(raw[argument.index], argument.name)
-    if not ours and touches_files_or_protocols(argument.name):
+    """Return what is forbidden about an argument, None if nothing. An author may do more than a variable."""
+    ours = argument.positional or names_option(raw[argument.index], argument.name)
+    if not argument.allowed:
+        # The name of an option that a variable brings may be part of a conversation.
+        return f"args[{argument.index}]: " + (
+            refusal(argument.name) if ours else "a filled-in value must not bring an option that is not allowed")
+    if not ours and argument.touches_files_or_protocols:
         return f"args[{argument.index}]: a filled-in value must not bring the option '{argument.name}'"
     if argument.value is None or argument.value_index is None:
         return None
@@ -142,15 +119,9 @@ def _harm(raw: Sequence[str], argument: Argument, options: Collection[str]) -> s
 
 
 def _value_in(raw: Sequence[str], argument: Argument) -> str:
-    """The template of an argument's value: what stands behind an option in the same item, or all of an item."""
+    """Return the template of an argument's value: what follows an option in the same item, or all of an item."""
     template = raw[argument.value_index or 0]
     if argument.value_index != argument.index:
         return template
     found = next((own.value for own in read_arguments([template]) if own.name == argument.name), None)
     return "" if found is None else found
-
-
-def _names_option(template: str, name: str) -> bool:
-    """Whether the author wrote the option: only what stands before the first placeholder is surely his."""
-    literal = template.partition("{")[0]
-    return any(argument.name == name for argument in read_arguments([literal]) if argument.name != URL)

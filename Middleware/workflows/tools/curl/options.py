@@ -1,56 +1,61 @@
-"""How curl reads its arguments: which are options, which are values of options, which are URLs."""
+"""The options of curl that a node may use, and how curl reads its arguments.
+
+This is an allow-list: whether an option takes a value decides which of the other arguments are URLs, so an option that
+is not known here could hide a URL from the address guard. ``docs/options.d`` of curl's source describes each.
+"""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from Middleware.utilities.text_utils import nearest
+
 URL = "url"
 
-_LETTERS = {"o": "output", "O": "remote-name", "J": "remote-header-name", "K": "config", "T": "upload-file",
-            "x": "proxy", "D": "dump-header", "c": "cookie-jar", "w": "write-out", "E": "cert", "d": "data",
-            "F": "form", "H": "header", "b": "cookie"}
-_LETTERS_WITH_VALUE = frozenset("ACDEFHKPQTUXYbcdehmortuwxyz")
+_FLAGS = frozenset("""
+anyauth append basic compressed create-dirs digest disable fail fail-early fail-with-body ftp-create-dirs ftp-pasv get
+globoff head http1.0 http1.1 http2 include insecure ipv4 ipv6 junk-session-cookies list-only location location-trusted
+negotiate netrc next no-buffer no-keepalive no-progress-meter ntlm parallel path-as-is post301 post302 post303
+progress-bar proxy-anyauth proxy-basic proxy-digest raw remote-header-name remote-name remote-name-all remote-time
+retry-all-errors retry-connrefused show-error silent ssl ssl-reqd tlsv1.2 tlsv1.3 tr-encoding verbose
+""".split())
+
 _WITH_VALUE = frozenset("""
-abstract-unix-socket alt-svc aws-sigv4 cacert capath cert cert-type ciphers config connect-timeout connect-to
-continue-at cookie cookie-jar create-file-mode crlfile curves data data-ascii data-binary data-raw data-urlencode
-delegation dns-interface dns-ipv4-addr dns-ipv6-addr dns-servers doh-url dump-header ech egd-file engine etag-compare
-etag-save expect100-timeout form form-string ftp-account ftp-alternative-to-user ftp-method ftp-port ftp-ssl-ccc-mode
-happy-eyeballs-timeout-ms haproxy-clientip header help hostpubmd5 hostpubsha256 hsts interface ip-tos ipfs-gateway json
-keepalive-cnt keepalive-time key key-type knownhosts krb libcurl limit-rate local-port login-options mail-auth mail-from
-mail-rcpt max-filesize max-redirs max-time netrc-file noproxy oauth2-bearer output output-dir parallel-max
-parallel-max-host pass pinnedpubkey preproxy proto proto-default proto-redir proxy proxy-cacert proxy-capath proxy-cert
-proxy-cert-type proxy-ciphers proxy-crlfile proxy-header proxy-key proxy-key-type proxy-pass proxy-pinnedpubkey
-proxy-service-name proxy-tls13-ciphers proxy-tlsauthtype proxy-tlspassword proxy-tlsuser proxy-user proxy1.0 pubkey
-quote random-file range rate referer request request-target resolve retry retry-delay retry-max-time sasl-authzid
-service-name sigalgs socks4 socks4a socks5 socks5-gssapi-service socks5-hostname speed-limit speed-time ssl-sessions
-stderr telnet-option tftp-blksize time-cond tls-max tls13-ciphers tlsauthtype tlspassword tlsuser trace trace-ascii
-trace-config unix-socket upload-file upload-flags url url-query user user-agent variable vlan-priority write-out
+aws-sigv4 cacert capath cert cert-type connect-timeout connect-to continue-at cookie cookie-jar data data-ascii
+data-binary data-raw data-urlencode dump-header form form-string header interface json keepalive-time key key-type
+limit-rate mail-from mail-rcpt max-filesize max-redirs max-time netrc-file noproxy oauth2-bearer output output-dir pass
+proto proto-redir proxy proxy-cacert proxy-header proxy-user quote range referer request request-target resolve retry
+retry-delay retry-max-time speed-limit speed-time time-cond unix-socket upload-file url url-query user user-agent
+write-out
 """.split())
-"""Long options that take a value, of curl up to 8.15. An option missing here makes its value count as a URL."""
 
+_LETTERS = {
+    "#": "progress-bar", "0": "http1.0", "4": "ipv4", "6": "ipv6", ":": "next", "A": "user-agent", "C": "continue-at",
+    "D": "dump-header", "E": "cert", "F": "form", "G": "get", "H": "header", "I": "head", "J": "remote-header-name",
+    "L": "location", "N": "no-buffer", "O": "remote-name", "Q": "quote", "R": "remote-time", "S": "show-error",
+    "T": "upload-file", "U": "proxy-user", "X": "request", "Y": "speed-limit", "Z": "parallel", "a": "append",
+    "b": "cookie", "c": "cookie-jar", "d": "data", "e": "referer", "f": "fail", "g": "globoff", "i": "include",
+    "j": "junk-session-cookies", "k": "insecure", "l": "list-only", "m": "max-time", "n": "netrc", "o": "output",
+    "q": "disable", "r": "range", "s": "silent", "u": "user", "v": "verbose", "w": "write-out", "x": "proxy",
+    "y": "speed-time", "z": "time-cond"}
+
+# Options that make curl open files or speak other protocols. A variable must not bring one.
 _TOUCH_FILES_OR_PROTOCOLS = frozenset("""
-abstract-unix-socket alt-svc cacert capath cert config cookie-jar crlfile dump-header egd-file engine etag-compare
-etag-save hsts key knownhosts libcurl netrc-file output output-dir proto proto-default proto-redir proxy-cacert
-proxy-capath proxy-cert proxy-crlfile proxy-key pubkey random-file remote-header-name remote-name remote-name-all
-ssl-sessions stderr trace trace-ascii unix-socket upload-file variable write-out
+cacert capath cert cookie-jar dump-header key netrc-file output output-dir proto proto-redir proxy-cacert
+remote-header-name remote-name remote-name-all unix-socket upload-file write-out
 """.split())
 
-_DATA_OR_FILE = frozenset((
-    "cookie", "data", "data-ascii", "data-binary", "data-urlencode", "form", "header", "json", "proxy-header",
-    "url-query"))
-"""Options whose value is either data or, marked as such, the name of a file with the data."""
+# Options whose value is either data or, marked as such, the name of a file with the data.
+_DATA_OR_FILE = frozenset(("cookie", "data", "data-ascii", "data-binary", "data-urlencode", "form", "header", "json",
+                           "proxy-header", "url-query"))
 
-_IN_THE_HEAD = frozenset((
-    "A", "X", "aws-sigv4", "cookie", "e", "haproxy-clientip", "header", "oauth2-bearer", "proxy-header", "r", "range",
-    "referer", "request", "request-target", "user-agent"))
-"""Options whose value curl writes into the head of a request as it is, line breaks included."""
+# Options whose value curl writes into the head of a request as it is, line breaks included.
+_IN_THE_HEAD = frozenset(("aws-sigv4", "cookie", "header", "oauth2-bearer", "proxy-header", "range", "referer",
+                          "request", "request-target", "user-agent"))
 
-_USERS = frozenset(("U", "proxy-user", "u", "user"))
+# The name of a user is encoded in the head of a request, unless one of these options is given.
+_USERS = frozenset(("proxy-user", "user"))
 _PLAIN_USERS = frozenset(("anyauth", "aws-sigv4", "digest", "proxy-anyauth", "proxy-digest"))
-"""Options by which curl writes the name of a user into the head as it is; otherwise it is encoded."""
-
-_WHOLE_NAMES = frozenset(("head", "netrc", "ssl"))
-"""Options without value whose names other options begin with."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,9 @@ class Argument:
     """An option, or a URL (``name`` is then ``URL``).
 
     Attributes:
-        name: long name, or the letter of options that have no meaning here.
+        name: long name; as written if the option is not allowed.
         index: where the argument starts.
-        value, value_index: the value and the argument it stands in; None for options without one.
+        value, value_index: the value and the argument that contains it; None for options without one.
         positional: a URL without an option.
     """
 
@@ -70,9 +75,17 @@ class Argument:
     value_index: int | None = None
     positional: bool = False
 
+    @property
+    def allowed(self) -> bool:
+        return self.name in _FLAGS or self.name in _WITH_VALUE
+
+    @property
+    def touches_files_or_protocols(self) -> bool:
+        return self.name in _TOUCH_FILES_OR_PROTOCOLS
+
 
 def read_arguments(args: Sequence[str]) -> Iterator[Argument]:
-    """The arguments as curl takes them. Names may be cut short, as curl allows; such count as options without value."""
+    """Yield the arguments as curl reads them. An option that is not allowed counts as one without a value."""
     index, options_end = 0, False
     while index < len(args):
         item = args[index]
@@ -81,26 +94,47 @@ def read_arguments(args: Sequence[str]) -> Iterator[Argument]:
         elif item == "--":
             options_end = True
         else:
-            read = list(_read_long(args, index) if item.startswith("--") else _read_letters(args, index))
-            yield from read
-            index = max([index, *(argument.value_index or 0 for argument in read)])
+            for argument in _read_option(args, index):
+                yield argument
+                index = argument.value_index or index
         index += 1
 
 
-def touches_files_or_protocols(name: str) -> bool:
-    """Whether an option makes curl open files, take more options from one, or speak other protocols.
+def _read_option(args: Sequence[str], index: int) -> Iterator[Argument]:
+    """Yield the options of one item: a long one, or several letters of which the last may take a value."""
+    item = args[index]
+    if item.startswith("--"):
+        name, separator, value = item[2:].partition("=")
+        if separator:
+            yield Argument(name, index, value, index)
+        else:
+            yield _with_next(args, index, name)
+        return
+    for position, letter in enumerate(item[1:], 2):
+        name = _LETTERS.get(letter, letter)
+        if name in _WITH_VALUE:
+            rest = item[position:]
+            yield Argument(name, index, rest, index) if rest else _with_next(args, index, name)
+            return
+        yield Argument(name, index)
 
-    So does a name that is cut short, if it may mean such an option.
-    """
-    if name in _TOUCH_FILES_OR_PROTOCOLS:
-        return True
-    if len(name) < 2 or name in _WITH_VALUE or name in _WHOLE_NAMES:
-        return False
-    return any(known.startswith(name) for known in _TOUCH_FILES_OR_PROTOCOLS | _DATA_OR_FILE)
+
+def _with_next(args: Sequence[str], index: int, name: str) -> Argument:
+    """Return an option with the next item as its value, if it takes one."""
+    if name in _WITH_VALUE and index + 1 < len(args):
+        return Argument(name, index, args[index + 1], index + 1)
+    return Argument(name, index)
+
+
+def refusal(name: str) -> str:
+    """Return the reason why an option that the author wrote is refused."""
+    near = nearest(name, sorted(_FLAGS | _WITH_VALUE)) if len(name) > 1 else ""
+    hint = f" (the nearest allowed one is '--{near}')" if near else ""
+    return f"curl's option '{'--' if len(name) > 1 else '-'}{name}' is not allowed in a node{hint}"
 
 
 def harm_of_value(argument: Argument, own_option: bool) -> str:
-    """What the argument's value does to files and protocols, empty if nothing.
+    """Return what the argument's value does to files, empty if nothing.
 
     ``own_option``: the author wrote the option, and so decided whether its value may name a file with data.
     """
@@ -109,21 +143,19 @@ def harm_of_value(argument: Argument, own_option: bool) -> str:
         return "make curl read URLs from a file"
     if argument.name == "write-out" and "%output{" in value:
         return "make curl write a file"
-    if argument.name == "proto-default" and "{" not in value and value.lower() not in ("http", "https"):
-        return "choose a protocol other than http or https"
     if not own_option and argument.name in _DATA_OR_FILE and _names_file(argument.name, value):
         return "make curl send a file"
     return ""
 
 
 def without_last_breaks(args: Sequence[str]) -> list[str]:
-    """The arguments without line breaks at the end of what goes into the head of a request: models end texts so."""
+    """Remove line breaks at the end of values that go into the head of a request: models end texts with one."""
     last = {argument.value_index for argument in read_arguments(args) if argument.name in _IN_THE_HEAD}
     return [item.rstrip("\r\n") if index in last else item for index, item in enumerate(args)]
 
 
 def brings_break(argument: Argument, template: str, options: Collection[str]) -> bool:
-    """Whether the argument's value adds lines to the head of a request that its ``template`` has not.
+    """Return whether the argument's value adds lines to the head of a request that its ``template`` does not have.
 
     ``options``: the names of all options of the command.
     """
@@ -136,7 +168,7 @@ def _breaks(text: str) -> int:
 
 
 def may_name_file(option: str, before: str, after: str) -> bool:
-    """Whether a text between the two parts of an option's value can make it the name of a file with data.
+    """Return whether a text between the two parts of an option's value can make it the name of a file with data.
 
     False if the parts alone name one, as their author then meant that.
     """
@@ -153,32 +185,3 @@ def _names_file(option: str, value: str) -> bool:
     if option in ("data-urlencode", "url-query"):
         return "@" in value.partition("=")[0]
     return value.startswith("@")
-
-
-def _read_long(args: Sequence[str], index: int) -> Iterator[Argument]:
-    name, separator, value = args[index][2:].partition("=")
-    name = name.removeprefix("expand-")
-    if separator:
-        is_url = bool(name) and URL.startswith(name)
-        yield Argument(URL if is_url else name, index, value, index)
-    elif name in _WITH_VALUE and index + 1 < len(args):
-        yield Argument(name, index, args[index + 1], index + 1)
-    else:
-        yield Argument(name, index)
-
-
-def _read_letters(args: Sequence[str], index: int) -> Iterator[Argument]:
-    letters = args[index][1:]
-    for position, letter in enumerate(letters):
-        name = _LETTERS.get(letter, letter)
-        if letter not in _LETTERS_WITH_VALUE:
-            yield Argument(name, index)
-            continue
-        rest = letters[position + 1:]
-        if rest:
-            yield Argument(name, index, rest, index)
-        elif index + 1 < len(args):
-            yield Argument(name, index, args[index + 1], index + 1)
-        else:
-            yield Argument(name, index)
-        return
