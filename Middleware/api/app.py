@@ -13,14 +13,20 @@ from Middleware.api.edge.browser_safety import BrowserSafety
 from Middleware.api.handlers.base.base_api_handler import LISTENERS_KEY
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
+from Middleware.models.process import Process, install
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.workflows.events import Listeners, default_listeners
 
 RESERVED_THREADS = 64  # never occupied by requests that wait at the gate
 
 
-def create_app() -> Flask:
-    """A fresh Flask application with all routes."""
+def create_app(own: Process | None = None) -> Flask:
+    """Return a new Flask application with all routes.
+
+    ``own`` becomes the holder of everything that lives as long as the process; without it, the present one stays.
+    """
+    if own is not None:
+        install(own)
     return ApiServer().app
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.api.app import create_app
 from Middleware.models import process as module
 from Middleware.models.process import Process, install, process
 
@@ -96,3 +97,9 @@ def _is_frozen(node: ast.ClassDef) -> bool:
 def _called(call: ast.Call) -> str:
     function = call.func
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def test_an_app_may_have_a_process_of_its_own() -> None:
+    own = Process()
+    create_app(own)
+    assert process() is own
