@@ -12,7 +12,7 @@ from Middleware.cli.check.endpoint_checks import BackupCheck, check_api_type, ch
 from Middleware.cli.check.file_kinds import KINDS, FileKind
 from Middleware.cli.check.findings import Finding, shown_address
 from Middleware.cli.check.lookups import ConfigFile, files_in
-from Middleware.cli.check.settings_checks import SettingsKeys
+from Middleware.cli.check.memory_checks import SettingsKeys
 from Middleware.cli.check.workflow_checks import located
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.services.memory.compactor_settings import CompactorSettings

@@ -9,7 +9,7 @@ from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, files_in, folders_in
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.cli.check.target_checks import child_names
+from Middleware.cli.check.node_checks import child_names
 from Middleware.cli.check.user_checks import UserCheck
 from Middleware.cli.check.workflow_checks import views_of
 from Middleware.exceptions import ConfigurationError

@@ -9,9 +9,8 @@ from typing import Any
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, path_of
 from Middleware.cli.check.memory_checks import check_memory
-from Middleware.cli.check.node_checks import check_curl_node, check_memory_node
+from Middleware.cli.check.node_checks import check_curl_node, check_memory_node, check_targets, child_names
 from Middleware.cli.check.node_view import COMMON, NodeView, texts_in
-from Middleware.cli.check.target_checks import check_targets, child_names
 from Middleware.cli.check.text_checks import (
     Names,
     TextProblem,
