@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.keys.routing import ROUTING
+from Middleware.utilities.config.keys.user import ROUTING
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 
 logger = logging.getLogger(__name__)

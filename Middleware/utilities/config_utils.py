@@ -11,7 +11,7 @@ import os
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
 from Middleware.utilities.config.data_directories import get_discussions_root_directory, get_lock_database_directory
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.config.keys.routing import ROUTING
+from Middleware.utilities.config.keys.user import ROUTING
 from Middleware.utilities.config.lookup import Candidate, candidate, find_file, require_file, reset_config_store
 from Middleware.utilities.config.paths import (
     clean_directory,

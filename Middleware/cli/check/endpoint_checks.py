@@ -12,8 +12,10 @@ from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES, EMBEDDINGS_T
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_remark, quoted
-from Middleware.utilities.config.declarations import as_flag, number_from
+from Middleware.utilities.config.declarations import number_from
 from Middleware.utilities.config.json_source import child
+from Middleware.utilities.config.keys.api_type import API_TYPE
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS
 from Middleware.utilities.config.lookup import candidate, find_file
 from Middleware.utilities.config.store import FoundFile, read_object
@@ -144,12 +146,12 @@ class _EndpointCheck:
         start, end, legacy = (isinstance(content.get(key), str) and content[key] != ""
                               for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
         usable = legacy if not start and not end else start and end
-        if as_flag(content.get("removeThinking")) and not usable:
+        if ENDPOINT.flag(content, "removeThinking") and not usable:
             what = "a tag is missing" if start or end else "the tags are missing"
             yield self._at("warning", "removeThinking", f"'removeThinking' is on, but {what}; thinking is kept",
                            "'startThinkTag' and 'endThinkTag', such as <think> and </think>")
         for flag, text in INJECTIONS:
-            if as_flag(content.get(flag)) and not content.get(text):
+            if ENDPOINT.flag(content, flag) and not content.get(text):
                 yield self._at("note", flag, f"'{flag}' has no effect, as '{text}' is empty")
 
 
@@ -187,7 +189,7 @@ def missing(display: str, key: str, error: ConfigurationError) -> Finding:
 
 def _takes(api_type: Mapping[str, object], sampler: str) -> bool:
     if sampler == "chat_template_kwargs":
-        return as_flag(api_type.get("supportsChatTemplateKwargs"))
+        return API_TYPE.flag(api_type, "supportsChatTemplateKwargs")
     thinking = api_type.get("thinking")
     return isinstance(thinking, Mapping) and thinking.get("mode") in ("bool", "effort") and bool(thinking.get("field"))
 
@@ -239,7 +241,7 @@ class BackupCheck:
             what = ("makes embeddings and cannot write text" if other in EMBEDDINGS_TYPES else
                     "generates text and cannot make embeddings")
             yield self._at("error", f"endpoint {quoted(name)} {what}")
-        elif not as_flag(backup.get("allowRemoteBackup")) and _place(backup) == "remote":
+        elif not ENDPOINT.flag(backup, "allowRemoteBackup") and _place(backup) == "remote":
             yield self._at("warning", f"endpoint {quoted(name)} is beyond the local network, and its file does not "
                            "allow that, so that it never stands in",
                            '"allowRemoteBackup": true in the file of that endpoint')

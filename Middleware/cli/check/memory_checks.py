@@ -13,7 +13,7 @@ from Middleware.services.memory import compactor_settings, memory_settings
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.config.check import KeyCheck, Severity, no_effect, quoted
-from Middleware.utilities.config.declarations import as_flag, read_settings, settings_keys
+from Middleware.utilities.config.declarations import KeyTable, read_settings, settings_keys
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import PROMPT_KEYS
 from Middleware.utilities.config.workflows import LoadedWorkflow
@@ -148,7 +148,7 @@ def check_memory(loaded: LoadedWorkflow, views: Sequence[NodeView], lookups: Loo
 
 
 def _just_reads(view: NodeView) -> bool:
-    return view.runs_as == "FullChatSummary" and as_flag(view.node.get("isManualConfig"))
+    return view.runs_as == "FullChatSummary" and KeyTable(view.keys.values()).flag(view.node, "isManualConfig")
 
 
 class _Needs:

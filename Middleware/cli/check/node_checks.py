@@ -15,6 +15,7 @@ from Middleware.services.memory.memory_search import HYBRID, KEYWORD, SEMANTIC
 from Middleware.utilities.config.check import is_meant, quoted
 from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.json_source import child
+from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.curl.checks import names_option
 from Middleware.workflows.tools.curl.options import Argument, may_name_file, read_arguments, refusal
@@ -289,7 +290,7 @@ def _risky_placeholder(argument: Argument, node: Mapping[str, object], variables
     """
     if argument.name == "cookie":
         return ""
-    jinja = as_flag(node.get("jinja2"))
+    jinja = NODE.flag(node, "jinja2")
     value = (argument.value or "") if jinja else _with_own_texts(argument.value or "", variables)
     pattern = _JINJA_PLACEHOLDER if jinja else _PLACEHOLDER
     refused = as_flag(node.get("blockOptionInjection")) and argument.index != argument.value_index

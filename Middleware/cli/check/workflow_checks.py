@@ -23,9 +23,9 @@ from Middleware.cli.check.text_checks import (
     check_text,
 )
 from Middleware.utilities.config.check import KeyCheck, Severity, quoted, shortened
-from Middleware.utilities.config.declarations import ConfigKey, as_flag
+from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.json_source import JsonSource, child
-from Middleware.utilities.config.keys.node import FLOAT_FIELDS, NUMERIC_FIELDS, is_responder
+from Middleware.utilities.config.keys.node import FLOAT_FIELDS, NODE, NUMERIC_FIELDS, is_responder
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.utilities.templates.substitution import has_braces
@@ -138,7 +138,7 @@ class _Check:
         return [self._view(index, node) for index, node in enumerate(self.loaded.nodes)]
 
     def _tools(self, view: NodeView) -> Iterator[Finding]:
-        if "allowTools" not in view.keys or not as_flag(view.node.get("allowTools")):
+        if "allowTools" not in view.keys or not NODE.flag(view.node, "allowTools"):
             return
         nodes = self.loaded.nodes
         if view.index != next((index for index, node in enumerate(nodes) if is_responder(node)), len(nodes) - 1):
@@ -179,7 +179,7 @@ class _Check:
 
     def _texts(self, view: NodeView) -> Iterator[Finding]:
         names = self._names(view.index)
-        jinja = as_flag(view.node.get("jinja2"))
+        jinja = NODE.flag(view.node, "jinja2")
         for key, value in view.values():
             if key.name in NAMES_OF_NODES or key.kind == "bool" or not isinstance(value, (str, list, dict)):
                 continue

@@ -13,7 +13,7 @@ from Middleware.cli.init.plan import Plan, planned_paths, to_bytes
 from Middleware.cli.init.servers import printable
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.keys.current_user import CURRENT_USER as CURRENT_USER_KEYS
+from Middleware.utilities.config.keys.user import CURRENT_USER as CURRENT_USER_KEYS
 from Middleware.utilities.file_utils import atomic_write
 from Middleware.utilities.files.path_utils import is_storable_name
 

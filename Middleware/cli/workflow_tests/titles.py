@@ -5,8 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from Middleware.exceptions import ConfigurationError
-from Middleware.utilities.config.keys.node import NODE
-from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
+from Middleware.utilities.config.keys.node import NODE, WORKFLOW_FILE
 from Middleware.utilities.config.paths import display_path, get_root_config_directory
 from Middleware.utilities.config.store import config_store
 from Middleware.utilities.config.workflows import TEST_SUFFIX

@@ -9,9 +9,8 @@ from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.workflow_checks import located
 from Middleware.cli.workflow_tests.patterns import Condition, Pattern
 from Middleware.utilities.config.check import KeyCheck, Severity, is_remark, quoted
-from Middleware.utilities.config.declarations import ConfigKey, KeyTable
+from Middleware.utilities.config.declarations import DESCRIPTION_KEY, SCHEMA_KEY, ConfigKey, KeyTable
 from Middleware.utilities.config.json_source import JsonSource, child
-from Middleware.utilities.config.keys.everywhere import DESCRIPTION_KEY, SCHEMA_KEY
 from Middleware.utilities.config.keys.workflow_test import OPERATIONS, PATTERN, PATTERN_KEYS
 
 NOTHING_DEMANDED = "the pattern demands nothing"

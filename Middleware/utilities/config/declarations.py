@@ -77,6 +77,12 @@ class ConfigKey:
         return min(number, MOST if self.most is None else self.most)
 
 
+# Without effect, and at the top of files of several kinds.
+SCHEMA_KEY = ConfigKey("$schema", "str", "", "The JSON Schema with which editors check and complete this file.",
+                       inert=True)
+DESCRIPTION_KEY = ConfigKey("description", "str", "", "A remark about this file.", inert=True)
+
+
 # -- values ------------------------------------------------------------------------------------------------------------
 
 def as_flag(value: object, true_texts: tuple[str, ...] = ()) -> bool:

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
 from Middleware.models.process import process
+from Middleware.utilities.config.declarations import SCHEMA_KEY
 from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, decode_text
-from Middleware.utilities.config.keys.everywhere import SCHEMA_KEY
 from Middleware.utilities.files.file_access import Signature, file_signature, is_unsettled
 from Middleware.utilities.files.path_utils import is_folder
 from Middleware.utilities.json_data import FrozenDict, freeze

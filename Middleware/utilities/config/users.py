@@ -13,8 +13,7 @@ from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerEr
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request
 from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, ConfigKey
-from Middleware.utilities.config.keys.current_user import CURRENT_USER
-from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.keys.user import CURRENT_USER, USER
 from Middleware.utilities.config.lookup import Candidate, candidate, find_file, require_file
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.store import FoundFile, config_store, read_object

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, ConfigValueError
 from Middleware.utilities.config.declarations import read_settings
+from Middleware.utilities.config.keys.node import WORKFLOW_FILE
 from Middleware.utilities.config.keys.user import USER
-from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
 from Middleware.utilities.config.lookup import Candidate, candidate, config_lookup, find_file, require_file
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.store import FoundFile, config_store, read_object

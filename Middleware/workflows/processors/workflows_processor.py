@@ -19,8 +19,7 @@ from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.config.keys.node import NODE, coerce_numeric_fields, is_responder
-from Middleware.utilities.config.keys.workflow_file import WORKFLOW_FILE
+from Middleware.utilities.config.keys.node import NODE, WORKFLOW_FILE, coerce_numeric_fields, is_responder
 from Middleware.utilities.sensitive_logging_utils import mask_url
 from Middleware.utilities.streaming_utils import (
     lowercase_tool_call_names,

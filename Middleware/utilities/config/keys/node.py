@@ -1,4 +1,4 @@
-"""The keys of every node and of nodes that call an LLM, which more than the handlers of these nodes read."""
+"""The keys at the top of workflow files, of every node, and of nodes that call an LLM."""
 from __future__ import annotations
 
 import logging
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from Middleware.utilities.config.declarations import ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable
-from Middleware.utilities.json_data import FrozenDict
+from Middleware.utilities.json_data import FrozenDict, FrozenList
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +89,15 @@ FOLDER_OVERRIDE = ConfigKey("workflowUserFolderOverride", "str", None, "Folder o
 SCOPED_VARIABLES = ConfigKey("scoped_variables", "list", None,
                              "The sub-workflow's agent1Input, agent2Input, ...", "full",
                              also=("any",))
+
+# What means something at the top of a workflow file; every other key is a variable of the workflow.
+WORKFLOW_FILE_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("description", "str", "", "What the workflow does, for readers; also a variable."),
+    ConfigKey("nodes", "list", FrozenList(), "The steps of the workflow, in the order in which they run."),
+    ConfigKey("parallelNodes", "bool", False,
+              "Nodes that do not need each other's outputs run at the same time; also a variable."),
+)
+WORKFLOW_FILE = KeyTable(WORKFLOW_FILE_KEYS)
 
 NODE = KeyTable((*COMMON_KEYS, *PROMPT_KEYS, *MANY_LLM_KEYS, *SEARCH_KEYS, WORKFLOW_NAME, CONDITIONAL_WORKFLOWS,
                  FOLDER_OVERRIDE, SCOPED_VARIABLES))

@@ -1,4 +1,4 @@
-"""The keys of a user file."""
+"""The keys of user files, of ``Users/_current-user.json``, and of the routing files that a user names."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -136,3 +136,17 @@ USER_KEYS = tuple(replace(key, true_texts=SWITCHED_ON) if key.kind == "bool" els
     *LAUNCH, *WORKFLOW_CHOICE, *FOLDERS, *PROMPTS, *CLIENTS, *MEMORY, *SERVICES))
 USER = KeyTable(USER_KEYS)
 LIVENESS_CALL = KeyTable(LIVENESS)
+
+CURRENT_USER_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("currentUser", "str", "", "The user that is served when the command line names none.", names="user",
+              required=True),
+)
+CURRENT_USER = KeyTable(CURRENT_USER_KEYS)
+
+# Of one category of a routing file, in which every key is the name of a category.
+ROUTING_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("description", "str", "", "What belongs to the category; the model that chooses sees this text.",
+              required=True),
+    ConfigKey("workflow", "str", "", "The workflow that answers such requests.", names="workflow", required=True),
+)
+ROUTING = KeyTable(ROUTING_KEYS)

@@ -15,16 +15,13 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.declarations import ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable
 from Middleware.utilities.config.keys import (
     api_type,
-    current_user,
     endpoint,
     mcp_server,
     prompt_template,
-    routing,
     user,
-    workflow_file,
 )
 from Middleware.utilities.config.keys import samplers as sampler_keys
-from Middleware.utilities.config.keys.node import COMMON_KEYS, NODE
+from Middleware.utilities.config.keys.node import COMMON_KEYS, NODE, WORKFLOW_FILE
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS, estimation_level_multiplier
 from Middleware.workflows.handlers.registry import node_types
 from Tests.tables import table
@@ -33,9 +30,9 @@ ROOT = Path(__file__).resolve().parents[4]
 SOURCES = [path for folder in ("Middleware", "Scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 TABLES: Mapping[str, KeyTable] = {
     "USER": user.USER, "ENDPOINT": endpoint.ENDPOINT, "API_TYPE": api_type.API_TYPE, "THINKING": api_type.THINKING,
-    "STRUCTURED_OUTPUT": api_type.STRUCTURED_OUTPUT, "MCP_SERVER": mcp_server.MCP_SERVER, "ROUTING": routing.ROUTING,
-    "PROMPT_TEMPLATE": prompt_template.PROMPT_TEMPLATE, "CURRENT_USER": current_user.CURRENT_USER,
-    "WORKFLOW_FILE": workflow_file.WORKFLOW_FILE, "NODE": NODE,
+    "STRUCTURED_OUTPUT": api_type.STRUCTURED_OUTPUT, "MCP_SERVER": mcp_server.MCP_SERVER, "ROUTING": user.ROUTING,
+    "PROMPT_TEMPLATE": prompt_template.PROMPT_TEMPLATE, "CURRENT_USER": user.CURRENT_USER,
+    "WORKFLOW_FILE": WORKFLOW_FILE, "NODE": NODE,
     "LIVENESS_CALL": user.LIVENESS_CALL, "PRESET_SAMPLERS": sampler_keys.PRESET_SAMPLERS}
 TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,), "bool": (bool,), "int": (int,), "number": (int, float), "float": (int, float), "list": (list, tuple),
