@@ -29,17 +29,17 @@ BACK_NAMES = dict(zip(BACKS, ("OpenAI chat", "OpenAI text", "Ollama chat", "Olla
 INTRODUCTION = """\
 # Which dialects carry what
 
-Any client can be served from any back-end, streamed or not; this table says what of an answer arrives at the client as
-the back-end said it. Where something does not, it is because one of the two APIs does not know it; the notes below
-the table say which.
+Any client can be served from any back-end, streamed or not. This table shows which parts of an answer reach the client
+as the back-end sent them. If a part does not, one of the two APIs does not support it; the notes below the table say
+which.
 
-✓ arrives unchanged, ~ arrives as an estimate, ✗ does not arrive. Two symbols: answered whole / streamed.
+✓ arrives unchanged, ~ arrives as an estimate, ✗ does not arrive. Two symbols: whole answer / streamed.
 """
 EXPLANATION = """\
-*text*: the text of the answer, to the byte. *`stop`*, *`length`*: the reason why it ended. *tool call*, *two calls*:
+*text*: the text of the answer, byte for byte. *`stop`*, *`length`*: the reason why it ended. *tool call*, *two calls*:
 names and arguments of tool calls, with the node's `allowTools` on. *`tool_calls`*: that reason after an answer with
 tool calls. *thinking*: the model's reasoning, with the user's `sendReasoningToClient` on. *tokens*: the back-end's own
-token counts; where it tells none, the client gets an estimate. *fingerprint*: OpenAI's `system_fingerprint`.
+token counts; if it reports none, the client gets an estimate. *fingerprint*: OpenAI's `system_fingerprint`.
 """
 
 

@@ -82,14 +82,14 @@ _OLLAMA_FRONTS = ("Ollama chat", "Ollama generate")
 LOSSES = (
     Loss("This back-end's API has no tool calls; the tools that a client offers are not sent to it.", _NO_CALLS,
          backs=(TEXT, GENERATE, KOBOLD)),
-    Loss("This client API has no place for tool calls; the text beside them arrives.", _NO_CALLS, _TEXT_FRONTS),
-    Loss("Ollama says `stop` for an answer with tool calls, too.", {"call end": STOP}, ("Ollama chat",)),
-    Loss("This back-end's API does not tell thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
-    Loss("This client API has no place for thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
-    Loss("KoboldCpp tells no token counts in streams; the client gets an estimate.", {"usage": ESTIMATED},
+    Loss("This client API cannot carry tool calls; the text beside them arrives.", _NO_CALLS, _TEXT_FRONTS),
+    Loss("Ollama also reports `stop` for an answer with tool calls.", {"call end": STOP}, ("Ollama chat",)),
+    Loss("This back-end's API does not separate thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
+    Loss("This client API cannot carry thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
+    Loss("KoboldCpp reports no token counts in streams; the client gets an estimate.", {"usage": ESTIMATED},
          backs=(KOBOLD,), streamed=True),
     Loss("Ollama's API has no `system_fingerprint`.", {"fingerprint": ABSENT}, _OLLAMA_FRONTS),
-    Loss("This back-end tells none; the client gets one of WilmerAI's.", {"fingerprint": OWN},
+    Loss("This back-end sends none; the client gets one of WilmerAI's.", {"fingerprint": OWN},
          backs=(OLLAMA, GENERATE, KOBOLD, CLAUDE)),
 )
 
