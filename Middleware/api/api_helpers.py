@@ -1,4 +1,4 @@
-"""What every front-end handler needs: keys, model names, the chunk of the current dialect."""
+"""Helpers for all front-end handlers: users and model names of the request, keys, chunks of the current dialect."""
 from __future__ import annotations
 
 import json
@@ -28,8 +28,10 @@ __all__ = [
 ]
 
 LATEST = ":latest"
-MAX_MESSAGES = 100_000  # of a request
-MAX_IMAGES = 1_000  # of a request
+# Of a request. Far above any real conversation: the limits only keep a faulty client from occupying all memory.
+MAX_MESSAGES = 100_000
+MAX_IMAGES = 1_000
+# Headers that proxies add.
 FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
 
 
@@ -38,10 +40,10 @@ def configured_users() -> list[str]:
 
 
 def parse_model_field(value: object) -> tuple[str | None, str | None]:
-    """``(user, shared workflow)`` that a request's ``model`` names; None for what it does not name.
+    """Return the user and the shared workflow that a request's ``model`` names, each None if it does not name one.
 
     Raises:
-        ClientError: the value is neither a text nor null.
+        ClientError: the value is neither a string nor null.
     """
     if value is None or value == "":
         return None, None
@@ -62,9 +64,9 @@ def parse_model_field(value: object) -> tuple[str | None, str | None]:
 
 
 def set_request_context_from_model(value: object) -> None:
-    """Set user and workflow of the current request from its ``model`` field, clearing what was there.
+    """Set user and workflow of the current request from its ``model`` field, replacing earlier values.
 
-    Of a request without a model the user is the one that the client's key is for, if there is only one.
+    Without a model, the user is the one that the client's key is for, if there is exactly one.
     """
     user, workflow = parse_model_field(value)
     if value is None or value == "":
@@ -74,9 +76,9 @@ def set_request_context_from_model(value: object) -> None:
 
 
 def require_identified_user(peer: str = "") -> None:
-    """Refuse a request that names no user where there are several, or one that the client's key is not for.
+    """Refuse a request that names no user although there are several, or a user that the client's key is not for.
 
-    Only a local peer is told the names of the users.
+    Only a local client gets the names of the users in the message.
     """
     users, permitted = configured_users(), permitted_users()
     if len(users) > 1 and not globals_.get_request_user():
@@ -88,41 +90,42 @@ def require_identified_user(peer: str = "") -> None:
 
 
 def _user_of_key() -> str | None:
-    """The user that nobody has to name: one of several, and the only one that the client's key is for."""
+    """Return the only one of several users that the client's key is for; None if there is no such user."""
     users, permitted = configured_users(), permitted_users()
     possible = [user for user in users if user in permitted] if permitted is not None and len(users) > 1 else []
     return possible[0] if len(possible) == 1 else None
 
 
 def permitted_users() -> frozenset[str] | None:
-    """The users that the client's key is for; None for all."""
+    """Return the users that the client's key is for; None for all."""
     return http.environ.get(PERMITTED_USERS_KEY) if has_request_context() else None
 
 
 def require_permitted_request(request_id: str) -> None:
-    """Refuse to touch a request under way that is not of a user whom the client's key is for."""
+    """Refuse access to a running request unless it belongs to a user that the client's key is for."""
     permitted, request = permitted_users(), running_requests().find(request_id)
     if permitted is None or request is None or len(configured_users()) <= 1:
         return
-    if request.user not in permitted:  # nobody's, too: one that waits for its turn has not said whose it is
+    # This includes requests that still wait for a slot, whose user is not known yet.
+    if request.user not in permitted:
         raise ClientError("The key of this request is not for the user of the request that it names.", 403)
 
 
 def visible_model_ids() -> list[str]:
-    """The ids of the model list, without those of users that the client's key is not for."""
+    """Return the ids of the model list, without those of users that the client's key is not for."""
     permitted, ids = permitted_users(), config_utils.model_ids()
     return ids if permitted is None else [name for name in ids if name.partition(":")[0] in permitted]
 
 
 def _is_local(peer: str) -> bool:
-    """Whether a client is on this computer itself: a proxy there would make all the world look as if it were."""
+    """Return whether a client runs on this computer, and is not a proxy that forwards requests of others."""
     if not is_loopback(peer) or not has_request_context():
         return is_loopback(peer)
     return is_loopback_name(http.environ) and not any(name in http.environ for name in FORWARDED)
 
 
 def check_counts(messages: Sequence[Message]) -> None:
-    """Refuse more messages or images than any conversation has."""
+    """Refuse requests with more messages or images than the limits allow."""
     images = sum(len(message["images"]) for message in messages if message.get("images"))
     for count, limit, things in ((len(messages), MAX_MESSAGES, "messages"), (images, MAX_IMAGES, "images")):
         if count > limit:
@@ -130,7 +133,7 @@ def check_counts(messages: Sequence[Message]) -> None:
 
 
 def get_model_name() -> str:
-    """The model name of an answer: ``user`` or ``user:workflow``."""
+    """Return the model name of an answer: ``user`` or ``user:workflow``."""
     return current_model_name()
 
 
@@ -142,7 +145,7 @@ def sse_format(data: str, output_format: str = "openai") -> str:
 def build_response_json(token: str, finish_reason: str | None = None,
                         additional_fields: dict[str, object] | None = None, request_id: str | None = None,
                         tool_calls: list[ToolCall] | None = None) -> str:
-    """One chunk of the current request's dialect as JSON text; ``additional_fields`` are merged on top."""
+    """Return one chunk in the current request's dialect as a JSON string; ``additional_fields`` are merged into it."""
     builder, api_type = ResponseBuilderService(), globals_.get_api_type()
     if api_type in ("openai", OPENAI_CHAT):
         chunk = builder.build_openai_chat_completion_chunk(token, finish_reason, tool_calls)
@@ -170,7 +173,7 @@ def get_active_workflow_override() -> str | None:
 
 
 def clear_request_context() -> None:
-    """Forget what belongs to the current request on this thread."""
+    """Reset user, workflow and redaction of the current request on this thread."""
     context = current_request()
     if context is not None:
         context.user = context.workflow_override = None

@@ -12,7 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from Middleware.api import handlers
 from Middleware.api.errors import log_error, one_line
-from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
+from Middleware.api.handlers.base.base_api_handler import MISSING_KEYS_KEY, BaseApiHandler, MissingKeys, json_response
 from Middleware.api.running.running_requests import REQUEST_ID_KEY
 from Middleware.services.response_builder_service import ResponseBuilderService
 
@@ -34,6 +34,7 @@ class ApiServer:
         self.app.json.ensure_ascii = False  # type: ignore[attr-defined]
         self.app.url_map.strict_slashes = False
         self.app.url_map.merge_slashes = False  # clients do not follow a redirect of a POST
+        self.app.extensions[MISSING_KEYS_KEY] = MissingKeys()
         self.app.register_error_handler(HTTPException, _http_error)
         self.app.register_error_handler(Exception, _unexpected_error)
         for handler in discover_handlers():

@@ -1,4 +1,4 @@
-"""What a client is told when something fails."""
+"""The error messages that clients get, and the log lines about errors."""
 from __future__ import annotations
 
 import logging
@@ -20,7 +20,8 @@ from Middleware.utilities.sensitive_logging_utils import places_of
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER = ("Retry-After", "5")  # seconds; the header of every 503
+# The header of every 503, in seconds.
+RETRY_AFTER = ("Retry-After", "5")
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,16 @@ class PublicError:
 
     @property
     def is_client_error(self) -> bool:
-        """The request itself is wrong, which every dialect says as ``{"error": message}``."""
+        """Return whether the request itself is wrong, which every dialect reports as ``{"error": message}``."""
         return self.status == 400
 
 
 def describe_error(error: BaseException, request: RequestContext | None = None) -> PublicError:
-    """The public form of any exception."""
+    """Return the public form of any exception."""
     if isinstance(error, ClientError):
         return PublicError(error.status, one_line(str(error)))
-    if isinstance(error, HTTPException):  # the body could not be read
+    # Werkzeug raises these when the body cannot be read.
+    if isinstance(error, HTTPException):
         return PublicError(error.code or 500, f"{error.code or 500} {error.name}")
     status = 502 if isinstance(error, BackendError) else 503 if isinstance(error, GateTimeoutError) else 500
     if isinstance(error, WilmerError):
@@ -56,9 +58,9 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
 
 
 def log_error(error: BaseException, request: RequestContext | None, phase: str) -> None:
-    """One line for what the user can mend, a traceback for what only we can.
+    """Log an error: one line if the user can fix it, a traceback if it is a bug.
 
-    The listeners of the request learn of a mistake in the configuration.
+    A mistake in the configuration is also reported to the listeners of the request.
     """
     name = request.request_id if request else "-"
     location = getattr(error, "location", "")
@@ -74,10 +76,6 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
         logger.error("Request %s failed %s%s: %s", name, phase, where, places_of(error))
     else:
         logger.error("Request %s failed %s%s", name, phase, where, exc_info=error)
-    _report_mistake(error, request)
-
-
-def _report_mistake(error: BaseException, request: RequestContext | None) -> None:
     mistake = error if isinstance(error, ConfigurationError) else error.__cause__
     if request is not None and request.listeners is not None and isinstance(mistake, ConfigurationError):
         with request_scope(request):
@@ -85,5 +83,5 @@ def _report_mistake(error: BaseException, request: RequestContext | None) -> Non
 
 
 def one_line(text: str) -> str:
-    """The words of a text, without line breaks."""
+    """Return a string on one line, with single spaces between its words."""
     return " ".join(text.split())

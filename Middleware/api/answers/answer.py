@@ -1,4 +1,4 @@
-"""Turns a run of the engine into an HTTP answer, streamed or whole."""
+"""Turn a run of the engine into an HTTP answer, streamed or whole, and run the nodes that follow the answer."""
 from __future__ import annotations
 
 import contextvars
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.api.answers.run_end import finish_run
 from Middleware.api.answers.stream_renderers import StreamRenderer
 from Middleware.api.errors import describe_error, log_error
 from Middleware.api.running.disconnect_watcher import CLIENT_LEFT
@@ -19,17 +18,19 @@ from Middleware.models.messages import Chunk, Message, ToolCall, Usage, token_co
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import rough_estimate_token_length
+from Middleware.workflows.events import Listeners, default_listeners
 from Middleware.workflows.streaming.value_stream import as_message
 
 logger = logging.getLogger(__name__)
 
+# Clients and proxies close connections that are silent for too long; the shortest timeouts are a few seconds.
 HEARTBEAT_SECONDS = 1.0
 Start = Callable[[], Iterator[Any]]
 _END: Chunk = {"token": "", "finish_reason": None, "end": True}
 
 
 def estimated_usage(request: RequestContext, messages: Sequence[Message], answer: str) -> Usage:
-    """Token counts of the answer: those of the back-end as far as they are numbers, else an estimate."""
+    """Return the token counts of the answer: those of the back-end where they are numbers, otherwise estimates."""
     usage: Usage = request.outcome.usage or {}
     prompt, completion = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     total = token_count(usage.get("total_tokens"))
@@ -43,11 +44,11 @@ def estimated_usage(request: RequestContext, messages: Sequence[Message], answer
 
 @dataclass(frozen=True)
 class FinishedAnswer:
-    """What a whole answer says, whatever the dialect.
+    """A complete answer, independent of the dialect.
 
     Attributes:
-        reasoning: "" unless the user sends it to clients.
-        usage: token counts in OpenAI's words.
+        reasoning: "" unless the user's settings send it to clients.
+        usage: token counts under OpenAI's names.
     """
 
     text: str
@@ -59,7 +60,7 @@ class FinishedAnswer:
 
     @staticmethod
     def of(value: object, request: RequestContext, messages: Sequence[Message]) -> FinishedAnswer:
-        """Read the engine's item: a text, or a dict with tool calls."""
+        """Make the answer from the engine's item, which is a string or a dict with tool calls."""
         message = as_message(value)
         text, calls = (str(value), None) if message is None else (message["content"], message["tool_calls"] or None)
         outcome = request.outcome
@@ -69,7 +70,10 @@ class FinishedAnswer:
 
 
 class WholeAnswer:
-    """Runs the engine up to the responder's output on the calling thread; the rest follows after the response."""
+    """An answer sent in one piece. The calling thread runs the engine up to the responder's output.
+
+    The nodes after the responder run once the response has been sent.
+    """
 
     def __init__(self, request: RequestContext, start: Start) -> None:
         self._request = request
@@ -78,7 +82,7 @@ class WholeAnswer:
         self._items: Iterator[object] | None = None
 
     def value(self) -> object:
-        """The answer, a text or a tool-call dict. Raises what the engine raises, after cleaning up."""
+        """Return the answer, a string or a tool-call dict. Errors of the engine are raised after cleaning up."""
         try:
             self._items = self._context.run(self._start)
             value = self._context.run(next, self._items, "")
@@ -92,7 +96,7 @@ class WholeAnswer:
         return "" if value is None else value
 
     def close(self) -> None:
-        """The response is out: run the nodes that remain."""
+        """Run the remaining nodes, after the response has been sent."""
         if not self._request.answer_complete:
             running_requests().answered(self._request)
         finish_run(self._request, self._context, self._items)
@@ -101,8 +105,8 @@ class WholeAnswer:
 class StreamingAnswer:
     """The body of a streamed response.
 
-    A helper thread runs the engine up to the first chunk while this body sends heartbeats; from then on the thread
-    that serves the response iterates the engine itself.
+    A helper thread runs the engine up to the first chunk while this body sends heartbeats. From then on, the thread
+    that serves the response iterates over the engine itself.
     """
 
     def __init__(self, request: RequestContext, start: Start, renderer: StreamRenderer,
@@ -123,14 +127,16 @@ class StreamingAnswer:
         self._body = self._render()
         self._texts: list[str] = []
         self._finished = False
-        self._waiting: list[bytes] = []  # rendered, and held back for the rest of its batch
+        # Rendered pieces that are held back until their batch is complete.
+        self._pending: list[bytes] = []
 
     # -- until the first chunk -----------------------------------------------------------------------------------
-    def begin(self, patience: float = HEARTBEAT_SECONDS) -> StreamingAnswer:
-        """Start the engine; raises if it fails within ``patience`` seconds, so that the client gets a real status."""
+    def begin(self, timeout: float = HEARTBEAT_SECONDS) -> StreamingAnswer:
+        """Start the engine. An error within ``timeout`` seconds is raised, so that the client gets a real status."""
         threading.Thread(target=self._run_to_first_chunk, name="first-chunk", daemon=True).start()
-        self._ready.wait(patience)
-        if self._ready.is_set() and self._error is not None and not self._ended_early(self._error):
+        self._ready.wait(timeout)
+        if self._ready.is_set() and self._error is not None \
+                and not isinstance(self._error, EarlyTerminationException):
             self._request.failed = True
             self.close()
             raise self._error
@@ -139,8 +145,9 @@ class StreamingAnswer:
     def _run_to_first_chunk(self) -> None:
         try:
             self._items = self._context.run(self._start)
-            self._first = self._first_to_show(self._items)
-        except BaseException as error:  # handed to the thread that serves the response
+            self._first = self._first_visible(self._items)
+        # The thread that serves the response raises it.
+        except BaseException as error:
             self._error = error
         with self._lock:
             self._ready.set()
@@ -148,8 +155,8 @@ class StreamingAnswer:
         if abandoned:
             finish_run(self._request, self._context, self._items)
 
-    def _first_to_show(self, items: Iterator[Any]) -> Chunk:
-        """The first chunk that puts something on the wire: until then a failure can still have its real status."""
+    def _first_visible(self, items: Iterator[Any]) -> Chunk:
+        """Return the first chunk that sends something to the client; before it, a failure can still have its status."""
         while True:
             chunk: Chunk = self._context.run(next, items, _END)
             if "fingerprint" in chunk:
@@ -173,27 +180,29 @@ class StreamingAnswer:
         if failure is None:
             try:
                 yield from self._render_chunks()
-            except GeneratorExit:  # this body is closed
+            # This body has been closed.
+            except GeneratorExit:
                 raise
-            except BaseException as error:  # what foreign code lets through would hang the client
+            # Whatever a plug-in raises, the client must get the end of its stream, or it would wait for ever.
+            except BaseException as error:
                 failure = error
         if failure is not None:
-            self._waiting += self._last_words(failure)
+            self._pending += self._failure_pieces(failure)
             yield from self._flush()
 
     def _render_chunks(self) -> Iterator[bytes]:
-        run, items, waiting = self._context.run, self._items, self._waiting
+        run, items, pending = self._context.run, self._items, self._pending
         assert items is not None
         chunk = self._first
         written = time.monotonic()
         while True:
             self._render_chunk(chunk)
             if "end" in chunk:
-                waiting += self._ending()
+                pending += self._ending()
                 yield from self._flush()
                 return
             if "more" not in chunk:
-                if waiting:
+                if pending:
                     yield from self._flush()
                     written = time.monotonic()
                 elif time.monotonic() - written >= HEARTBEAT_SECONDS:
@@ -202,11 +211,11 @@ class StreamingAnswer:
             chunk = run(next, items, _END)
 
     def _render_chunk(self, chunk: Chunk) -> None:
-        """Put what a chunk stands for among what waits to be written."""
+        """Add the rendered pieces of a chunk to the pending ones."""
         renderer, token = self._renderer, chunk["token"]
-        # By far the most chunks. See the note on plain chunks in OpenAiApiHandler.read_events.
+        # A shortcut for nearly all chunks. See the note on plain chunks in OpenAiApiHandler.read_events.
         if token and len(chunk) == 2 and not chunk["finish_reason"]:
-            self._waiting.append(renderer.text(token))
+            self._pending.append(renderer.text(token))
             self._count(token)
             return
         if "fingerprint" in chunk:
@@ -227,13 +236,13 @@ class StreamingAnswer:
 
     def _add(self, piece: bytes) -> None:
         if piece:
-            self._waiting.append(piece)
+            self._pending.append(piece)
 
     def _flush(self) -> Iterator[bytes]:
-        """Write what waits: in one piece if the dialect's readers can take that."""
-        waiting, joins = self._waiting, self._renderer.joins
-        pieces = [b"".join(waiting)] if joins and len(waiting) > 1 else waiting[:]
-        waiting.clear()
+        """Yield the pending pieces, joined into one where the dialect's clients can parse that."""
+        pending, joins = self._pending, self._renderer.joins
+        pieces = [b"".join(pending)] if joins and len(pending) > 1 else pending[:]
+        pending.clear()
         yield from pieces
 
     def _count(self, token: str) -> None:
@@ -245,7 +254,7 @@ class StreamingAnswer:
             self._texts.append(token)
 
     def _ending(self) -> list[bytes]:
-        """The final chunk if there was none, usage if asked for, the terminator."""
+        """Return the end of the stream: the final chunk unless it was sent, usage if requested, the terminator."""
         if not self._finished:
             self._finished = True
             self._add(self._renderer.final("stop"))
@@ -253,8 +262,8 @@ class StreamingAnswer:
         running_requests().answered(self._request)
         return pieces
 
-    def _last_words(self, error: BaseException) -> list[bytes]:
-        if self._ended_early(error):
+    def _failure_pieces(self, error: BaseException) -> list[bytes]:
+        if isinstance(error, EarlyTerminationException):
             return self._ending()
         self._request.failed = True
         self._context.run(log_error, error, self._request, "in mid-stream")
@@ -263,12 +272,10 @@ class StreamingAnswer:
         running_requests().answered(self._request)
         return self._renderer.error(public.message, public.status)
 
-    def _ended_early(self, error: BaseException) -> bool:
-        return isinstance(error, EarlyTerminationException)
 
     # -- the end -------------------------------------------------------------------------------------------------
     def close(self) -> None:
-        """The response is over, whatever way: stop the engine, or let the remaining nodes run."""
+        """Stop the engine, or run the remaining nodes, after the response has ended in any way."""
         if self._closed:
             return
         self._closed = True
@@ -277,7 +284,99 @@ class StreamingAnswer:
             self._request.cancel_scope.cancel(CLIENT_LEFT)
         with self._lock:
             self._abandoned = not self._ready.is_set()
+        # The helper thread still runs the engine, and closes it.
         if self._abandoned:
-            return  # the helper thread runs the engine; it will close it
+            return
         self._body.close()  # type: ignore[attr-defined]
         finish_run(self._request, self._context, self._items)
+
+
+# -- after the answer -------------------------------------------------------------------------------------------------
+def finish_run(request: RequestContext, context: contextvars.Context, items: Iterator[object] | None) -> None:
+    """Finish a run: on a separate thread if nodes follow the answer, otherwise on the calling thread.
+
+    Args:
+        context: the context in which the run was started; log lines need it.
+        items: the engine's iterator, None if it was never made.
+    """
+    if items is None:
+        _end(request, context)
+    elif not request.answer_complete or request.cancel_scope.cancelled:
+        _stop(request, context, items, "while it was stopped")
+    elif request.background_nodes:
+        _start_in_background(request, context, items)
+    else:
+        _exhaust(request, context, items)
+
+
+def _stop(request: RequestContext, context: contextvars.Context, items: Iterator[object], phase: str) -> None:
+    try:
+        context.run(items.close)  # type: ignore[attr-defined]
+    # Plug-ins may raise anything, and the server would never close the connection.
+    except BaseException as error:
+        context.run(log_error, error, request, phase)
+    finally:
+        _end(request, context)
+
+
+def _start_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
+    thread = threading.Thread(target=_run_in_background, args=(request, context, items), name="background-nodes",
+                              daemon=True)
+    try:
+        thread.start()
+    # The system cannot create another thread.
+    except RuntimeError as error:
+        context.run(log_error, error, request, "before the nodes after the answer")
+        _stop(request, context, items, "after the answer")
+
+
+def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
+    with running_requests().in_background(request) as count:
+        context.run(logger.info, "Request %s: nodes after its answer: %d; requests at work in the background: %d",
+                    request.request_id, request.background_nodes, count)
+        try:
+            timer = context.run(_start_timer, request)
+        # Without the user's settings there is no time limit, so nothing runs.
+        except Exception as error:
+            context.run(log_error, error, request, "before the nodes after the answer")
+            _stop(request, context, items, "after the answer")
+            return
+        try:
+            _exhaust(request, context, items)
+        finally:
+            timer.cancel()
+
+
+def _start_timer(request: RequestContext) -> threading.Timer:
+    """Return the timer that cancels the background nodes. It never fires if the user sets no limit."""
+    limit = config_utils.user_int("backgroundNodesTimeoutInSeconds")
+    timer = threading.Timer(limit, request.cancel_scope.cancel, args=("background nodes took too long",))
+    timer.daemon = True
+    if limit:
+        timer.start()
+    return timer
+
+
+def _exhaust(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
+    try:
+        context.run(_drain, request, items)
+    finally:
+        _end(request, context)
+
+
+def _drain(request: RequestContext, items: Iterator[object]) -> None:
+    try:
+        for _ in items:
+            pass
+    except EarlyTerminationException as error:
+        logger.info("Request %s: the nodes after the answer ended early: %s", request.request_id, error)
+    # The answer has been sent, so the error can only be logged.
+    except BaseException as error:
+        log_error(error, request, "after the answer")
+
+
+def _end(request: RequestContext, context: contextvars.Context) -> None:
+    running_requests().end(request)
+    # There are no listeners yet if the request failed before a workflow began.
+    listeners = request.listeners or Listeners(default_listeners())
+    context.run(listeners.tell, "request_finished", request)

@@ -1,6 +1,6 @@
-"""How each front-end dialect writes a stream, chunk by chunk, as bytes.
+"""Render the chunks of a stream as bytes, in each front-end dialect.
 
-The constant part of a chunk is serialised once per stream; per token only the text is escaped in between.
+The constant parts of a chunk are serialised once per stream. For each token, only its text is escaped.
 """
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
-from json.encoder import encode_basestring  # the C encoder where there is one
+from json.encoder import encode_basestring
 from typing import Any, Protocol
 
 from Middleware.models.messages import ToolCall, Usage
@@ -20,24 +20,24 @@ from Middleware.services.response_builder_service import (
 from Middleware.utilities.answers.tool_calls import ToolCallAssembler, ToolCallNumbers
 from Middleware.utilities.text_utils import encode_text
 
-BUILDER = ResponseBuilderService()  # without state
+BUILDER = ResponseBuilderService()
 SSE_DONE = b"data: [DONE]\n\n"
 SSE_HEARTBEAT = b":\n\n"
 SSE_TYPE = "text/event-stream; charset=utf-8"
 NDJSON_TYPE = "application/x-ndjson"
 
+# Marks the position of the text in a serialised chunk. No other value in a chunk contains a NUL character.
 _MARKER = "\u0000"
 
 
-
 class StreamRenderer(Protocol):
-    """Writes one stream.
+    """Renders one stream.
 
     Attributes:
-        content_type: of the response.
-        joins: several pieces may leave in one write; False where each must be an HTTP chunk of its own.
+        content_type: the content type of the response.
+        joins: several pieces may be sent in one write; False where each must be a separate HTTP chunk.
         wants_usage: ``ending`` needs token counts.
-        fingerprint: the back-end's own, if it says one; for the chunks from then on.
+        fingerprint: the fingerprint that the back-end sent, if any, for all following chunks.
     """
 
     content_type: str
@@ -46,34 +46,34 @@ class StreamRenderer(Protocol):
     fingerprint: str
 
     def heartbeat(self) -> bytes:
-        """A sign of life without text."""
+        """Return bytes without text that keep the connection open."""
 
     def text(self, token: str) -> bytes:
-        """A piece of the answer."""
+        """Return a piece of the answer."""
 
     def reasoning(self, token: str) -> bytes:
-        """A piece of what the model thinks; ``b""`` if the dialect has no place for it."""
+        """Return a piece of the model's reasoning; ``b""`` if the dialect has no field for it."""
 
     def tool_calls(self, token: str, calls: list[ToolCall], finish_reason: str | None) -> bytes:
-        """Fragments of tool calls, perhaps with text; ``b""`` if they leave later or not at all."""
+        """Return fragments of tool calls, perhaps with text; ``b""`` if they are sent later or not at all."""
 
     def final(self, finish_reason: str) -> bytes:
-        """The end of the answer's text; ``b""`` where it leaves with ``ending``."""
+        """Return the end of the answer's text; ``b""`` where ``ending`` includes it."""
 
     def ending(self, usage: Callable[[], Usage]) -> list[bytes]:
-        """What ends the stream."""
+        """Return the pieces that end the stream."""
 
     def error(self, message: str, status: int) -> list[bytes]:
-        """An error in the middle of a stream, and the end of it."""
+        """Return the pieces that report an error and end the stream."""
 
 
 def sse(value: object) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return b"data: " + to_json(value) + b"\n\n"
 
 
 class _Template:
-    """A chunk with a hole for its text."""
+    """A serialised chunk with a placeholder for its text."""
 
     def __init__(self, frame: Callable[[str], bytes]) -> None:
         self._before, self._after = frame(_MARKER).split(encode_text(encode_basestring(_MARKER)))
@@ -83,7 +83,7 @@ class _Template:
 
 
 class _OpenAIStream:
-    """What both OpenAI dialects share: events, token counts on request, ``[DONE]``."""
+    """The common part of both OpenAI dialects: events, token counts on request, ``[DONE]``."""
 
     content_type = SSE_TYPE
     joins = True
@@ -133,7 +133,7 @@ class _OpenAIStream:
 
 
 class OpenAIChatStream(_OpenAIStream):
-    """A streamed chat completion. ``include_usage``: a closing chunk with token counts, the others say null."""
+    """A streamed chat completion. ``include_usage`` adds a closing chunk with token counts."""
 
     def __init__(self, model: str, include_usage: bool = False) -> None:
         super().__init__(model, include_usage)
@@ -158,7 +158,7 @@ class OpenAIChatStream(_OpenAIStream):
 
 
 class OpenAICompletionStream(_OpenAIStream):
-    """A streamed text completion, which has no place for tool calls and reasoning."""
+    """A streamed text completion, which has no fields for tool calls and reasoning."""
 
     def __init__(self, model: str, include_usage: bool = False) -> None:
         super().__init__(model, include_usage)
@@ -176,14 +176,15 @@ class OpenAICompletionStream(_OpenAIStream):
 
 
 class _OllamaStream:
-    """What both Ollama dialects share: a line per chunk, and one last line that says all about the end.
+    """The common part of both Ollama dialects: one line per chunk, and a last line with the finish reason and counters.
 
     Args:
-        counters: makes the closing counters from the token counts.
+        counters: makes the counters of the last line from the token counts.
     """
 
     content_type = NDJSON_TYPE
-    joins = False  # front-ends parse an HTTP chunk as one JSON object
+    # Some front-ends parse each HTTP chunk as one JSON object.
+    joins = False
     wants_usage = True
 
     def __init__(self, model: str, request_id: str, counters: Callable[[Usage], Counters]) -> None:
@@ -216,7 +217,7 @@ class _OllamaStream:
         return [_line(BUILDER.build_ollama_error(message))]
 
     def _filled(self, kind: str, token: str, chunk: Callable[[str], dict[str, object]]) -> bytes:
-        """A chunk from its template, made anew each second because it tells the time."""
+        """Return a chunk from its template, which is made again every second because it contains the time."""
         second = int(time.monotonic())
         if second != self._second:
             self._second = second
@@ -233,7 +234,7 @@ class _OllamaStream:
 
 
 class OllamaChatStream(_OllamaStream):
-    """A streamed chat. Tool calls are collected and ride, complete, on the last line."""
+    """A streamed chat. Tool calls are collected and sent complete on the last line."""
 
     def __init__(self, model: str, request_id: str, counters: Callable[[Usage], Counters]) -> None:
         super().__init__(model, request_id, counters)
@@ -256,7 +257,7 @@ class OllamaChatStream(_OllamaStream):
 
 
 class OllamaGenerateStream(_OllamaStream):
-    """A streamed text generation, which has no place for tool calls and reasoning."""
+    """A streamed text generation, which has no fields for tool calls and reasoning."""
 
     def reasoning(self, token: str) -> bytes:
         return b""

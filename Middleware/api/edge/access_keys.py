@@ -1,4 +1,4 @@
-"""The keys that let clients in: a file of them, looked at again when it changes.
+"""The keys that clients need: a file that is read again when it changes.
 
 A line of the file is a key, or ``sha256:`` and the hash of one, optionally followed by ``user=NAME``::
 
@@ -7,7 +7,7 @@ A line of the file is a key, or ``sha256:`` and the hash of one, optionally foll
     sha256:4be07c1a98d3525f...         every user; the file does not hold the key itself
     sha256:b1f20d6e73c9a804...  user=alice
 
-A key may stand on several lines, for several users.
+A key may appear on several lines, for several users.
 """
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ logger = logging.getLogger(__name__)
 
 PERMITTED_USERS_KEY = "wilmer.permitted_users"
 """In the WSGI environ: the names of the users that the request's key is for, None for all."""
+# The file's signature is compared at most once in this time, so that requests do not pay for it each.
 RECHECK_SECONDS = 1.0
-SHORT_KEY = 16  # characters
+# Keys with fewer characters than this could be guessed.
+SHORT_KEY = 16
+# A larger file is certainly not a list of keys, and was named by mistake.
 MAX_FILE_BYTES = 1024 * 1024
 HASHED = "sha256:"
 USER_FIELD = "user="
@@ -43,24 +46,30 @@ _HASH = re.compile(r"[0-9a-fA-F]{64}")
 
 
 class AccessKeysError(Exception):
-    """The file cannot be used. The text names file and line, never a key."""
+    """The file cannot be used. The message names file and line, never a key."""
 
 
 class NoKeysError(AccessKeysError):
-    """There is nothing wrong with the file, but no key is in it."""
+    """The file is valid, but contains no key."""
 
 
 @dataclass(frozen=True)
 class Grant:
-    """What a known key permits: these users, or all if ``users`` is None."""
+    """The users that a known key permits; all if ``users`` is None."""
 
     users: frozenset[str] | None = None
 
 
 @dataclass(frozen=True)
 class AcceptedKey:
-    """One line of the file. ``digest``: SHA-256 of the key; ``user`` None: every user; ``short``: easy to guess;
-    ``line``: its number."""
+    """One line of the file.
+
+    Attributes:
+        digest: SHA-256 of the key.
+        user: None for every user.
+        plain: the file contains the key itself, not its hash.
+        short: the key is easy to guess.
+    """
 
     digest: bytes
     user: str | None = None
@@ -74,11 +83,11 @@ class AccessKeys:
 
     Args:
         path: the file.
-        users: the names of the users that are served at the time of the call.
+        users: returns the names of the users that are served at the time of the call.
         clock: counts seconds (tests replace it).
 
-    Raises AccessKeysError if the file is not usable now. Later on a file that is not usable is logged, and the last
-    good list stays in force; but if somebody took the last key out of the file, no key is accepted any more.
+    Raises AccessKeysError if the file is not usable now. Later, an unusable file is logged and the last good list
+    stays in force; but if the last key was removed from the file, no key is accepted any more.
     """
 
     def __init__(self, path: str, users: Callable[[], Sequence[str]],
@@ -88,7 +97,7 @@ class AccessKeys:
         self._clock = clock
         self._lock = threading.Lock()
         self._spelling: Once[str] = Once()
-        # One key: an error is logged again after another one.
+        # Remembers one error only, so that an error is logged again after a different one.
         self._errors: Once[str] = Once(1)
         self._signature = file_signature(path)
         self._is_unsettled = is_unsettled(self._signature)
@@ -96,24 +105,25 @@ class AccessKeys:
         self._next_look = clock() + RECHECK_SECONDS
 
     def grant(self, authorization: str | None) -> Grant | None:
-        """What the ``Authorization`` header permits; None if it carries none of the keys.
+        """Return the users that the ``Authorization`` header permits; None if it contains none of the keys.
 
-        Every key is compared, so that the time taken tells nothing. A key of some users needs the exact ``Bearer`` by
-        which their conversations are kept apart; with another spelling it would reach those kept without a key.
+        Every key is compared, so that the time taken reveals nothing. A key of certain users needs the exact
+        ``Bearer``, by which their conversations are kept separate; with another spelling it would reach the
+        conversations that are stored without a key.
         """
         self._look_again()
         scheme, _, text = (authorization or "").partition(" ")
         digests = _digests(text.strip(" \t")) if scheme.lower() == "bearer" else set()
         users = {key.user for key in self.keys for digest in digests if hmac.compare_digest(digest, key.digest)}
         if users and scheme != "Bearer":
-            self._tell_of_spelling(scheme)
+            self._warn_of_spelling(scheme)
             users &= {None}
         if None in users:
             return Grant()
         return Grant(frozenset(user for user in users if user is not None)) if users else None
 
     def warnings(self) -> list[str]:
-        """What the operator should mend, though the file can be used."""
+        """Return what the operator should fix, although the file can be used."""
         found = []
         for key in self.keys:
             if key.short:
@@ -124,7 +134,7 @@ class AccessKeys:
                          f"end that with: {command(['chmod', '600', self.path])}")
         return found
 
-    def _tell_of_spelling(self, scheme: str) -> None:
+    def _warn_of_spelling(self, scheme: str) -> None:
         if self._spelling.first("Bearer"):
             logger.warning("A client writes %s in place of 'Bearer': its conversations are kept as those of clients "
                            "without a key, and a key with '%s' does not let it in.", ascii(scheme), USER_FIELD)
@@ -159,16 +169,17 @@ class AccessKeys:
             logger.info("The accepted keys have changed: %s now holds %d", self.path, len(keys))
 
     def _report(self, error: str) -> None:
-        """Log an error, once as long as it is the same."""
+        """Log an error once, as long as it stays the same."""
         if self._errors.first(error):
             logger.error("%s", error)
 
 
 def _digests(text: str) -> set[bytes]:
-    """The hashes that a client's key may have in the file: none, one, or two of a key that is not ASCII."""
+    """Return the hashes that a client's key may have in the file: none, one, or two if the key is not ASCII."""
     if not text:
         return set()
-    encodings = ("utf-8",) if text.isascii() else ("utf-8", "latin-1")  # WSGI shows bytes as Latin-1, sent as UTF-8
+    # WSGI decodes header bytes as Latin-1, although most clients send UTF-8.
+    encodings = ("utf-8",) if text.isascii() else ("utf-8", "latin-1")
     try:
         return {hashlib.sha256(text.encode(encoding)).digest() for encoding in encodings}
     except UnicodeEncodeError:
@@ -176,7 +187,7 @@ def _digests(text: str) -> set[bytes]:
 
 
 def parse_keys(data: bytes, users: Sequence[str], name: str) -> tuple[AcceptedKey, ...]:
-    """The keys of a file's content, one at least. ``name`` of the file is for errors. Raises AccessKeysError."""
+    """Return the keys in a file's content, at least one. ``name`` of the file is for errors. Raises AccessKeysError."""
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -193,7 +204,7 @@ def parse_keys(data: bytes, users: Sequence[str], name: str) -> tuple[AcceptedKe
 
 
 def _key(words: Sequence[str], users: Sequence[str], where: str) -> AcceptedKey:
-    """The key of one line: the key itself or its hash, and perhaps the field of the user."""
+    """Return the key of one line, which has the key itself or its hash, and perhaps the user's field."""
     user = _user(words[1].strip(), users, where) if len(words) > 1 else None
     text = words[0]
     if text.startswith(USER_FIELD):
@@ -245,7 +256,7 @@ def _read(path: str) -> bytes:
 
 
 def _others_may_read(path: str) -> bool:
-    """Whether the file mode lets every account of the computer read it; False where modes do not say."""
+    """Return whether the file mode lets every account of the computer read it; False on systems without such modes."""
     if sys.platform == "win32":
         return False
     try:

@@ -1,5 +1,5 @@
-"""The outermost door: decides who may enter, gives each request its id, takes its body in, and lets a retry displace
-its earlier attempt."""
+"""The outermost middleware: admit or refuse requests, give each an id, read its body, and cancel the earlier attempt
+of a retried request."""
 from __future__ import annotations
 
 import hashlib
@@ -35,13 +35,13 @@ STOPPING = Refusal("503 Service Unavailable", "The server is stopping.", (RETRY_
 
 
 class AdmissionMiddleware:
-    """Admits requests before they wait anywhere, and before their bodies are waited for.
+    """Admits or refuses requests before they wait for a slot and before their bodies are read.
 
     Args:
-        app: the WSGI application behind it, the concurrency gate included.
+        app: the WSGI application behind it, including the concurrency gate.
         max_request_mb: largest body in units of 1024 * 1024 bytes; 0 for any size.
-        keys: one of them is needed to enter; None: nobody is asked.
-        browsers: which web pages may enter; by default those of this computer.
+        keys: the accepted keys; None if no key is required.
+        browsers: the web pages that are admitted; by default those of this computer.
     """
 
     def __init__(self, app: WSGIApplication, max_request_mb: int = 0, keys: AccessKeys | None = None,
@@ -53,7 +53,8 @@ class AdmissionMiddleware:
         self._browsers = browsers or BrowserSafety()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        method = environ["REQUEST_METHOD"] = environ.get("REQUEST_METHOD", "").upper()  # as Flask will read it
+        # Flask converts the method to upper case too, so the checks must see the same.
+        method = environ["REQUEST_METHOD"] = environ.get("REQUEST_METHOD", "").upper()
         is_post, request_id = method == "POST", new_request_id()
         environ[REQUEST_ID_KEY] = request_id
         if is_post:
@@ -75,7 +76,7 @@ class AdmissionMiddleware:
         return self._admit(RequestContext(request_id=request_id), environ, start_response)
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
-        """Whether the request will be refused, judged by its head alone; for servers that take bodies in themselves."""
+        """Return whether the request will be refused, judged by its head alone; for servers that read bodies first."""
         judgement = self._browsers.judge(environ)
         return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
 
@@ -112,13 +113,13 @@ class AdmissionMiddleware:
 
 
 def route_path(environ: WSGIEnvironment) -> str:
-    """The path of a request as the application's routes know it, whatever slashes a client's base URL ends in."""
+    """Return the path of a request as the application's routes spell it; a client's base URL may end in slashes."""
     path: str = environ.get("PATH_INFO", "")
     return "/" + path.strip("/")
 
 
 def _with_headers(start_response: StartResponse, added: list[tuple[str, str]], is_post: bool) -> StartResponse:
-    """A ``start_response`` that adds what every answer has, unless the application has set it itself."""
+    """Return a ``start_response`` that adds the headers of every answer, unless the application has set them."""
     added += NOT_STORED if is_post else SECURITY_HEADERS
 
     def start(status: str, headers: list[tuple[str, str]], *exc_info: OptExcInfo | None) -> Callable[[bytes], object]:
@@ -129,15 +130,16 @@ def _with_headers(start_response: StartResponse, added: list[tuple[str, str]], i
 
 
 def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment) -> None:
-    """Cancel the request that works for the same idempotency key, and take its place."""
+    """Cancel the running request that has the same idempotency key, and register this one for it."""
     if route_path(environ) not in COMPLETIONS:
         return
     key = extract_idempotency_key(environ)
     if key is None:
         return
     sent = key.partition(":")[2]
+    # Only a hash is logged: clients may put private data into a key.
     logger.info("Request %s is admitted with idempotency key #%s", request.request_id,
-                hashlib.sha256(sent.encode("utf-8")).hexdigest()[:8])  # clients may put anything into a key
+                hashlib.sha256(sent.encode("utf-8")).hexdigest()[:8])
     earlier = get_idempotency_service().register(key, request.request_id)
     if earlier:
         running_requests().cancel(earlier, f"displaced by request {request.request_id}")
@@ -145,7 +147,7 @@ def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment)
 
 def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Refusal,
             request_id: str) -> Iterable[bytes]:
-    """Answer in the dialect of the path, without a look at the application."""
+    """Answer in the dialect of the path, without calling the application."""
     code, message = int(refusal.status[:3]), refusal.message
     logger.warning("Request %s of %s refused with %d: %s", request_id, environ.get("REMOTE_ADDR", "-"), code, message)
     plain = code == 400 or route_path(environ).startswith("/api/")
@@ -157,14 +159,15 @@ def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Re
 
 
 class _AdmittedBody:
-    """A response body whose end, whatever way it comes, is the end of a request that the engine never had."""
+    """A response body that, when it ends in any way, ends a request that never reached the engine."""
 
     def __init__(self, body: Iterable[bytes], request: RequestContext) -> None:
         self._body = body
         self._request = request
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)  # the server reads the body itself: nothing is added per chunk
+        # The server iterates over the inner body directly, so there is no extra cost per chunk.
+        return iter(self._body)
 
     def close(self) -> None:
         try:

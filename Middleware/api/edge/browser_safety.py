@@ -1,7 +1,7 @@
-"""Keeps foreign web pages out, and lets known ones in.
+"""Refuse requests of foreign web pages, and accept those of known pages.
 
-Any page that a browser shows may send requests to any address that the browser reaches, this server's included. The
-browser says in ``Origin`` which page it was, and pages cannot change that. Programs that are no browsers send none.
+Any page in a browser can send requests to any address that the browser reaches, including this server's. The browser
+names the page in ``Origin``, which pages cannot change. Programs other than browsers do not send it.
 """
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ Headers = list[tuple[str, str]]
 ANY = "*"
 NULL = "null"
 REQUEST_ID_HEADER = "X-Request-Id"
-PREFLIGHT_SECONDS = "600"  # for which a browser remembers the answer to a preflight
+# Browsers cache the answer to a preflight for this time. Chromium allows at most 7200, Safari 600.
+PREFLIGHT_SECONDS = "600"
 METHODS = "GET, HEAD, POST, DELETE, OPTIONS"
 SECURITY_HEADERS: Headers = [
     ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"),
     ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")]
-_SHOWN = 100  # characters of a foreign origin in a message
+# A foreign origin can be of any length; messages show only this many characters of it.
+_SHOWN = 100
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
-# Browsers let names hold more than this. Nobody's own computer has such a name, and messages show it in a command.
+# Browsers allow more characters in host names. Own computers do not have such names, and messages show the name as
+# part of a command.
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[\w.~\u0080-\U0010ffff-]*)(?::(\d{1,5}))?", re.ASCII)
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[\w.~-]+)(?::\d{1,5})?", re.ASCII)
 _FIELD_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}", re.ASCII)
@@ -35,7 +38,7 @@ _PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".lan", ".home.arpa", "
 
 @dataclass(frozen=True)
 class Refusal:
-    """A request that is not served: HTTP status line, and what the client is told."""
+    """The answer to a request that is not served: the HTTP status line, the message, and headers."""
 
     status: str
     message: str
@@ -44,22 +47,19 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What becomes of a request. ``preflight``: answer it at once; ``headers``: for its answer, whatever it is."""
+    """The decision about a request. ``preflight``: answer it at once; ``headers``: add these to any answer."""
 
     refusal: Refusal | None = None
     preflight: bool = False
     headers: tuple[tuple[str, str], ...] = ()
 
 
-WELCOME = Judgement()
-
-
 class BrowserSafety:
-    """Judges requests by what browsers say of the page that makes them.
+    """Judges requests by the headers in which browsers name the page that makes them.
 
     Args:
-        allowed: origins that are let in beside the own and local ones, as ``normal_origin`` spells them, or ``*``.
-        machine: this computer's name; by default the system is asked.
+        allowed: origins that are accepted besides local ones, as ``normal_origin`` spells them, or ``*``.
+        machine: this computer's name; by default the system's host name.
     """
 
     def __init__(self, allowed: Iterable[str] = (), machine: str | None = None) -> None:
@@ -68,11 +68,10 @@ class BrowserSafety:
         self._own_names = names | {host for host in map(_host_of, self._allowed) if host}
 
     def judge(self, environ: WSGIEnvironment) -> Judgement:
-        """Whether a request may be served, judged by its method and headers alone (of a WSGI environ)."""
+        """Return the decision about a request, by the method and headers in its WSGI environ alone."""
         origin = environ.get("HTTP_ORIGIN")
         if origin is None:
-            refusal = self._refusal_without_origin(environ)
-            return WELCOME if refusal is None else Judgement(refusal)
+            return Judgement(self._refusal_without_origin(environ))
         normal = normal_origin(origin)
         if normal is None or not self._lets_in(normal, environ):
             return Judgement(_foreign_page(origin))
@@ -86,23 +85,24 @@ class BrowserSafety:
             return True
         if normal == NULL:
             return False
+        # The scheme of an application or a browser extension, which web pages cannot have.
         if not _is_web(normal):
-            return True  # an application's or an extension's own scheme, which no web page can have
+            return True
         host = _host_of(normal)
         return _is_own_computer(host) or (host == _host_in(environ) and self._is_own(host))
 
     def _headers_for(self, origin: str, normal: str) -> Headers:
-        """What lets the page read the answer. Applications with schemes of their own are to be named for that."""
+        """Return the headers that let the page read the answer. Origins with other schemes get them only if allowed."""
         if not _is_web(normal) and normal not in self._allowed and ANY not in self._allowed:
             return []
         return [("Access-Control-Allow-Origin", origin), ("Vary", "Origin"),
                 ("Access-Control-Expose-Headers", "X-Request-Id, X-Wilmer-Route, Retry-After")]
 
     def _is_own(self, host: str) -> bool:
-        """Whether a page of this host can only come from this computer or its own network.
+        """Return whether a page of this host can only come from this computer or its own network.
 
-        The address bar is no proof: whoever owns a domain can have its name lead to this computer after the page was
-        loaded. That needs a name which the owner controls, so addresses and names without a public owner are safe.
+        The host name alone proves nothing: the owner of a domain can point its name at this computer after the page
+        has been loaded (DNS rebinding). Addresses, and names without a public owner, are not open to that.
         """
         return parse_address(host) is not None or "." not in host or host.endswith(_PRIVATE_ENDINGS) \
             or host in self._own_names
@@ -116,7 +116,7 @@ class BrowserSafety:
         return _wrong_content_type(environ)
 
     def _refusal_of_name(self, environ: WSGIEnvironment) -> Refusal | None:
-        """For a browser that does not trust the connection, which is plain HTTP to a name other than ``localhost``."""
+        """Refuse an unknown host name from browsers that omit Sec-Fetch-Site, as they do on plain HTTP connections."""
         name = environ.get("HTTP_HOST", "").strip()
         if not name or not environ.get("HTTP_USER_AGENT", "").startswith("Mozilla/"):
             return None
@@ -128,7 +128,7 @@ class BrowserSafety:
 
 
 def normal_origin(text: str) -> str | None:
-    """An origin in its one spelling: lower case, without the default port of http and https; None if it is none."""
+    """Return an origin in its normal spelling, lower case and without a default port; None if it is not an origin."""
     text = text.strip().lower()
     if text == NULL:
         return NULL
@@ -147,23 +147,23 @@ def normal_origin(text: str) -> str | None:
 
 
 def headers_of_every_answer() -> Headers:
-    """For answers of the HTTP servers themselves, with a fresh request id."""
+    """Return headers for answers that the HTTP servers give themselves, with a new request id."""
     return [(REQUEST_ID_HEADER, new_request_id()), *SECURITY_HEADERS, ("Cache-Control", "no-store")]
 
 
 def is_loopback_name(environ: WSGIEnvironment) -> bool:
-    """Whether the client called this server by a name or address that leads no further than its own computer."""
+    """Return whether the client addressed this server by a loopback name or address."""
     host = _host_in(environ)
     return host is not None and _is_own_computer(host)
 
 
 def has_body(environ: WSGIEnvironment) -> bool:
-    """Whether the head of a request announces a body."""
+    """Return whether the head of a request announces a body."""
     return environ.get("CONTENT_LENGTH", "") not in ("", "0") or "HTTP_TRANSFER_ENCODING" in environ
 
 
 def _wrong_content_type(environ: WSGIEnvironment) -> Refusal | None:
-    """A browser's POST must say that it is JSON: what says otherwise may be sent without asking us first."""
+    """Refuse a browser's POST with another content type than JSON: browsers send those without a preflight."""
     if environ.get("REQUEST_METHOD") != "POST":
         return None
     kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
@@ -202,12 +202,12 @@ def _host_of(normal: str) -> str:
 
 
 def _host_in(environ: WSGIEnvironment) -> str | None:
-    """The ``Host`` header without its port; None if there is none that makes sense."""
+    """Return the ``Host`` header without its port; None if it is missing or malformed."""
     found = _HOST.fullmatch(environ.get("HTTP_HOST", "").strip().lower())
     return found[1].rstrip(".") if found else None
 
 
 def _is_own_computer(host: str) -> bool:
     address = parse_address(host)
-    # 0.0.0.0 leads to this computer, too, where a system lets anybody connect to it.
+    # On most systems, connections to 0.0.0.0 reach this computer too.
     return is_loopback(host) or (address is not None and address.is_unspecified)

@@ -1,4 +1,4 @@
-"""Takes a request's body off the socket, and no more of it than the limit allows."""
+"""Read a request's body from the socket, up to a limit."""
 from __future__ import annotations
 
 import io
@@ -7,9 +7,10 @@ from typing import Any
 from wsgiref.types import WSGIEnvironment
 
 PIECE_BYTES = 64 * 1024
-MAX_DIGITS = 20  # of a length; more are more than any memory holds, and Python refuses to read thousands
+# The digits of a length. A longer number exceeds any memory, and Python refuses to convert thousands of digits.
+MAX_DIGITS = 20
 BODY_LEFT_KEY = "wilmer.body_left"
-"""Set in the WSGI environ if part of the body was not read: the connection cannot carry another request."""
+"""Set in the WSGI environ if part of the body was not read, so that the connection cannot carry another request."""
 
 
 class BodyTooLarge(Exception):
@@ -21,7 +22,7 @@ class BodyBroken(Exception):
 
 
 def take_body(environ: WSGIEnvironment, limit: int | None) -> None:
-    """Put the whole body into memory, so that the socket tells from now on whether the client is there.
+    """Read the whole body into memory, so that the socket afterwards shows whether the client is still connected.
 
     Args:
         environ: the WSGI environ; gets the body as its new input.
@@ -33,8 +34,9 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> None:
     if limit is not None and length is not None and length > limit:
         environ[BODY_LEFT_KEY] = True
         raise BodyTooLarge
+    # Waitress has read the body already, or there is none.
     if "waitress.client_disconnected" in environ or (not length and not _ends_by_itself(environ)):
-        return  # read by the server already, or there is none
+        return
     try:
         body, size = _read(environ["wsgi.input"], None if _ends_by_itself(environ) else length, limit)
     except (BodyTooLarge, BodyBroken, OSError, ValueError) as error:
@@ -45,7 +47,7 @@ def take_body(environ: WSGIEnvironment, limit: int | None) -> None:
 
 
 def _declared_length(environ: WSGIEnvironment) -> int | None:
-    """The Content-Length, if it counts: a body sent in chunks has its own end."""
+    """Return the Content-Length; None for a body sent in chunks, which marks its own end."""
     text = environ.get("CONTENT_LENGTH") or ""
     if not text.isascii() or not text.isdigit() or _is_chunked(environ):
         return None
@@ -57,12 +59,12 @@ def _is_chunked(environ: WSGIEnvironment) -> bool:
 
 
 def _ends_by_itself(environ: WSGIEnvironment) -> bool:
-    """Whether reading to the end of the input is safe, because the server undoes the chunks."""
+    """Return whether reading to the end of the input is safe because the server decodes the chunks."""
     return _is_chunked(environ) and ("wsgi.input_terminated" in environ or "eventlet.input" in environ)
 
 
 def _read(stream: Any, length: int | None, limit: int | None) -> tuple[io.BytesIO, int]:
-    """The ``length`` bytes of ``stream``, or all of them if it is None; and how many that were."""
+    """Return ``length`` bytes of ``stream``, or all of them if it is None, and their number."""
     body, size = io.BytesIO(), 0
     while length is None or size < length:
         piece = stream.read(PIECE_BYTES if length is None else min(PIECE_BYTES, length - size))
@@ -74,6 +76,7 @@ def _read(stream: Any, length: int | None, limit: int | None) -> tuple[io.BytesI
         if limit is not None and size > limit:
             raise BodyTooLarge
         body.write(piece)
-        time.sleep(0)  # a fast upload leaves no gap in which others would have their turn
+        # Under Eventlet, a fast upload would otherwise keep other green threads from running.
+        time.sleep(0)
     body.seek(0)
     return body, size

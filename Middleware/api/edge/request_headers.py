@@ -9,12 +9,14 @@ from flask import has_request_context
 from flask import request as http
 
 BEARER = "Bearer "
-CURRENT: Any = object()  # stands for the header of the current request
-MAX_IDEMPOTENCY_KEY = 128  # characters
+# The default argument that means "the header of the current request"; None means "no header".
+CURRENT: Any = object()
+# Characters. Clients send UUIDs or hashes; anything longer is ignored.
+MAX_IDEMPOTENCY_KEY = 128
 
 
 def extract_api_key(authorization: str | None = CURRENT) -> str | None:
-    """The client's key: what follows exactly ``Bearer ``, trimmed; None if there is none.
+    """Return the client's key, which follows exactly ``Bearer ``, trimmed; None if there is none.
 
     Args:
         authorization: the header, by default that of the current Flask request.
@@ -27,7 +29,9 @@ def extract_api_key(authorization: str | None = CURRENT) -> str | None:
 
 
 def extract_idempotency_key(environ: WSGIEnvironment | None = None) -> str | None:
-    """The key by which a client's retry displaces its earlier attempt, kept apart per API key; None if it sent none.
+    """Return the key with which a retry replaces the client's earlier attempt, separate for each API key.
+
+    None if the client sent none.
 
     Args:
         environ: the WSGI environ, by default that of the current Flask request.
@@ -37,8 +41,5 @@ def extract_idempotency_key(environ: WSGIEnvironment | None = None) -> str | Non
     if not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
         return None
     api_key = extract_api_key(environ.get("HTTP_AUTHORIZATION"))
-    return f"{_fingerprint(api_key)[:16] if api_key else 'anon'}:{value}"
-
-
-def _fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    owner = hashlib.sha256(api_key.encode("utf-8")).hexdigest()[:16] if api_key else "anon"
+    return f"{owner}:{value}"

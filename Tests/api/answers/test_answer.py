@@ -81,9 +81,9 @@ class Run:
             self.closed = True
 
 
-def stream(request: RequestContext, run: Run, include_usage: bool = False, patience: float = 1.0) -> StreamingAnswer:
+def stream(request: RequestContext, run: Run, include_usage: bool = False, timeout: float = 1.0) -> StreamingAnswer:
     renderer = OpenAIChatStream("m", include_usage)
-    return StreamingAnswer(request, run, renderer, lambda answer: {"answer": answer}).begin(patience)
+    return StreamingAnswer(request, run, renderer, lambda answer: {"answer": answer}).begin(timeout)
 
 
 def summary(writes: list[bytes]) -> list[str]:
@@ -151,7 +151,7 @@ def test_usage_follows_the_final_chunk(request_: RequestContext) -> None:
 
 
 def test_heartbeats_before_the_first_chunk(request_: RequestContext) -> None:
-    got = read(stream(request_, Run(0.3, text("a"), FINAL, END), patience=0.01))
+    got = read(stream(request_, Run(0.3, text("a"), FINAL, END), timeout=0.01))
     assert got[:2] == ["~", "~"]
     assert "".join(got).lstrip("~") == "a!stop."
 
@@ -221,7 +221,7 @@ def test_an_error_after_chunks_that_show_nothing_keeps_its_status(request_: Requ
 def test_closing_while_nothing_is_shown_ends_the_run(request_: RequestContext) -> None:
     silence: list[Chunk | float | BaseException | Callable[[], Any]] = [SILENCE, 0.02]
     run = Run(*silence * 500)
-    body = stream(request_, run, patience=0.05)
+    body = stream(request_, run, timeout=0.05)
     body.close()
     assert settled(1) and run.closed
 
@@ -236,7 +236,7 @@ def test_an_error_before_the_run_exists_is_raised(request_: RequestContext) -> N
 
 
 def test_an_error_after_a_heartbeat_is_an_event(request_: RequestContext) -> None:
-    assert "".join(read(stream(request_, Run(0.1, BackendStatusError("no")), patience=0.01))).strip("~") == "#502."
+    assert "".join(read(stream(request_, Run(0.1, BackendStatusError("no")), timeout=0.01))).strip("~") == "#502."
 
 
 def test_an_error_in_mid_stream_is_an_event(request_: RequestContext) -> None:
@@ -253,7 +253,7 @@ def test_no_foreign_exception_leaves_a_stream(request_: RequestContext, caplog: 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()], ids=repr)
 def test_foreign_exceptions_after_a_heartbeat(request_: RequestContext, error: BaseException) -> None:
-    assert "".join(read(stream(request_, Run(0.1, error), patience=0.01))).strip("~") == "#500."
+    assert "".join(read(stream(request_, Run(0.1, error), timeout=0.01))).strip("~") == "#500."
 
 
 def test_text_held_back_for_its_batch_goes_before_the_error(request_: RequestContext) -> None:
@@ -264,10 +264,10 @@ def test_an_early_end_in_mid_stream_ends_properly(request_: RequestContext) -> N
     assert "".join(read(stream(request_, Run(text("a"), EarlyTerminationException("stop"))))) == "a!stop."
 
 
-@pytest.mark.parametrize("patience", [0.01, 1.0])
-def test_an_early_end_before_any_output_is_an_empty_answer(request_: RequestContext, patience: float) -> None:
+@pytest.mark.parametrize("timeout", [0.01, 1.0])
+def test_an_early_end_before_any_output_is_an_empty_answer(request_: RequestContext, timeout: float) -> None:
     run = Run(0.1, EarlyTerminationException("stop"))
-    assert "".join(read(stream(request_, run, patience=patience))).strip("~") == "!stop."
+    assert "".join(read(stream(request_, run, timeout=timeout))).strip("~") == "!stop."
 
 
 # -- the client leaves -------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_closing_in_mid_stream_cancels_and_closes(request_: RequestContext) -> N
 
 def test_closing_before_the_first_chunk_cancels_at_once(request_: RequestContext) -> None:
     run = Run(lambda: request_.cancel_scope.wait(5), text("a"), text("b"), END)
-    body = stream(request_, run, patience=0.01)
+    body = stream(request_, run, timeout=0.01)
     started = time.monotonic()
     body.close()
     assert time.monotonic() - started < 0.2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.answers.run_end import finish_run
+from Middleware.api.answers.answer import finish_run
 from Middleware.api.running.running_requests import running_requests
 from Middleware.models.request_context import RequestContext
 from Middleware.workflows.events import Listeners, RequestLine

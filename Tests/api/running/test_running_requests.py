@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.answers import run_end
+from Middleware.api.answers import answer
 from Middleware.api.running.running_requests import RunningRequests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext
@@ -115,7 +115,7 @@ def test_late_requests_are_refused(requests: RunningRequests) -> None:
 def test_the_last_words_of_background_nodes_are_waited_for(requests: RunningRequests,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """The request is over before its listeners are told."""
-    monkeypatch.setattr(run_end, "running_requests", lambda: requests)
+    monkeypatch.setattr(answer, "running_requests", lambda: requests)
     told = []
 
     class Slow:
@@ -128,7 +128,7 @@ def test_the_last_words_of_background_nodes_are_waited_for(requests: RunningRequ
         yield "answer"
 
     request = begin(requests, answered_at=1.0, background_nodes=1, listeners=Slow())
-    run_end.finish_run(request, contextvars.copy_context(), nodes())
+    answer.finish_run(request, contextvars.copy_context(), nodes())
     requests.shut_down(5)
     assert told == ["request_finished"]
 
@@ -136,7 +136,7 @@ def test_the_last_words_of_background_nodes_are_waited_for(requests: RunningRequ
 def test_background_work_is_counted(requests: RunningRequests, monkeypatch: pytest.MonkeyPatch,
                                     caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(run_end, "running_requests", lambda: requests)
+    monkeypatch.setattr(answer, "running_requests", lambda: requests)
     release = threading.Event()
 
     def nodes() -> Iterator[str]:
@@ -145,7 +145,7 @@ def test_background_work_is_counted(requests: RunningRequests, monkeypatch: pyte
 
     for number in (1, 2):
         request = begin(requests, request_id=f"r-{number}", answered_at=1.0, background_nodes=number)
-        run_end.finish_run(request, contextvars.copy_context(), nodes())
+        answer.finish_run(request, contextvars.copy_context(), nodes())
         assert until(lambda number=number: len(lines(caplog, f"Request r-{number}")) == 1)  # type: ignore[misc]
     release.set()
     requests.shut_down(5)

@@ -1,10 +1,9 @@
-"""The base of all front-end handlers and the life of a request that is the same in every dialect."""
+"""The base class of all front-end handlers, with the steps of a request that are the same in every dialect."""
 from __future__ import annotations
 
 import json
 import logging
 import math
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from Middleware.models.request_context import RequestContext, new_request_id, re
 from Middleware.services.prompt_categorization_service import route_header
 from Middleware.services.response_builder_service import to_json
 from Middleware.utilities import config_utils
+from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import sensitive_log_lazy, truncate_for_log
 
 logger = logging.getLogger(__name__)
@@ -37,65 +37,44 @@ logger = logging.getLogger(__name__)
 TOOL_CHOICE_PROMPT = (
     "Your task is to choose and return the correct tool(s) from the list of available tools based on the query")
 LISTENERS_KEY = "wilmer.listeners"
-"""Of the application's extensions: the ``Listeners`` of every request."""
+"""The key in the application's extensions of the ``Listeners`` of every request."""
+# nginx buffers streams unless the second header forbids it.
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
-
-MOST_USERS = 1000
-_EXTENSION = "wilmer.missing_keys"
+MISSING_KEYS_KEY = "wilmer.missing_keys"
+"""The key in the application's extensions of its ``MissingKeys``."""
 
 
 class MissingKeys:
-    """Warns once per user of data that are stored in clear, and once of another spelling of ``Bearer``. Thread-safe."""
+    """Warns once per user about data stored unencrypted, and once about another spelling of ``Bearer``. Thread-safe."""
 
-    def __init__(self, most_users: int = MOST_USERS) -> None:
-        self._most_users = most_users
-        self._users: set[str] = set()
-        self._told_of_spelling = False
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
+        self._users: Once[str] = Once()
+        self._spelling: Once[str] = Once()
 
     def look(self, environ: WSGIEnvironment, api_key: str | None) -> None:
-        """Look at a request of the current user.
+        """Check a request of the current user.
 
         Args:
             environ: the WSGI environ.
-            api_key: the client's usable key, None if it brought none.
+            api_key: the client's usable key, None if it sent none.
         """
         if api_key:
             return
         user = config_utils.get_current_username()
-        if config_utils.user_flag("encryptUsingApiKey") and self._is_new(user):
+        if config_utils.user_flag("encryptUsingApiKey") and self._users.first(user):
             logger.warning("User %s has encryptUsingApiKey, but a request brought no key (it must be exactly "
                            "'Authorization: Bearer KEY'): what it stores is not encrypted.", user)
         scheme = environ.get("HTTP_AUTHORIZATION", "").strip().partition(" ")[0]
-        listed = PERMITTED_USERS_KEY in environ  # then the list of accepted keys tells of the spelling
-        if scheme.lower() == "bearer" and scheme != "Bearer" and not listed and self._is_first_spelling():
+        # With a list of accepted keys, that list warns about the spelling.
+        listed = PERMITTED_USERS_KEY in environ
+        if scheme.lower() == "bearer" and scheme != "Bearer" and not listed and self._spelling.first("Bearer"):
             logger.warning("A client writes %s in place of 'Bearer': its conversations are kept as those of clients "
                            "without a key.", ascii(scheme))
 
-    def _is_new(self, user: str) -> bool:
-        with self._lock:
-            if user in self._users or len(self._users) >= self._most_users:
-                return False
-            self._users.add(user)
-            return True
 
-    def _is_first_spelling(self) -> bool:
-        with self._lock:
-            first, self._told_of_spelling = not self._told_of_spelling, True
-            return first
-
-
-def missing_keys_of(app: Flask) -> MissingKeys:
-    """The one of an application."""
-    kept: MissingKeys | None = app.extensions.get(_EXTENSION)
-    if kept is None:
-        kept = app.extensions.setdefault(_EXTENSION, MissingKeys())  # the first of several threads makes it
-    return kept
-
-
-def _named(context: RequestContext, asked: object) -> str:
-    """Who answers; and what the client asked for, if it named a model that does not exist."""
+def _answering_model(context: RequestContext, asked: object) -> str:
+    """Return the model that answers, and the requested one if that does not exist, as part of a log line."""
     name = api_helpers.get_model_name()
     if context.workflow_override or not asked or not isinstance(asked, str) \
             or asked.removesuffix(api_helpers.LATEST) == name:
@@ -119,22 +98,26 @@ class BaseApiHandler(ABC):
         return {"error": message}
 
     def serve(self, api_type: str, answer: Callable[[RequestContext, dict[str, object]], Response]) -> Response:
-        """Run one POST view: ``answer(context, body)`` with the request's state set up, errors in this dialect."""
+        """Run one POST view: call ``answer(context, body)`` with the request's state set up; errors in this dialect."""
         context = request_of(http.environ) or RequestContext()
         context.api_type = api_type
         context.listeners = current_app.extensions.get(LISTENERS_KEY)
-        g.current_request_id = context.request_id  # front-ends of others and scripts ask for it there
-        context.started = time.monotonic()  # a client's counters leave out the time in the queue
+        # A documented name, which front-end plug-ins and scripts read.
+        g.current_request_id = context.request_id
+        # The counters in the answer exclude the time in the queue.
+        context.started = time.monotonic()
         with request_scope(context):
             try:
                 context.api_key = api_helpers.extract_api_key(http.headers.get("Authorization"))
                 body = read_json_body()
                 self.identify(context, body)
                 response = answer(context, body)
-            except BaseException as error:  # the HTTP edge: what foreign code lets through would hang the client
+            # Whatever a plug-in raises, the client must get an answer, or it would wait for ever.
+            except BaseException as error:
                 response = self.failure(error, context)
         response.headers["X-Request-Id"] = context.request_id
-        if context.route:  # a stream that has not chosen within its first second goes without
+        # A stream whose route is not chosen within its first second is sent without the header.
+        if context.route:
             response.headers["X-Wilmer-Route"] = route_header(context.route)
         return response
 
@@ -149,17 +132,18 @@ class BaseApiHandler(ABC):
         return response
 
     def listing(self, build: Callable[[], dict[str, object]]) -> Response:
-        """Answer a request that runs no workflow with what ``build`` returns."""
+        """Answer a request that runs no workflow with the result of ``build``."""
         context = RequestContext(request_id=http.environ.get(REQUEST_ID_KEY) or new_request_id())
         with request_scope(context):
             try:
                 return json_response(build())
-            except BaseException as error:  # the HTTP edge
+            # As in serve().
+            except BaseException as error:
                 return self.failure(error, context)
 
     @staticmethod
     def asks_for_tool_choice_only(messages: Any) -> bool:
-        """Whether a front-end only asks which of its tools to use, and the user wants that answered with none."""
+        """Return whether a front-end only asks which of its tools to use, and the user's settings answer with none."""
         return config_utils.user_flag("interceptOpenWebUIToolRequests") and isinstance(messages, list) and any(
             isinstance(message, dict) and message.get("role") == "system"
             and isinstance(message.get("content"), str) and TOOL_CHOICE_PROMPT in message["content"]
@@ -167,19 +151,19 @@ class BaseApiHandler(ABC):
 
     @staticmethod
     def identify(context: RequestContext, body: dict[str, object]) -> None:
-        """Set user, workflow and redaction of the request from its ``model`` field; log the body after that."""
+        """Set user, workflow and redaction of the request from its ``model`` field, and log the body after that."""
         api_helpers.set_request_context_from_model(body.get("model"))
         api_helpers.require_identified_user(http.remote_addr or "")
         context.redact = bool(config_utils.user_flag("redactLogOutput") or (
             context.api_key and config_utils.user_flag("encryptUsingApiKey")))
-        missing_keys_of(current_app).look(http.environ, context.api_key)
-        logger.info("Request %s runs as %s", context.request_id, _named(context, body.get("model")))
+        current_app.extensions[MISSING_KEYS_KEY].look(http.environ, context.api_key)
+        logger.info("Request %s runs as %s", context.request_id, _answering_model(context, body.get("model")))
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 
     def run(self, context: RequestContext, messages: list[Message], renderer: Callable[[], StreamRenderer],
             body: Callable[[FinishedAnswer], dict[str, object]], tools: object = None,
             tool_choice: object = None) -> Response:
-        """Run the engine and answer in this dialect: with ``renderer`` streamed, with ``body`` whole."""
+        """Run the engine and answer in this dialect: streamed by ``renderer``, or complete by ``body``."""
         api_helpers.check_counts(messages)
         offered = tools if isinstance(tools, list) and tools else None
 
@@ -192,7 +176,7 @@ class BaseApiHandler(ABC):
 
 
 def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], dict[str, object]]) -> Response:
-    """Run the engine and answer with ``build(value)`` as JSON; later nodes run when the response is out."""
+    """Run the engine and answer with ``build(value)`` as JSON; later nodes run once the response has been sent."""
     running_requests().begin(context, probe_for(http.environ))
     answer = WholeAnswer(context, start)
     value = answer.value()
@@ -201,7 +185,8 @@ def whole_answer(context: RequestContext, start: Start, build: Callable[[Any], d
     except BaseException:
         answer.close()
         raise
-    running_requests().answered(context)  # a client that has read it all may leave before the server closes it
+    # A client that has read the whole answer may disconnect before the server closes the response.
+    running_requests().answered(context)
     response.call_on_close(answer.close)
     return response
 
@@ -219,9 +204,9 @@ def streamed_answer(context: RequestContext, start: Start, renderer: StreamRende
 
 
 def read_json_body() -> dict[str, object]:
-    """The request's JSON object, whatever its content type says."""
+    """Return the request's JSON object, ignoring its content type."""
     try:
-        body = json.loads(http.get_data(cache=False), parse_constant=_no_number, parse_float=_finite)
+        body = json.loads(http.get_data(cache=False), parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         body = None
     if body is None:
@@ -231,19 +216,19 @@ def read_json_body() -> dict[str, object]:
     return body
 
 
-def _no_number(name: str) -> NoReturn:
-    """NaN and the infinities, which Python would accept, and no LLM server could be sent."""
+def _refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python would accept, but LLM servers would not."""
     raise ValueError(f"{name} is not a JSON value")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        _no_number(digits)
+        _refuse_constant(digits)
     return number
 
 
 def stream_flag(body: dict[str, object], default: bool) -> bool:
-    """The request's ``stream`` value: null is false, a text is true only if it says so."""
+    """Return the request's ``stream`` value: null is false, and of all strings only "true" is true."""
     value = body.get("stream", default)
     return value.strip().lower() == "true" if isinstance(value, str) else bool(value)

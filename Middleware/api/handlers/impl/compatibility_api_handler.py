@@ -1,4 +1,4 @@
-"""What clients and monitors ask to see whether a server is there, whatever its dialect."""
+"""The routes by which clients and monitors find out whether a server runs, in no particular dialect."""
 from __future__ import annotations
 
 from flask import Flask, Response
@@ -7,7 +7,8 @@ from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_r
 from Middleware.common.constants import VERSION
 from Middleware.services.response_builder_service import ResponseBuilderService
 
-GREETING = f"WilmerAI {VERSION}\nOllama is running\n"  # the second line is what Ollama's clients look for
+# Ollama's clients look for the second line.
+GREETING = f"WilmerAI {VERSION}\nOllama is running\n"
 
 
 class CompatibilityApiHandler(BaseApiHandler):

@@ -1,4 +1,4 @@
-"""The Ollama dialect: chat, text generation, model lists and what clients ask to see whether a server is Ollama."""
+"""The Ollama dialect: chat, text generation, model lists, and the routes by which clients recognise Ollama."""
 from __future__ import annotations
 
 import re
@@ -24,7 +24,7 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.response_builder_service import Counters, ResponseBuilderService
 
-_NO_TIME = re.compile(r"[+-]?0+(?:\.0*)?(?:ns|us|\u00b5s|ms|s|m|h)?")
+_ZERO_DURATION = re.compile(r"[+-]?0+(?:\.0*)?(?:ns|us|\u00b5s|ms|s|m|h)?")
 
 
 class OllamaApiHandler(BaseApiHandler):
@@ -58,11 +58,11 @@ class OllamaApiHandler(BaseApiHandler):
         return self.listing(self.builder.build_ollama_version_response)
 
     def running(self) -> Response:
-        """The loaded models: every model is, as WilmerAI loads none itself."""
+        """Return the loaded models: all, as WilmerAI itself loads none."""
         return self.listing(lambda: self.builder.build_ollama_ps_response(api_helpers.visible_model_ids()))
 
     def show(self) -> Response:
-        """What a model can do; IDE assistants look for ``tools`` and ``vision`` before they offer it."""
+        """Return a model's capabilities; IDE assistants look for ``tools`` and ``vision`` before they offer it."""
         return self.listing(self._show)
 
     def _show(self) -> dict[str, object]:
@@ -117,9 +117,8 @@ class OllamaApiHandler(BaseApiHandler):
 
     @staticmethod
     def _loaded(body: dict[str, object], answer: dict[str, object]) -> Response:
-        """The answer to a request without any text, by which clients have a model loaded before they need it, or
-        unloaded when they leave."""
-        return json_response({**answer, "done_reason": "unload" if _is_no_time(body.get("keep_alive")) else "load"})
+        """Answer a request without any text, with which clients load a model in advance, or unload it at the end."""
+        return json_response({**answer, "done_reason": "unload" if _is_zero(body.get("keep_alive")) else "load"})
 
     # -- stopping ------------------------------------------------------------------------------------------------
     def cancel(self) -> Response:
@@ -136,7 +135,7 @@ class OllamaApiHandler(BaseApiHandler):
 
 
 def counters(context: RequestContext, usage: Usage) -> Counters:
-    """Ollama's counters of an answer that has just been made."""
+    """Return Ollama's counters for an answer that has just been completed."""
     now = time.monotonic()
     first = context.first_token_at or context.started
     return Counters(
@@ -145,10 +144,10 @@ def counters(context: RequestContext, usage: Usage) -> Counters:
         eval_duration=_nanoseconds(now - first))
 
 
-def _is_no_time(duration: object) -> bool:
-    """Whether it is zero: a number of seconds, or a text such as ``0s``."""
+def _is_zero(duration: object) -> bool:
+    """Return whether a duration is zero: a number of seconds, or a string such as ``0s``."""
     if isinstance(duration, str):
-        return _NO_TIME.fullmatch(duration) is not None
+        return _ZERO_DURATION.fullmatch(duration) is not None
     return type(duration) in (int, float) and duration == 0
 
 

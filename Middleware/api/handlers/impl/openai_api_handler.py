@@ -42,7 +42,7 @@ class OpenAIApiHandler(BaseApiHandler):
         return self.listing(lambda: self.builder.build_openai_models_response(api_helpers.visible_model_ids()))
 
     def model(self, name: str) -> Response:
-        """One entry of the list; clients ask for it to see whether a model exists."""
+        """Return one entry of the list; clients request it to find out whether a model exists."""
         return self.listing(lambda: self._model(name))
 
     def _model(self, name: str) -> dict[str, object]:
@@ -87,10 +87,10 @@ class OpenAIApiHandler(BaseApiHandler):
 
 
 def _reads_whole_answers_only() -> bool:
-    """Whether a client that says nothing of streaming wants one JSON body, as OpenAI's own server would send it.
+    """Return whether a client that sends no ``stream`` key expects one JSON body, as OpenAI's own server sends it.
 
-    The OpenAI packages say so in ``Accept``. SillyTavern leaves the key out as well when its streaming is off, and is
-    known by the HTTP library of its server. All others get the stream that they are used to.
+    The OpenAI packages show it in ``Accept``. SillyTavern also omits the key when its streaming is off, and is
+    recognised by the HTTP library of its server. All other clients get a stream, as they always have.
     """
     return (http.headers.get("Accept", "").strip().lower() == "application/json"
             or http.headers.get("User-Agent", "").startswith("node-fetch"))
