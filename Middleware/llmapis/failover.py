@@ -1,6 +1,6 @@
-"""What happens when an endpoint with a ``backupEndpointName`` fails: who stands in, whether it may, with which prompt.
+"""The rules of failover: the backup of a failed endpoint, whether it may be used, and the prompt it gets.
 
-The service in ``llm_api`` makes the calls; the rules are here.
+The service in ``llm_api`` makes the calls.
 """
 from __future__ import annotations
 
@@ -42,25 +42,26 @@ from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
 
-Place = Literal["local", "remote", "unknown"]
-Resolver = Callable[[str, None], Sequence[tuple[Any, ...]]]  # socket.getaddrinfo
+Location = Literal["local", "remote", "unknown"]
+Resolver = Callable[[str, None], Sequence[tuple[Any, ...]]]
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Work that may have to wait: yields once per second of it, so that a stream can show signs of life, and returns T."""
+"""Work that may have to wait: yields once per second, so that a stream can send heartbeats, and returns T."""
 
+# Name resolution cannot be interrupted, and the failed call has taken time already.
 RESOLVE_SECONDS = 5.0
-# More endpoints than anybody has; beyond that a warning is repeated.
+# More endpoints than any configuration has; beyond this number a warning is repeated.
 MAX_CHECKED = 256
 
 
 @dataclass(frozen=True)
-class Hop:
-    """How a call came to an endpoint.
+class FailoverState:
+    """The failures that led a call to an endpoint.
 
     Attributes:
-        visited: the endpoints that failed before, the one that the caller chose first.
-        templated: the call's texts were wrapped in the prompt template of that first endpoint.
+        visited: the endpoints that have failed, in order.
+        templated: the texts were formatted with the prompt template of the first endpoint.
         local_only: the endpoint may be reached in the local network only.
     """
 
@@ -69,11 +70,11 @@ class Hop:
     local_only: bool = False
 
 
-FIRST_CHOICE = Hop()
+NO_FAILOVER = FailoverState()
 
 
-def finished(steps: Steps[T]) -> T:
-    """The result of steps of which nobody wants to hear."""
+def run_to_end(steps: Steps[T]) -> T:
+    """Run the steps to their end and return their result."""
     while True:
         try:
             next(steps)
@@ -81,8 +82,8 @@ def finished(steps: Steps[T]) -> T:
             return cast(T, end.value)
 
 
-def signs_of_life(steps: Steps[T]) -> Generator[Chunk, None, T]:
-    """The steps as chunks that say nothing; returns their result."""
+def as_heartbeats(steps: Steps[T]) -> Generator[Chunk, None, T]:
+    """Yield an empty chunk per step, as a heartbeat, and return the result."""
     while True:
         try:
             next(steps)
@@ -94,16 +95,16 @@ def signs_of_life(steps: Steps[T]) -> Generator[Chunk, None, T]:
 # -- the backup of an endpoint ---------------------------------------------------------------------------------------
 
 def backup_name(endpoint: Mapping[str, object]) -> str:
-    """The backup that an endpoint file names, ``""`` for none."""
+    """Return the name of an endpoint's backup, ``""`` for none."""
     name = ENDPOINT.value(endpoint, "backupEndpointName")
     return str(name).strip() if name else ""
 
 
 def backup_preset(endpoint_name: str, endpoint: Mapping[str, object], preset: str | None) -> str | None:
-    """The preset of an endpoint's backup: its own, else what ``preset`` of the call means, by name.
+    """Return the preset for an endpoint's backup: ``backupPresetName``, else the preset of the call.
 
-    A call without a preset takes the endpoint's own samplers, whose name is that of the endpoint. None: the backup
-    finds samplers as any endpoint without a preset does.
+    A call without a preset uses the endpoint's own samplers, which are found under the name of the endpoint. None means
+    that the backup finds its samplers like any endpoint without a preset.
     """
     for name in (ENDPOINT.value(endpoint, "backupPresetName"), preset):
         if isinstance(name, str) and name.strip():
@@ -112,37 +113,37 @@ def backup_preset(endpoint_name: str, endpoint: Mapping[str, object], preset: st
     return endpoint_name if isinstance(own, Mapping) and own and is_flat_name(endpoint_name) else None
 
 
-def next_hop(failed: EndpointFile, hop: Hop, scope: CancelScope | None) -> Steps[Hop]:
-    """The way to the backup of ``failed``, which was itself reached by ``hop``.
+def next_state(failed: EndpointFile, state: FailoverState, scope: CancelScope | None) -> Steps[FailoverState]:
+    """Return the state for the backup of ``failed``; ``state`` is that of ``failed`` itself.
 
-    Waits while the backup's host name is resolved. Raises FailoverError if the backup was asked before or is not
-    allowed, ConfigurationError if its files are amiss, EarlyTerminationException when cancelled meanwhile.
+    Waits while the backup's host name is resolved. Raises FailoverError if the backup has already failed or is not
+    allowed, ConfigurationError if its files are invalid, EarlyTerminationException when cancelled meanwhile.
     """
-    name, visited = backup_name(failed.config), (*hop.visited, failed.name)
+    name, visited = backup_name(failed.config), (*state.visited, failed.name)
     if name in visited:
         raise FailoverError(f"the backups form a cycle: {' -> '.join((*visited, name))}.", endpoint=failed.name)
     backup = EndpointFile.load(name)
-    templated = hop.templated if hop.visited else failed.type in api_types.COMPLETION_TYPES
-    return Hop(visited, templated, local_only=(yield from check_place(backup, scope)))
+    templated = state.templated if state.visited else failed.type in api_types.COMPLETION_TYPES
+    return FailoverState(visited, templated, local_only=(yield from must_stay_local(backup, scope)))
 
 
-def cannot_stand_in(failed: str, backup: str, failure: Exception, reason: Exception) -> FailoverError:
-    """The error that names both what failed first and why no backup helped."""
+def backup_unusable(failed: str, backup: str, failure: Exception, reason: Exception) -> FailoverError:
+    """Return the error that contains both the first failure and the reason why the backup cannot be used."""
     status, body = (failure.status, failure.body) if isinstance(failure, BackendError) else (None, "")
     text = str(failure) if isinstance(failure, WilmerError) else type(failure).__name__
-    return FailoverError(f"endpoint '{failed}' failed, and its backup '{backup}' cannot stand in. The failure: "
+    return FailoverError(f"endpoint '{failed}' failed, and its backup '{backup}' cannot be used. The failure: "
                          f"{sentence(text)} The backup: {reason}",
                          endpoint=failed, status=status, body=body)
 
 
-def tell_of_the_first(error: Exception, hop: Hop) -> None:
-    """Let the error of a backup say for whom it stood in; it names but the backup."""
-    if hop.visited and isinstance(error, BackendError):
-        error.args = (f"{sentence(str(error))} It stood in for '{hop.visited[-1]}', which had failed.",)
+def mention_failed_endpoint(error: Exception, state: FailoverState) -> None:
+    """Add the endpoint that failed first to the error of a backup, which names only the backup."""
+    if state.visited and isinstance(error, BackendError):
+        error.args = (f"{sentence(str(error))} It was the backup for '{state.visited[-1]}', which had failed.",)
 
 
 class BackupChecks:
-    """Complains of backups that could not stand in before they are needed, once per version of an endpoint's file."""
+    """Warns of unusable backups before they are needed, once per version of an endpoint's file."""
 
     def __init__(self) -> None:
         self._seen: BoundedCache[int, Mapping[str, object]] = BoundedCache(MAX_CHECKED)
@@ -156,38 +157,37 @@ class BackupChecks:
         try:
             EndpointFile.load(name)
         except ConfigurationError as error:
-            logger.warning("Endpoint '%s' names the backup '%s', which could not stand in: %s", endpoint.name, name,
-                           error)
+            logger.warning("Endpoint '%s' names the backup '%s', which cannot be used: %s", endpoint.name, name, error)
 
 
 # -- where a backup is -----------------------------------------------------------------------------------------------
 
-def check_place(backup: EndpointFile, scope: CancelScope | None) -> Steps[bool]:
-    """Whether calls of ``backup`` must stay in the local network: always, unless its file allows more.
+def must_stay_local(backup: EndpointFile, scope: CancelScope | None) -> Steps[bool]:
+    """Return whether calls of ``backup`` must stay in the local network, which holds unless its file allows more.
 
-    Raises FailoverError for a remote backup that is not allowed; warns of an allowed one and of an unknown place.
+    Raises FailoverError for a remote backup that is not allowed; warns of an allowed one and of an unknown location.
     """
     allowed = ENDPOINT.flag(backup.config, "allowRemoteBackup")
-    place = yield from find_place(str(ENDPOINT.value(backup.config, "endpoint") or ""), scope)
-    if place == "remote" and not allowed:
+    location = yield from find_location(str(ENDPOINT.value(backup.config, "endpoint") or ""), scope)
+    if location == "remote" and not allowed:
         raise FailoverError(
             f"'{backup.name}' is off-machine, beyond the local network, and conversations go there only with "
             f"\"allowRemoteBackup\": true in the file of '{backup.name}'.", endpoint=backup.name)
-    if place == "remote":
+    if location == "remote":
         logger.warning("Backup endpoint '%s' is off-machine; its file allows that.", backup.name)
-    elif place == "unknown":
-        logger.warning("Backup endpoint '%s': where its host is cannot be found out.%s", backup.name,
-                       "" if allowed else " It is used only if it turns out to be local.")
+    elif location == "unknown":
+        logger.warning("Backup endpoint '%s': the location of its host is unknown.%s", backup.name,
+                       "" if allowed else " It is used only if its address is local.")
     return not allowed
 
 
-def find_place(url: str, scope: CancelScope | None) -> Steps[Place]:
-    """``classify_host`` on a helper thread, as name resolution cannot be interrupted, only left alone.
+def find_location(url: str, scope: CancelScope | None) -> Steps[Location]:
+    """Classify the host of ``url`` on a helper thread, because name resolution cannot be interrupted.
 
-    ``unknown`` after RESOLVE_SECONDS, and for every name in a trial, which asks nobody. Raises
+    Return ``unknown`` after RESOLVE_SECONDS, and for every name in a trial, which resolves nothing. Raises
     EarlyTerminationException when ``scope`` is cancelled meanwhile.
     """
-    found: list[Place] = []
+    found: list[Location] = []
     done = threading.Event()
     resolve = None if current_trial() is None else _resolve_nothing
 
@@ -213,10 +213,10 @@ def _resolve_nothing(_host: str, _port: None) -> Sequence[tuple[object, ...]]:
     return ()
 
 
-def classify_host(url: str, resolve: Resolver | None = None) -> Place:
-    """Where the host of ``url`` is; a missing scheme does not matter. Host names are resolved, which may block.
+def classify_host(url: str, resolve: Resolver | None = None) -> Location:
+    """Return the location of the host of ``url``, with or without a scheme. Resolves host names, which may block.
 
-    ``resolve`` stands in for ``socket.getaddrinfo``.
+    ``resolve`` replaces ``socket.getaddrinfo``.
     """
     url = url.strip()
     try:
@@ -230,23 +230,25 @@ def classify_host(url: str, resolve: Resolver | None = None) -> Place:
     try:
         return "local" if is_local_address(host) else "remote"
     except ValueError:
-        pass  # a name
+        # The host is a name, which has to be resolved.
+        pass
     try:
         addresses = {str(entry[4][0]) for entry in (resolve or socket.getaddrinfo)(host, None)}
         if not addresses:
             return "unknown"
         return "local" if all(map(is_local_address, addresses)) else "remote"
-    except (OSError, ValueError):  # ValueError: a name that IDNA cannot encode
+    # ValueError: a name that IDNA cannot encode.
+    except (OSError, ValueError):
         return "unknown"
 
 
 # -- the prompt of a backup ------------------------------------------------------------------------------------------
 
-def fitted(call: Prompt, backup: EndpointFile, templated: bool) -> Prompt:
-    """``call``, made for the first endpoint, in the form that the backup's type takes.
+def prompt_for_backup(call: Prompt, backup: EndpointFile, templated: bool) -> Prompt:
+    """Return ``call``, which was made for the first endpoint, in the form that the backup's type takes.
 
-    Messages become texts by the backup's own prompt template. Texts stay as they are, with the template of the first
-    endpoint in them if they are ``templated``; that is logged, as a chat back-end will show it to its model.
+    Messages become texts with the backup's own prompt template. Texts stay as they are. If they are ``templated``, they
+    contain the template of the first endpoint; that is logged, because a chat back-end sends it to its model.
     """
     texts = call.system_prompt is not None or call.prompt is not None
     if backup.type in api_types.COMPLETION_TYPES:
@@ -273,7 +275,7 @@ def _flattened(call: Prompt, endpoint: Mapping[str, object]) -> Prompt:
 
 
 def _as_messages(call: Prompt) -> Prompt:
-    """Texts that came with images, as a chat back-end wants them. Without images its handler makes the messages."""
+    """Return texts with images as messages for a chat back-end. Without images, its handler makes the messages."""
     if call.conversation is None:
         return call
     images = [image for message in call.conversation for image in message.get("images") or ()]
@@ -287,24 +289,25 @@ def _as_messages(call: Prompt) -> Prompt:
 # -- the beginning of a stream ---------------------------------------------------------------------------------------
 
 def is_visible(chunk: Chunk) -> bool:
-    """Whether a client sees something of a chunk, so that no other endpoint can take over after it."""
+    """Return whether a chunk is visible to the client, so that no other endpoint can replace this one after it."""
     return bool(chunk.get("token") or chunk.get("tool_calls") or chunk.get("reasoning") or chunk.get("finish_reason"))
 
 
 def up_to_visible(chunks: Generator[Chunk, None, None]) -> Generator[Chunk, None, bool]:
-    """Pass chunks on up to and including the first visible one; returns whether there was one.
+    """Yield chunks up to and including the first visible one; return whether there was one.
 
-    Those before it pass as mere signs of life: what they tell (token counts, a fingerprint) comes with the visible
-    one, and never if the endpoint fails before it.
+    Earlier chunks become heartbeats. Their content (token counts, a fingerprint) is added to the visible one, and is
+    dropped if the endpoint fails first.
     """
-    told: Chunk = {"token": "", "finish_reason": None}
+    withheld: Chunk = {"token": "", "finish_reason": None}
     for chunk in chunks:
         if is_visible(chunk):
-            yield {**told, **chunk}
+            yield {**withheld, **chunk}
             return True
-        told = {**told, **chunk, "token": "", "finish_reason": None}
-        told.pop("more", None)
+        withheld = {**withheld, **chunk, "token": "", "finish_reason": None}
+        withheld.pop("more", None)
         yield {"token": "", "finish_reason": None}
-    if len(told) > 2:  # more than the two keys that every chunk has
-        yield told
+    # Every chunk has two keys; more of them carry content that the client must get.
+    if len(withheld) > 2:
+        yield withheld
     return False

@@ -40,29 +40,27 @@ TYPES: Mapping[str, type[LlmApiHandler]] = {
 }
 
 
-
 class LlmApiService:
     """The LLM behind one endpoint, or behind its backup when it fails, for one call at a time.
 
-    Building it reads the endpoint, its API type and the samplers, so that a mistake in them is reported before
-    anything is sent. ``outcome`` tells, after a call, what the back-end said besides its text and which endpoint
-    answered.
+    The constructor reads the endpoint, its API type and the samplers, so that a mistake in them is reported before
+    anything is sent. After a call, ``outcome`` holds the metadata of the answer and the endpoint that answered.
 
     Args:
-        presetname: None or blank: the endpoint's own ``presetSamplers``.
-        max_tokens: response limit; None sends none.
-        scope: stop switch of the request; None: that of the current request, if there is one.
-        hop: how the call came here, if other endpoints failed before.
+        presetname: None or blank for the endpoint's own ``presetSamplers``.
+        max_tokens: response limit; None sends no limit.
+        scope: cancel scope; None for that of the current request, if there is one.
+        state: the endpoints that have failed before this one.
     """
 
     def __init__(self, endpoint: str, presetname: str | None = None, max_tokens: int | None = 400,
                  stream: bool = False, *, scope: CancelScope | None = None, transport: Transport | None = None,
-                 hop: failover.Hop = failover.FIRST_CHOICE) -> None:
+                 state: failover.FailoverState = failover.NO_FAILOVER) -> None:
         self.endpoint_name = endpoint
         self.presetname = presetname
         self.max_tokens = max_tokens
         self.streaming = stream
-        self._hop = hop
+        self._state = state
         self._file = EndpointFile.load(endpoint)
         self.endpoint_config, self.type = self._file.config, self._file.type
         handler = self._handler_class()
@@ -84,12 +82,12 @@ class LlmApiService:
 
     @property
     def outcome(self) -> LlmOutcome:
-        """Of the endpoint that answered; while a call runs, of the one that is being asked."""
+        """The outcome of the endpoint that answered or, during a call, of the one that is being called."""
         return self._handler.outcome if self._backup is None else self._backup.outcome
 
     @property
     def takes_message_collection(self) -> bool:
-        """Whether the back-end takes a list of messages; otherwise it takes one text."""
+        """Return whether the back-end takes a list of messages and not a single text."""
         return self.type not in api_types.COMPLETION_TYPES
 
     def get_response_from_llm(
@@ -101,9 +99,9 @@ class LlmApiService:
         """Call the LLM.
 
         Returns the uncleaned text, or ``{"content", "tool_calls", "finish_reason"}`` for an answer with tool calls;
-        a streaming service returns a generator of chunks that sends nothing before it is pulled. A cancelled call
-        returns ``""`` or a generator that ends. ``request_id`` only names the call in the log. Raises BackendError;
-        with a backup only if that failed too, or the first endpoint's answer had begun.
+        a streaming service returns a generator of chunks that sends the request at its first ``next``. A cancelled call
+        returns ``""`` or a generator that ends. ``request_id`` is used for the log only. Raises BackendError; with a
+        backup only if that fails too, or if the first endpoint's answer had begun.
         """
         if conversation is not None and not llm_takes_images:
             conversation = [without_images(message) if "images" in message else message for message in conversation]
@@ -118,24 +116,27 @@ class LlmApiService:
         return self._stream
 
     def is_busy(self) -> bool:
-        """True from the call until its result, or until its stream is exhausted or abandoned."""
+        """Return True from the call until its result, or until its stream is exhausted or abandoned."""
         closed = self._stream is not None and inspect.getgeneratorstate(self._stream) == inspect.GEN_CLOSED
-        return self._busy and not closed  # one that never started runs no cleanup of its own
+        # A generator that was closed before it started never ran the cleanup that resets ``_busy``.
+        return self._busy and not closed
 
     def close(self) -> None:
-        """Abandon a stream; other calls are not touched.
+        """Abandon a stream; other calls are not affected.
 
-        Where another thread is reading it, that one is woken and finds the stream's end; the service is busy till then.
+        If another thread is reading the stream, it wakes up and the stream ends; until then the service is busy.
         """
         stream, self._stream = self._stream, None
         if stream is None:
             return
         try:
             stream.close()
-        except ValueError:  # another thread is inside next()
+        # Another thread is inside next().
+        except ValueError:
             self._abort()
         else:
-            self._busy = False  # a generator that never started runs no cleanup of its own
+            # The cleanup of a generator that never started did not run.
+            self._busy = False
 
     def _abort(self) -> None:
         backup = self._backup
@@ -169,7 +170,7 @@ class LlmApiService:
 
     @contextlib.contextmanager
     def _watched(self, call: Prompt, watch: CallWatch | None) -> Iterator[None]:
-        """Tell ``watch`` of the beginning of the call, and of its end, whatever way it ends."""
+        """Report the start and every kind of end of the call to ``watch``."""
         if watch is None:
             yield
             return
@@ -184,10 +185,10 @@ class LlmApiService:
             last = self
             while last._backup is not None:
                 last = last._backup
-            watch.end(error, last.outcome, last.settings, last._hop.visited, self._scope)
+            watch.end(error, last.outcome, last.settings, last._state.visited, self._scope)
 
     def _generate(self, call: Prompt, sent: Prompt) -> Answer:
-        """``sent`` is ``call`` in the form for this endpoint; its backup makes its own form of ``call``."""
+        """Return the answer. ``sent`` is ``call`` in the form for this endpoint; a backup gets its own form."""
         slot = CallSlot(self._scope)
         self._name_for_the_log()
         try:
@@ -195,20 +196,23 @@ class LlmApiService:
             return self._handler.generate(sent)
         except (EarlyTerminationException, GateTimeoutError):
             raise
-        except Exception as error:  # whatever is wrong with this back-end, another may do
+        # Any error of this back-end is a reason to use the backup.
+        except Exception as error:
             if not self._may_hand_over():
-                failover.tell_of_the_first(error, self._hop)
+                failover.mention_failed_endpoint(error, self._state)
                 raise
-            slot.release()  # the backup takes its own
-            backup, fitted = failover.finished(self._hand_over(call, error))
-            return backup._generate(call, fitted)
+            # The backup acquires a slot of its own; holding both could block a full gate.
+            slot.release()
+            backup, sent = failover.run_to_end(self._hand_over(call, error))
+            return backup._generate(call, sent)
         finally:
             slot.release()
 
     def _generate_stream(self, call: Prompt, sent: Prompt) -> Generator[Chunk, None, None]:
         slot = CallSlot(self._scope)
         self._name_for_the_log()
-        begun = False  # the client has seen something of this endpoint's answer
+        # The client has received a part of this endpoint's answer.
+        begun = False
         try:
             for _ in slot.waiting():
                 yield {"token": "", "finish_reason": None}
@@ -218,16 +222,18 @@ class LlmApiService:
                 yield from chunks
         except (EarlyTerminationException, GateTimeoutError):
             raise
-        except Exception as error:  # whatever is wrong with this back-end, another may do
+        # Any error of this back-end is a reason to use the backup.
+        except Exception as error:
             if begun:
                 logger.error("Endpoint '%s' failed after its answer had begun, too late for its backup '%s': %s",
                              self.endpoint_name, self._backup_name, public_text(error))
             if begun or not self._may_hand_over():
-                failover.tell_of_the_first(error, self._hop)
+                failover.mention_failed_endpoint(error, self._state)
                 raise
-            slot.release()  # the backup takes its own
-            backup, fitted = yield from failover.signs_of_life(self._hand_over(call, error))
-            yield from backup._generate_stream(call, fitted)
+            # The backup acquires a slot of its own; holding both could block a full gate.
+            slot.release()
+            backup, sent = yield from failover.as_heartbeats(self._hand_over(call, error))
+            yield from backup._generate_stream(call, sent)
         finally:
             slot.release()
 
@@ -241,16 +247,16 @@ class LlmApiService:
         return bool(self._backup_name) and not (self._scope is not None and self._scope.cancelled)
 
     def _hand_over(self, call: Prompt, error: Exception) -> failover.Steps[tuple[LlmApiService, Prompt]]:
-        """The service of the backup, and ``call`` in its form. Raises FailoverError, caused by ``error``."""
+        """Return the service of the backup, and ``call`` in its form. Raises FailoverError, caused by ``error``."""
         try:
-            hop = yield from failover.next_hop(self._file, self._hop, self._scope)
+            state = yield from failover.next_state(self._file, self._state, self._scope)
             preset = failover.backup_preset(self.endpoint_name, self.endpoint_config, self.presetname)
             backup = LlmApiService(self._backup_name, preset, self.max_tokens, self.streaming, scope=self._scope,
-                                   transport=self._transport, hop=hop)
-            sent = failover.fitted(call, backup._file, hop.templated)
+                                   transport=self._transport, state=state)
+            sent = failover.prompt_for_backup(call, backup._file, state.templated)
         except (ConfigurationError, FailoverError) as problem:
-            raise failover.cannot_stand_in(self.endpoint_name, self._backup_name, error, problem) from error
-        logger.warning("Endpoint '%s' failed; its backup '%s' stands in. %s", self.endpoint_name, self._backup_name,
+            raise failover.backup_unusable(self.endpoint_name, self._backup_name, error, problem) from error
+        logger.warning("Endpoint '%s' failed; its backup '%s' is used. %s", self.endpoint_name, self._backup_name,
                        public_text(error))
         self._backup = backup
         return backup, sent
@@ -268,4 +274,4 @@ class LlmApiService:
             process().one(SamplerResolver).resolve(self.endpoint_name, endpoint, api_type, self.presetname),
             endpoint, api_type, self.streaming, self.max_tokens)
         return dataclasses.replace(self._file.settings(normalise(samplers)), single_attempt=bool(self._backup_name),
-                                   local_only=self._hop.local_only)
+                                   local_only=self._state.local_only)

@@ -1,7 +1,7 @@
-"""LLM calls over HTTP: what a back-end handler sends, retries, and errors in the words of endpoints.
+"""LLM calls over HTTP: requests of back-end handlers, retries, and errors that name the endpoint.
 
-A back-end handler says what to send and how to read it; sockets, proxies, certificates and stops belong to the HTTP
-client in ``utilities/http``, and what a person reads about a failed endpoint to ``backend_errors``.
+A back-end handler knows what to send and how to parse the answer. Sockets, proxies, certificates and stops belong to
+the HTTP client in ``utilities/http``, and the texts about a failed endpoint to ``backend_errors``.
 """
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _Handler = TypeVar("_Handler")
 logger = logging.getLogger(__name__)
 
 RETRY_WAITS = (0.5, 1.0)
-# A server may ask for hours; the client in front has given up long before.
+# A server may ask for hours, but the client times out long before.
 MAX_RETRY_AFTER_SECONDS = 10.0
-# More than any answer of a model or list of vectors: a server that goes on sending must not fill the memory.
+# Larger than any answer or list of vectors: a server that never stops sending must not fill the memory.
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-# Of the text that comes with a bad status, as much as makes a message, and for no longer than it is worth waiting.
+# Enough of an error body for a message, and no longer a wait than that message is worth.
 MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_ERROR_BODY_WAIT = 5.0
 
@@ -54,10 +54,11 @@ class BackendRequest:
     Attributes:
         endpoint_name: for messages.
         url: absolute URL, http or https.
-        connect_timeout, read_timeout: seconds; the latter is the longest silence of the server.
-        single_attempt: no second try and no reconnect, because the caller has something better to try.
+        connect_timeout, read_timeout: seconds; the latter is the longest time without data. It is four hours, because
+            processing a long prompt on a slow computer can take that long.
+        single_attempt: no retry and no second attempt to connect, because the caller has a backup.
         local_only: refuse a connected peer that is neither this machine nor in its local network.
-        uses_memory: fail at once for a server that was unreachable a moment ago, and tell later calls when it is.
+        remembers_unreachable: use the cache of unreachable servers.
     """
 
     endpoint_name: str
@@ -68,22 +69,22 @@ class BackendRequest:
     read_timeout: float = 14400
     single_attempt: bool = False
     local_only: bool = False
-    uses_memory: bool = True
+    remembers_unreachable: bool = True
 
     def to_http(self) -> HttpRequest:
-        """The request without its body. Raises ConfigValueError for a URL that is none."""
+        """Return the request without its body. Raises ConfigValueError for an invalid URL."""
         headers = dict(self.headers)
         if not any(name.lower() == "content-type" for name in headers):
             headers["Content-Type"] = "application/json"
         return HttpRequest(parse_target(self.url), "POST", headers, self.connect_timeout, self.read_timeout,
-                           self.single_attempt, self.uses_memory, keep_alive=True,
+                           self.single_attempt, self.remembers_unreachable, keep_alive=True,
                            route=Route(local_only=self.local_only))
 
 
 def encode_payload(payload: Mapping[str, Any]) -> bytes:
-    """JSON in UTF-8. Lone surrogates become U+FFFD.
+    """Return the payload as JSON in UTF-8. Lone surrogates become U+FFFD.
 
-    Raises ConfigValueError for what JSON cannot hold, ClientError for nesting that only a client can have sent.
+    Raises ConfigValueError for values that JSON cannot represent, ClientError for nesting that only a client can send.
     """
     try:
         text = _ENCODER.encode(payload)
@@ -95,20 +96,21 @@ def encode_payload(payload: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):  # read-only views of configuration
+    # Configuration objects are read-only views, which the encoder does not know.
+    if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON type")
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 
 
 class BackendStream:
-    """The body of a streaming answer, as ``bytes`` blocks of everything that was delivered at that moment.
+    """The body of a streaming answer, in blocks of all bytes that have arrived.
 
-    Lazy: the first ``next`` connects and sends. ``b""`` stands for a second of silence, while waiting for the headers
-    too. Ends at the end of the answer, or quietly when the scope is cancelled. Connection, status and framing problems
-    raise BackendError subclasses out of ``next``. Iterate and close on one thread.
+    Lazy: the first ``next`` connects and sends. ``b""`` is a heartbeat after a second without data, also while waiting
+    for the headers. Ends with the answer, or without an error when the scope is cancelled. ``next`` raises subclasses
+    of BackendError for connection, status and framing problems. Iterate and close on one thread.
     """
 
     def __init__(self, pool: ConnectionPool, request: BackendRequest, scope: CancelScope) -> None:
@@ -129,7 +131,7 @@ class BackendStream:
             yield from exchange.body()
         except HttpError as error:
             head = exchange.head
-            # A bad status says more than that the text behind it is unreadable.
+            # The error status is more useful than the fact that its body cannot be read.
             if head is not None and head.status >= 300:
                 raise self._status_error(head, b"") from error
             raise self.error(error) from error
@@ -137,7 +139,7 @@ class BackendStream:
             exchange.close()
 
     def _raise_status(self, head: ResponseHead) -> Generator[bytes, None, None]:
-        """Read what the server has to say about a bad status, then raise it; returns only when stopped."""
+        """Read the body of an error status, then raise the error; returns only when stopped."""
         parts, size, deadline = [], 0, time.monotonic() + MAX_ERROR_BODY_WAIT
         try:
             for block in self._exchange.body():
@@ -148,7 +150,7 @@ class BackendStream:
                 if not block:
                     yield block
         except HttpError:
-            # The status says more than a body cut short.
+            # The status is more useful than an error about its truncated body.
             pass
         if not self._exchange.stopped:
             raise self._status_error(head, b"".join(parts))
@@ -164,7 +166,7 @@ class BackendStream:
                                    head.headers.get("location", ""))
 
     def error(self, error: HttpError) -> BackendError:
-        """A failed call in the words of endpoints."""
+        """Return the error for a failed call; its text names the endpoint."""
         return errors.call_error(self._request.endpoint_name, self.target, error.problem)
 
     @property
@@ -173,12 +175,12 @@ class BackendStream:
 
     @property
     def head(self) -> ResponseHead | None:
-        """Status and headers, once they arrived."""
+        """Status and headers, None until they have arrived."""
         return self._exchange.head
 
     @property
     def lost_before_status(self) -> bool:
-        """The request went out, and the connection ended before a status line came."""
+        """Return whether the request was sent and the connection ended before a status line arrived."""
         return self._exchange.sent and self._exchange.lost_before_status
 
     def __iter__(self) -> Iterator[bytes]:
@@ -188,14 +190,14 @@ class BackendStream:
         return next(self._blocks)
 
     def drain(self, max_seconds: float = 1.0, max_bytes: int = 65536) -> list[bytes]:
-        """Read on to the end, for what follows a finish reason and so that the connection can be used again.
+        """Read to the end, to get data that follows a finish reason and to make the connection reusable.
 
-        Stops early after ``max_seconds`` or ``max_bytes``; errors end it quietly, as the answer itself is there.
+        Stops early after ``max_seconds`` or ``max_bytes``. Errors are only logged, because the answer is complete.
         """
         deadline = time.monotonic() + max_seconds
         found: list[bytes] = []
         size = 0
-        self._exchange.silence.sign_after = SLICE_SECONDS
+        self._exchange.idle.heartbeat_after = SLICE_SECONDS
         try:
             for block in self._blocks:
                 if block:
@@ -205,19 +207,19 @@ class BackendStream:
                     break
         except BackendError as error:
             logger.debug("After the end of an answer: %s", errors.log_text(error))
-        self._exchange.silence.sign_after = HEARTBEAT_SECONDS
+        self._exchange.idle.heartbeat_after = HEARTBEAT_SECONDS
         return found
 
     def close(self) -> None:
-        """End the exchange: a connection read to its end returns to the pool, any other is closed. Idempotent."""
+        """End the exchange: return a connection that was read to the end to the pool, close any other. Idempotent."""
         try:
             self._blocks.close()
         except ValueError:
-            # Another thread is inside next(): it ends and cleans up.
+            # Another thread is inside next(); the abort makes it end and clean up.
             self.abort()
 
     def abort(self) -> None:
-        """End a wait of the iterating thread, from any thread: to it the stream simply ends."""
+        """End the stream, from any thread; a waiting iteration ends without an error."""
         self._exchange.abort()
 
     def __enter__(self) -> BackendStream:
@@ -228,20 +230,20 @@ class BackendStream:
 
 
 class Transport:
-    """Sends requests to back-ends over kept connections. Thread-safe."""
+    """Sends requests to back-ends and reuses connections. Thread-safe."""
 
     def __init__(self) -> None:
         self._pool = ConnectionPool()
 
     def caller(self, handler: _Handler) -> _Handler:
-        """Return what makes the calls of a back-end handler: the handler itself, a substitute in a workflow test."""
+        """Return the object that makes the calls: ``handler`` itself, or a substitute in a workflow test."""
         return handler
 
     def post_json(self, request: BackendRequest, scope: CancelScope | None = None) -> Any:
-        """The parsed JSON answer.
+        """Send a request and return the parsed JSON answer.
 
         Raises BackendConnectionError, BackendTimeoutError, BackendStatusError, BackendResponseError;
-        EarlyTerminationException when ``scope`` is cancelled, even if an answer came meanwhile.
+        EarlyTerminationException when ``scope`` is cancelled, even if an answer has arrived.
         """
         scope = scope or CancelScope()
         waits = iter(() if request.single_attempt else RETRY_WAITS)
@@ -263,16 +265,16 @@ class Transport:
             _raise_if_cancelled(scope)
 
     def open_stream(self, request: BackendRequest, scope: CancelScope | None = None) -> BackendStream:
-        """A lazy stream of the answer's bytes; one attempt once the request was sent."""
+        """Return a lazy stream of the answer's bytes. A request that was sent is not repeated."""
         return BackendStream(self._pool, request, scope or CancelScope())
 
     def close_all(self) -> None:
-        """Close the idle connections. The transport stays usable."""
+        """Close the idle connections. The transport remains usable."""
         self._pool.close_all()
 
 
 def _whole(stream: BackendStream) -> bytes:
-    """The complete body. Raises BackendResponseError for one that does not end, before it fills the memory."""
+    """Return the complete body. Raises BackendResponseError for one that exceeds MAX_ANSWER_BYTES."""
     parts, size = [], 0
     with stream:
         for block in stream:
@@ -295,7 +297,7 @@ def _worth_retrying(stream: BackendStream, error: BackendError) -> bool:
 
 
 def _retry_after(stream: BackendStream, default: float) -> float:
-    """Seconds that the server asks for in ``Retry-After`` (a number or a date), at most ten."""
+    """Return the delay that the server requests in ``Retry-After`` (a number or a date), at most ten seconds."""
     text = stream.head.headers.get("retry-after", "").strip() if stream.head else ""
     if not text:
         return default
@@ -303,7 +305,7 @@ def _retry_after(stream: BackendStream, default: float) -> float:
         is_number = text.isascii() and text.isdigit()
         seconds = float(text) if is_number else parsedate_to_datetime(text).timestamp() - time.time()
     except (ValueError, TypeError, OverflowError, OSError):
-        # The last two come from dates far away.
+        # OverflowError and OSError: dates outside the range of the platform.
         return default
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
@@ -328,8 +330,7 @@ def _not_json(request: BackendRequest, stream: BackendStream, data: bytes) -> Ba
 
 
 
-
 def get_transport() -> Transport:
-    """The transport of this process, which opens nothing before the first request; that of a trial has its own."""
+    """Return the transport of this process, or that of the current trial. It connects at the first request."""
     trial = current_trial()
     return process().one(Transport) if trial is None else trial.transport

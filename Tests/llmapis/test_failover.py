@@ -89,7 +89,7 @@ def reply(text: str, stream: bool, **options: Any) -> Reply:
 
 
 def hops(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "stands in" in record.getMessage()]
+    return [record.getMessage() for record in caplog.records if "is used. " in record.getMessage()]
 
 
 both_modes = pytest.mark.parametrize("stream", [False, True])
@@ -226,7 +226,7 @@ def test_the_error_of_a_backup_says_for_whom_it_stood_in(farm: Farm, where: str,
     with pytest.raises(BackendStatusError if where == "status" else BackendConnectionError) as caught:
         ask(LlmApiService("A", stream=stream))
     text = str(caught.value)
-    assert text.startswith("Endpoint 'B' (") and text.endswith(". It stood in for 'A', which had failed.")
+    assert text.startswith("Endpoint 'B' (") and text.endswith(". It was the backup for 'A', which had failed.")
     assert caught.value.endpoint == "B"
 
 
@@ -234,7 +234,7 @@ def test_an_error_without_a_backup_says_nothing_of_one(farm: Farm) -> None:
     farm["B"].default = status_reply(400, "ill")
     with pytest.raises(BackendStatusError) as caught:
         ask(LlmApiService("B", stream=False))
-    assert "stood in" not in str(caught.value)
+    assert "was the backup" not in str(caught.value)
 
 
 @both_modes
@@ -354,8 +354,8 @@ class SpyTransport(Transport):
 @pytest.mark.parametrize(("url", "allowed", "local_only", "warned"), [
     ("http://192.168.1.5:1", None, True, ""), ("http://localhost:1", False, True, ""),
     ("http://backup.lan:1", "false", True, ""), ("http://8.8.8.8", True, False, "off-machine"),
-    ("https://cloud.example", "true", False, "off-machine"), ("http://lost.example", None, True, "cannot be found out"),
-    ("http://lost.example", True, False, "cannot be found out")])
+    ("https://cloud.example", "true", False, "off-machine"), ("http://lost.example", None, True, "is unknown"),
+    ("http://lost.example", True, False, "is unknown")])
 def test_remote_rule(farm: Farm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, url: str,
                      allowed: Any, local_only: bool, warned: str) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", names({"backup.lan": ["192.168.7.7"], "cloud.example": ["1.2.3.4"]}))
@@ -366,7 +366,7 @@ def test_remote_rule(farm: Farm, monkeypatch: pytest.MonkeyPatch, caplog: pytest
     first, second = spy.requests
     assert (first.single_attempt, second.single_attempt) == (True, False)
     assert (first.local_only, second.local_only) == (False, local_only)
-    others = [text for text in caplog.messages if "stands in" not in text]
+    others = [text for text in caplog.messages if "is used. " not in text]
     assert len(hops(caplog)) == 1 and len(others) == bool(warned)
     assert all(warned in text and "'B'" in text for text in others)
 
@@ -418,7 +418,7 @@ def test_slow_name_resolution_is_left_alone(farm: Farm, monkeypatch: pytest.Monk
     freed = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: freed.wait(10) and [])
     monkeypatch.setattr(failover, "RESOLVE_SECONDS", 0.1)
-    assert failover.finished(failover.find_place("http://slow.test", None)) == "unknown"
+    assert failover.run_to_end(failover.find_location("http://slow.test", None)) == "unknown"
     freed.set()
 
 
@@ -557,7 +557,7 @@ def test_messages_become_a_text_by_the_backups_template(farm: Farm, endpoint: di
                                              "promptTemplateAssistantPrefix": "M:"})
     farm.endpoint("B", apiTypeConfigFileName="Completion", **endpoint)
     call = Prompt(talk, tools=[{"a": 1}], schema={"b": 2})
-    sent = failover.fitted(call, EndpointFile.load("B"), False)
+    sent = failover.prompt_for_backup(call, EndpointFile.load("B"), False)
     assert (sent.system_prompt, sent.prompt) == (system, prompt)
     assert (sent.conversation, sent.tools, sent.schema) == (call.conversation, call.tools, call.schema)
 
@@ -597,7 +597,7 @@ def test_texts_with_an_image_go_along_a_chain_unchanged(farm: Farm, caplog: pyte
     picture = [{"role": "user", "content": "", "images": ["https://h/x.png"]}]
     ask(LlmApiService("A"), picture, system_prompt="<s>Sys", prompt="<u>Hi", llm_takes_images=True)
     assert farm["C"].requests[0].json["messages"] == farm["B"].requests[0].json["messages"]
-    assert len([text for text in caplog.messages if "template" in text]) == 2  # once per hop
+    assert len([text for text in caplog.messages if "template" in text]) == 2  # once per backup
 
 
 @pytest.mark.parametrize("images", [[], ["https://h/x.png"]])
@@ -680,12 +680,12 @@ def test_no_slot_for_the_backup(farm: Farm, one_slot: None, stream: bool, monkey
     """Someone else takes the slot between the two: that is told as such, and nothing more is tried."""
     held = CallSlot(None)
 
-    def check_place(*_: Any) -> failover.Steps[bool]:
+    def must_stay_local(*_: Any) -> failover.Steps[bool]:
         held.acquire()
         return True
         yield
 
-    monkeypatch.setattr(failover, "check_place", check_place)
+    monkeypatch.setattr(failover, "must_stay_local", must_stay_local)
     farm.endpoint("B", backupEndpointName="C")
     farm["A"].default = status_reply(500)
     with pytest.raises(GateTimeoutError):
@@ -755,7 +755,7 @@ def test_a_redacted_request_leaves_no_word_of_a_back_end_in_the_log(farm: Farm, 
     with request_scope(RequestContext(redact=True)):
         ask(LlmApiService("A", stream=stream))
     assert "diary" not in caplog.text
-    assert "Endpoint 'A' failed; its backup 'B' stands in." in caplog.text and "500" in caplog.text
+    assert "Endpoint 'A' failed; its backup 'B' is used." in caplog.text and "500" in caplog.text
 
 
 def test_a_redacted_retry_is_logged_without_the_answer(farm: Farm, short_retry_waits: None,

@@ -11,9 +11,9 @@ import pytest
 
 from Middleware.exceptions import BackendConnectionError, BackendError, BackendTimeoutError
 from Middleware.llmapis.transport import BackendRequest, Transport
-from Middleware.utilities.http import connect, pool, unreachable
+from Middleware.utilities.http import connect, pool
+from Middleware.utilities.http.pool import MAX_ORIGINS, UnreachableOrigins
 from Middleware.utilities.http.problems import HttpProblem, Kind
-from Middleware.utilities.http.unreachable import MAX_ORIGINS, UnreachableOrigins
 from Middleware.utilities.http.wire import parse_target
 from Tests.llmapis.transport_lab import ask, closed_port
 from Tests.stub_backend import StubBackend
@@ -169,7 +169,7 @@ def test_a_call_may_do_without_the_memory(transport: Transport, monkeypatch: pyt
     attempts = opens_fail(monkeypatch, TimeoutError("connect"))
     for number in range(2):
         fail(transport, BackendRequest("e", "http://host.test/", {}, single_attempt=True,
-                                       uses_memory=number != without))
+                                       remembers_unreachable=number != without))
     assert len(attempts) == 2
 
 
@@ -209,7 +209,7 @@ def test_a_server_that_is_started_again_is_found(backend: StubBackend, transport
         opens_fail(patched, REFUSED)
         fail(transport, ask(backend))
     assert "not tried" in str(fail(transport, ask(backend))[0])
-    clock.now += unreachable.REFUSED_SECONDS
+    clock.now += pool.REFUSED_SECONDS
     assert transport.post_json(ask(backend)) == {"ok": True}
 
 

@@ -1,7 +1,7 @@
-"""What kind of address a host is, and the guard against requests that a model or user bends towards the local network.
+"""Classify addresses, and guard against requests that a model or a user redirects to the local network.
 
-A URL is judged by the host it names and, if private addresses are to be refused, by every address of that host. Who
-connects should connect to the judged addresses (``Verdict.addresses``): a second look-up may give others.
+The guard judges a URL by its host and, if private addresses are refused, by every address of that host. Connect to the
+judged addresses (``Verdict.addresses``) only, because a second look-up may return different ones.
 """
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from urllib3.util import parse_url
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _START = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://([^/?#]*)")
-# User, host and port in the only form that all programs read alike: no second "@", no backslash, no glob.
+# User, host and port in the only form that all programs parse the same way: no second "@", no backslash, no glob.
 _AUTHORITY = re.compile(
     r"(?:[^@\[\]{}\\\s]*@)?(?:\[[0-9a-fA-F:.]+(?:%[\w.~%-]+)?\]|[^@:\[\]{}\\\s%\"<>^`|]+)(?::\d{0,5})?")
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.ip_network("::/96")
-# Written out, because ``is_global`` learned of some of them only in later Python versions.
+# Listed here because only later Python versions exclude some of them from ``is_global``.
 _NOT_GLOBAL = tuple(map(ipaddress.ip_network, (
     "100.64.0.0/10", "192.0.0.0/24", "fec0::/10", "64:ff9b:1::/48", "3fff::/20", "5f00::/16")))
-# Loopback, private, link-local. Written out: ``is_private`` includes 0.0.0.0 and others, depending on the Python.
+# Loopback, private, link-local. Listed here because ``is_private`` includes 0.0.0.0 and, in some versions, others.
 _LOCAL = tuple(map(ipaddress.ip_network, (
     "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1/128", "fc00::/7",
     "fe80::/10")))
@@ -34,11 +34,11 @@ _LOCAL = tuple(map(ipaddress.ip_network, (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the guard says about a URL.
+    """The guard's decision about a URL.
 
     Attributes:
-        reason: why it is refused (a clause without full stop), None if it is allowed.
-        addresses: the IP addresses that were judged and allowed; empty if no address had to be judged.
+        reason: the reason for refusing it, a clause without a full stop; None if it is allowed.
+        addresses: the IP addresses that were checked and allowed; empty if no address had to be checked.
     """
 
     reason: str | None = None
@@ -46,7 +46,7 @@ class Verdict:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this computer by its name or address; nothing is resolved."""
+    """Return whether a host is this computer, judged by its name or address without resolving it."""
     name = host.lower().strip("[]").rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -55,13 +55,13 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local_address(text: str) -> bool:
-    """Whether an IP address is loopback, private or link-local. Raises ValueError for what is no address."""
+    """Return whether an IP address is loopback, private or link-local. Raises ValueError for an invalid address."""
     address = _unmapped(ipaddress.ip_address(text))
     return any(address in network for network in _LOCAL)
 
 
 def parse_address(host: str) -> IPAddress | None:
-    """The IP address that a host is, None for a name."""
+    """Return the IP address that a host consists of, None for a name."""
     try:
         return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
@@ -69,7 +69,7 @@ def parse_address(host: str) -> IPAddress | None:
 
 
 def judge_url(url: str, block_private_addresses: bool = False, allowed_hosts: Iterable[str] | None = None) -> Verdict:
-    """Judge an absolute http or https URL.
+    """Decide whether an absolute http or https URL may be requested.
 
     Args:
         block_private_addresses: refuse a host that is, or resolves to, any address that is not globally routable.
@@ -88,12 +88,12 @@ def judge_url(url: str, block_private_addresses: bool = False, allowed_hosts: It
 
 
 def usable_hosts(entries: Iterable[str]) -> list[str]:
-    """Host names as the guard compares them: trimmed, lower case, without blanks."""
+    """Return host names as the guard compares them: trimmed, in lower case, without blank entries."""
     return [host for entry in entries if (host := _plain_host(entry.strip()))]
 
 
 def forbidden_kind(address: IPAddress) -> str | None:
-    """What is wrong with an address ("a loopback address", ...), None if it is globally routable."""
+    """Return the kind of a forbidden address ("a loopback address", ...), None if it is globally routable."""
     address = _unwrapped(address)
     for kind, is_kind in (("an unspecified", address.is_unspecified), ("a loopback", address.is_loopback),
                           ("a link-local", address.is_link_local), ("a multicast", address.is_multicast),
@@ -113,7 +113,7 @@ def _judge_host(host: str) -> Verdict:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, ValueError):
-        # A label that no name can have is a ValueError.
+        # getaddrinfo raises ValueError for a label that is invalid in any host name.
         return Verdict(f"host '{host}' cannot be resolved")
     addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
     for address in addresses:
@@ -124,7 +124,7 @@ def _judge_host(host: str) -> Verdict:
 
 
 def _host_of(url: str) -> str:
-    """The host of a URL as the guard compares it. Raises ValueError with the reason to refuse the URL."""
+    """Return the host of a URL as the guard compares it. Raises ValueError with the reason to refuse the URL."""
     start = _START.match(url.strip())
     if start is None or not start[2]:
         raise ValueError("the URL has no host")
@@ -142,7 +142,7 @@ def _host_of(url: str) -> str:
 
 
 def _plain_host(host: str) -> str:
-    """Lower case, without brackets, zone id and one trailing dot, non-ASCII names in their DNS form."""
+    """Return a host in lower case and DNS form, without brackets, zone id and one trailing dot."""
     host = host.lower()
     if host.startswith("[") or ":" in host:
         return host.strip("[]").partition("%")[0]
@@ -150,18 +150,18 @@ def _plain_host(host: str) -> str:
         try:
             host = parse_url(f"http://{host}/").host or host
         except LocationParseError:
-            # Nobody can connect to such a host.
+            # The host stays as it is: no connection to it is possible anyway.
             pass
     return host[:-1] if host.endswith(".") else host
 
 
 def _unmapped(address: IPAddress) -> IPAddress:
-    """The IPv4 address that a dual-stack socket writes as an IPv6 one, else the address itself."""
+    """Return the IPv4 address that a dual-stack socket reports as an IPv6 one, else the address itself."""
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def _unwrapped(address: IPAddress) -> IPAddress:
-    """The IPv4 address inside an IPv6 form that leads to it, else the address itself."""
+    """Return the IPv4 address embedded in an IPv6 address that is routed to it, else the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     inner = address.ipv4_mapped or address.sixtofour

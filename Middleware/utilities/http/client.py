@@ -1,4 +1,4 @@
-"""Whole answers: for callers that want a status, headers and a body, and no stream."""
+"""The HTTP client for callers that need a complete answer and not a stream."""
 from __future__ import annotations
 
 import contextlib
@@ -16,10 +16,10 @@ from Middleware.utilities.http.wire import HttpRequest, ResponseHead
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """What a server answered.
+    """A server's answer.
 
     Attributes:
-        body: decompressed; its beginning only, unless ``complete``.
+        body: decompressed; only its beginning unless ``complete``.
         head: status and headers.
     """
 
@@ -29,21 +29,21 @@ class HttpResponse:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers with their names as the server wrote them."""
+        """The headers, with their names as the server spelled them."""
         return {self.head.spelled[name]: value for name, value in self.head.headers.items()}
 
 
 class HttpClient:
-    """Sends requests, over kept connections where a request allows it. Thread-safe."""
+    """Sends requests and reuses connections where a request allows it. Thread-safe."""
 
     def __init__(self) -> None:
         self._pool = ConnectionPool()
 
     def call(self, request: HttpRequest, body: bytes | None = None, scope: CancelScope | None = None, *,
              seconds: float | None = None, repeat: bool = False) -> HttpResponse:
-        """The answer, whatever its status. Redirects are not followed.
+        """Return the answer, whatever its status. Redirects are not followed.
 
-        A body that is larger than the request allows comes back incomplete; with 0 the head is enough.
+        A body that is larger than the request allows is returned incomplete; with a limit of 0 only the head is read.
 
         Args:
             seconds: limit for the whole call.
@@ -56,7 +56,7 @@ class HttpClient:
         try:
             return _answer(exchange, scope, request.max_bytes, seconds)
         except HttpError:
-            # A kept connection that the server had given up cannot have reached it.
+            # The server had already closed the reused connection, so it never received the request.
             if not exchange.lost_before_status or not (repeat or exchange.reused):
                 raise
         return _answer(Exchange(self._pool, request, body, scope), scope, request.max_bytes, seconds)
@@ -79,7 +79,7 @@ def _answer(exchange: Exchange, scope: CancelScope, max_bytes: int | None, secon
 
 @contextlib.contextmanager
 def _limited(exchange: Exchange, seconds: float | None) -> Iterator[None]:
-    """Abort the exchange after ``seconds``: a server that sends a byte now and then is never silent for long."""
+    """Abort the exchange after ``seconds``: a server that sends single bytes never reaches the read timeout."""
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), exchange.abort) if seconds is not None else None
     if timer is not None:
         timer.daemon = True
@@ -92,11 +92,11 @@ def _limited(exchange: Exchange, seconds: float | None) -> Iterator[None]:
 
 
 def _body(exchange: Exchange, max_bytes: int | None) -> tuple[bytes, bool]:
-    """The body, and whether it is complete."""
+    """Return the body, and whether it is complete."""
     body = bytearray()
     try:
         for block in _blocks(exchange):
-            # Who wants no body wants no wait for it either.
+            # A caller that wants no body must not wait for it either.
             if max_bytes == 0 and exchange.head is not None:
                 return b"", False
             body += block

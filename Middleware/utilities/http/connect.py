@@ -1,4 +1,4 @@
-"""Making the connection of one call: retries, the memory of dead origins, and waits that a stop ends."""
+"""Connect one call to its server: with retries, the cache of unreachable servers, and waits that a stop ends."""
 from __future__ import annotations
 
 import logging
@@ -11,7 +11,7 @@ from urllib3.exceptions import HTTPError
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http.connection import SLICE_SECONDS, Connection
-from Middleware.utilities.http.pool import ConnectionPool, way_to
+from Middleware.utilities.http.pool import ConnectionPool, unreachable_key
 from Middleware.utilities.http.problems import (
     PERMANENT,
     HttpError,
@@ -24,48 +24,49 @@ from Middleware.utilities.http.wire import HttpRequest, Route, Target
 
 logger = logging.getLogger(__name__)
 
-# Callers keep their own clients alive while a server is silent; common front-ends give up after ten seconds or more.
+# Callers send heartbeats to their clients while a server is silent; front-ends time out after ten seconds or more.
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT = b""
-# A server that is just restarting refuses for a moment, and a refusal costs nothing.
+# A server that is restarting refuses connections for a moment, and a refused attempt costs no time.
 REFUSED_WAITS = (0.2, 0.5)
-# Between attempts that failed otherwise: a network that comes back needs seconds.
+# Pauses after attempts that failed for other reasons: a network needs seconds to recover.
 CONNECT_WAITS = (0.0, 2.0, 4.0, 8.0, 16.0)
-# An attempt needs some time even where the waits before it took all there was.
+# The last attempt gets at least this time, even if the waits before it have used up the timeout.
 MIN_ATTEMPT_SECONDS = 0.05
 
 
-class Silence:
-    """Seconds in which nothing came, counted in slices.
+class IdleTime:
+    """The seconds in which no data arrived, counted in slices.
 
     Attributes:
-        of_server: since the last byte, not counting what was no wait for the server.
-        unsigned: since the last byte or heartbeat.
-        sign_after: seconds after which a heartbeat is due.
+        server_seconds: time since the last byte, counting only waits for the server.
+        since_heartbeat: time since the last byte or heartbeat.
+        heartbeat_after: the interval of heartbeats.
     """
 
     def __init__(self) -> None:
-        self.of_server = 0.0
-        self.unsigned = 0.0
-        self.sign_after = HEARTBEAT_SECONDS
+        self.server_seconds = 0.0
+        self.since_heartbeat = 0.0
+        self.heartbeat_after = HEARTBEAT_SECONDS
 
-    def broken(self) -> None:
-        """Something came."""
-        self.of_server = self.unsigned = 0.0
+    def reset(self) -> None:
+        """Start again, because data arrived."""
+        self.server_seconds = self.since_heartbeat = 0.0
 
     def slice_passed(self) -> bool:
-        """Count a slice; True when a heartbeat is due, which is then taken as given."""
-        self.unsigned += SLICE_SECONDS
-        if self.unsigned + 0.001 < self.sign_after:
+        """Count a slice and return whether a heartbeat is due; the caller must then yield one."""
+        self.since_heartbeat += SLICE_SECONDS
+        # The tolerance absorbs the rounding error of adding up slices.
+        if self.since_heartbeat + 0.001 < self.heartbeat_after:
             return False
-        self.unsigned = 0.0
+        self.since_heartbeat = 0.0
         return True
 
 
 class StopSwitch:
-    """Reaches whatever a call waits for: its socket, or the event of a connection being made.
+    """Interrupts a call, whether it waits for its socket or for a new connection.
 
-    The lock guarantees that a socket given back to the pool or closed is never shut down by a late stop.
+    The lock guarantees that a late stop never shuts down a socket that was returned to the pool or closed.
     """
 
     def __init__(self, scope: CancelScope) -> None:
@@ -106,20 +107,22 @@ class StopSwitch:
 
 
 class Connector:
-    """Connects one call to its origin. The connection made is attached to ``stop``."""
+    """Connects one call to its server. The new connection is attached to ``stop``."""
 
-    def __init__(self, pool: ConnectionPool, request: HttpRequest, stop: StopSwitch, silence: Silence) -> None:
-        self._pool, self._request, self._stop, self._silence = pool, request, stop, silence
-        self._way = way_to(request.target, request.route)
+    def __init__(self, pool: ConnectionPool, request: HttpRequest, stop: StopSwitch, idle: IdleTime) -> None:
+        self._pool, self._request, self._stop, self._idle = pool, request, stop, idle
+        self._key = unreachable_key(request.target, request.route)
 
     def connect(self) -> Generator[bytes, None, Connection | None]:
-        """An open connection, None when stopped; yields heartbeats.
+        """Yield heartbeats and return an open connection, None when stopped.
 
-        A refusal is tried again after 0.2 and 0.5 s, other failures after longer waits, all within twice the connect
-        timeout. An origin that just failed an attempt with such a timeout is not tried at all. Raises HttpError.
+        A refused attempt is repeated after 0.2 and 0.5 s, other failures after longer waits, all within twice the
+        connect timeout. A server that has just failed with such a timeout is not tried at all. Raises HttpError.
         """
-        self._raise_if_remembered()
         timeout = self._request.connect_timeout
+        known = self._pool.unreachable.find(self._key, timeout)
+        if known is not None and self._request.remembers_unreachable:
+            raise HttpError(remembered_problem(known.note, known.seconds))
         deadline = time.monotonic() + 2 * timeout
         refused_waits, other_waits = iter(REFUSED_WAITS), iter(CONNECT_WAITS)
         while True:
@@ -132,25 +135,20 @@ class Connector:
             hopeless = problem.kind in PERMANENT or self._request.single_attempt
             if hopeless or wait is None or time.monotonic() + wait >= deadline:
                 if self._worth_remembering(problem.kind):
-                    self._pool.unreachable.remember(self._way, cause, problem, timeout)
+                    self._pool.unreachable.remember(self._key, cause, problem, timeout)
                 raise HttpError(problem) from outcome
             yield from self._pause(wait)
             if self._stop.stopped:
                 return None
 
-    def _raise_if_remembered(self) -> None:
-        known = self._pool.unreachable.find(self._way, self._request.connect_timeout)
-        if known is not None and self._request.uses_memory:
-            raise HttpError(remembered_problem(known.note, known.seconds))
-
     def _worth_remembering(self, kind: Kind) -> bool:
-        # A refusal of a single attempt cost nothing, and says little about a server that is just starting again.
+        # A single refused attempt takes no time, and the server may just be restarting.
         refused_once = self._request.single_attempt and kind is Kind.REFUSED
-        return self._request.uses_memory and not refused_once
+        return self._request.remembers_unreachable and not refused_once
 
     def _attempt(self, timeout: float) -> Generator[bytes, None, Connection | Exception]:
-        """Connect on a helper thread: neither name resolution nor connecting can be interrupted, only left alone."""
-        opening = _Opening(self._pool, self._request.target, timeout, self._request.route)
+        """Connect on a helper thread, because name resolution and connecting can be abandoned but not interrupted."""
+        opening = _PendingConnection(self._pool, self._request.target, timeout, self._request.route)
         self._stop.watch(opening.ready)
         deadline = time.monotonic() + timeout
         opening.start()
@@ -158,7 +156,7 @@ class Connector:
             while not opening.ready.wait(SLICE_SECONDS):
                 if time.monotonic() >= deadline:
                     return TimeoutError("connect")
-                if self._silence.slice_passed():
+                if self._idle.slice_passed():
                     yield HEARTBEAT
             if self._stop.stopped:
                 return TimeoutError("stopped")
@@ -175,12 +173,12 @@ class Connector:
         while (left := end - time.monotonic()) > 0 and not self._stop.stopped:
             if self._stop.scope.wait(min(left, SLICE_SECONDS)):
                 return
-            if self._silence.slice_passed():
+            if self._idle.slice_passed():
                 yield HEARTBEAT
 
 
-class _Opening:
-    """A connection being made on a daemon thread; one that nobody waits for any more is closed when it is there."""
+class _PendingConnection:
+    """A connection that a daemon thread opens; an abandoned one is closed as soon as it is open."""
 
     def __init__(self, pool: ConnectionPool, target: Target, timeout: float, route: Route) -> None:
         self.ready = threading.Event()
@@ -196,11 +194,11 @@ class _Opening:
         outcome: Connection | Exception
         try:
             outcome = self._pool.open(self._target, self._timeout, self._route)
-            self._pool.unreachable.forget(way_to(self._target, self._route))
+            self._pool.unreachable.forget(unreachable_key(self._target, self._route))
         except (OSError, HTTPError, HTTPException, ValueError) as error:
             outcome = error
         except Exception as error:
-            # The boundary of a thread: the waiting thread must learn of it.
+            # An exception must reach the waiting thread and not end with this one.
             logger.exception("Connecting to %s failed", self._target.host_header)
             outcome = error
         with self._lock:
@@ -211,7 +209,7 @@ class _Opening:
         self.ready.set()
 
     def take(self) -> Connection | Exception:
-        """The result, once ``ready`` is set; it belongs to the caller."""
+        """Return the result once ``ready`` is set. The caller becomes its owner."""
         with self._lock:
             outcome, self._outcome = self._outcome, None
             return outcome if outcome is not None else TimeoutError("connect")

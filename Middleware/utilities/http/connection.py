@@ -1,6 +1,6 @@
-"""One open connection: how it is made, written to, and shut down from another thread.
+"""One open connection: opening it, writing to it, and shutting it down from another thread.
 
-``urllib3`` makes it (addresses, TLS, proxy tunnel); from then on the client reads and writes the socket itself, in
+``urllib3`` opens it (addresses, TLS, proxy tunnel). After that the client reads and writes the socket itself, in
 slices (see ``exchange.py``).
 """
 from __future__ import annotations
@@ -31,9 +31,9 @@ from Middleware.utilities.http.proxies import (
 from Middleware.utilities.http.tls import default_context
 from Middleware.utilities.http.wire import Route, Target
 
-# Longest single wait on a socket: where shutting it down wakes nobody, a stop is seen after this time.
+# The longest single wait on a socket. A stop takes effect after this time if shutting the socket down wakes no thread.
 SLICE_SECONDS = 0.2
-# The most that a TLS record holds.
+# The maximum size of a TLS record.
 RECORD_BYTES = 16384
 
 _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
@@ -45,11 +45,11 @@ class Connection:
     """An open connection.
 
     Attributes:
-        sock: the connected socket, or what stands for one, with a timeout of one slice.
-        absolute: requests name the whole URL, because a plain HTTP proxy is at the other end.
-        proxy_headers: headers that this proxy wants on each request.
-        proxied: a proxy of any kind is at the other end.
-        expires: moment (monotonic) from which it must not be taken from the pool.
+        sock: the connected socket or TLS transport, with a timeout of one slice.
+        absolute: requests contain the whole URL, because the peer is a plain HTTP proxy.
+        proxy_headers: headers that this proxy requires on each request.
+        proxied: the peer is a proxy of any kind.
+        expires: moment (monotonic) from which the pool must not hand it out.
     """
 
     sock: socket.socket
@@ -60,20 +60,20 @@ class Connection:
     expires: float = 0.0
 
     def close(self) -> None:
-        """Close the socket. Only for the thread that reads it."""
+        """Close the socket. Only the thread that reads it may call this."""
         self.owner.close()
 
     def shutdown(self) -> None:
-        """End both directions, from any thread: a blocked read returns and the back-end sees the end."""
+        """End both directions, from any thread: a blocked read returns, and the server notices the end."""
         try:
             sock = self._system_socket
             if isinstance(sock, ssl.SSLSocket):
-                # not SSLSocket.shutdown: it takes the TLS object away under the reading thread
+                # SSLSocket.shutdown would remove the TLS object while another thread reads from it.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             else:
                 sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            # Not connected any more.
+            # The connection has already ended.
             pass
 
     @property
@@ -87,27 +87,27 @@ class Connection:
         system: socket.socket = sock.socket if self.tls_in_tls else sock
         return system
 
-    def send(self, data: memoryview, patience: float) -> int:
-        """Write a part of ``data``; returns how many bytes. Raises TimeoutError after a slice, and can be called again.
+    def send(self, data: memoryview, timeout: float) -> int:
+        """Write a part of ``data`` and return how many bytes. Raises TimeoutError after a slice; call it again then.
 
-        TLS within TLS cannot: it writes a record wholly or breaks the connection, so it waits for ``patience`` seconds.
+        TLS within TLS writes a whole record or breaks the connection, so it waits for ``timeout`` seconds instead.
         """
         if not self.tls_in_tls:
             return self.sock.send(data)
-        self.sock.settimeout(patience)
+        self.sock.settimeout(timeout)
         try:
             return self.sock.send(data[:RECORD_BYTES])
         finally:
             self.sock.settimeout(SLICE_SECONDS)
 
     def require_local(self) -> None:
-        """Raise NotLocalError unless the peer itself is at the other end and in the local network."""
+        """Raise NotLocalError unless the connection leads directly to a peer in the local network."""
         address = str(self._system_socket.getpeername()[0]).partition("%")[0]
         if self.proxied or not is_local_address(address):
             raise NotLocalError(address)
 
     def is_fresh(self, local_only: bool = False) -> bool:
-        """Whether an idle connection can be used: not expired, not closed, nothing unread in it."""
+        """Return whether an idle connection can be used: not expired, not closed, without unread data."""
         if time.monotonic() >= self.expires:
             return False
         try:
@@ -122,7 +122,7 @@ class Connection:
             return False
 
     def _only_tls_housekeeping(self) -> bool:
-        # Session tickets make a healthy TLS connection readable.
+        # Session tickets make an intact TLS connection readable.
         self.sock.settimeout(0.0)
         try:
             self.sock.recv(1)
@@ -136,7 +136,7 @@ class Connection:
 def open_connection(target: Target, timeout: float, route: Route) -> Connection:
     """Connect, through a proxy if the route or the environment names one. Blocks; raises OSError or urllib3 errors.
 
-    A route that is ``local_only`` goes without a proxy, as only the peer's own address tells, and raises NotLocalError.
+    A ``local_only`` route uses no proxy, because the peer's own address must be checked, and raises NotLocalError.
     """
     proxy = None if route.local_only else find_proxy(target, route)
     secure = target.scheme == "https" or (proxy is not None and proxy.scheme == "https")
@@ -146,7 +146,7 @@ def open_connection(target: Target, timeout: float, route: Route) -> Connection:
     if proxy is None or is_socks(proxy):
         owner = _make(target.scheme, target.host, target.port, timeout, tls)
         owner.socks = proxy
-        # Such a proxy resolves the name itself: that is what its scheme asks for.
+        # The scheme socks5h means that the proxy resolves the name.
         owner.addresses = () if proxy is not None and proxy.scheme == "socks5h" else route.addresses
     elif target.scheme == "https":
         within = ProxyConfig(tls, False, None, None) if proxy.scheme == "https" else None
@@ -169,8 +169,8 @@ def open_connection(target: Target, timeout: float, route: Route) -> Connection:
     return connection
 
 
-class _Dialling:
-    """Connects to ``addresses`` in turn if there are any, and through ``socks`` if that is given."""
+class _ChosenAddresses:
+    """Mixin that connects to ``addresses`` in turn if there are any, and through the proxy ``socks`` if given."""
 
     addresses: tuple[str, ...] = ()
     socks: Url | None = None
@@ -184,7 +184,7 @@ class _Dialling:
                                     self.timeout)
         if not self.addresses:
             return super()._new_conn()  # type: ignore[misc, no-any-return]
-        # Each gets its share of the time: one that swallows everything must not use up that of the others.
+        # The time is divided equally: an address that never answers must not use up the time of the others.
         timeout = self.timeout / len(self.addresses)
         problem: OSError | None = None
         for address in self.addresses:
@@ -195,12 +195,12 @@ class _Dialling:
         raise problem or OSError("no address")
 
 
-class _PlainConnection(_Dialling, HTTPConnection):
+class _PlainConnection(_ChosenAddresses, HTTPConnection):
     """A connection without TLS."""
 
 
-class _TlsConnection(_Dialling, HTTPSConnection):
-    """A connection with TLS; names and certificates are those of the host, whatever address it goes to."""
+class _TlsConnection(_ChosenAddresses, HTTPSConnection):
+    """A connection with TLS; the certificate is checked against the host name, whatever the address."""
 
 
 def _make(scheme: str, host: str, port: int, timeout: float, tls: ssl.SSLContext | None) \

@@ -1,9 +1,9 @@
-"""One request and its answer, on one connection, in waits short enough to be stopped.
+"""One request and its answer on one connection, with waits that are short enough to be stopped.
 
-The socket is read by its owner thread only, with ``recv`` under a timeout of one slice: in C that is one ``poll`` and
-one ``recv`` per block. It loses no data when the slice ends, because no buffered file object stands above the socket
-that a time-out could break, and it is the same for TLS, whose own buffer ``recv`` looks into first. A stop from another
-thread shuts the socket down, which wakes the wait; where that wakes nobody the end of the slice does.
+Only the owner thread reads the socket, with ``recv`` and a timeout of one slice: in C that is one ``poll`` and one
+``recv`` per block. A timeout loses no data, because there is no buffered file object above the socket; with TLS
+``recv`` looks into the TLS buffer first. A stop from another thread shuts the socket down, which ends the wait; where
+it does not, the end of the slice does.
 """
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http.body import WireError
-from Middleware.utilities.http.connect import HEARTBEAT, Connector, Silence, StopSwitch
+from Middleware.utilities.http.connect import HEARTBEAT, Connector, IdleTime, StopSwitch
 from Middleware.utilities.http.connection import SLICE_SECONDS, Connection
 from Middleware.utilities.http.pool import ConnectionPool
 from Middleware.utilities.http.problems import (
@@ -26,9 +26,9 @@ from Middleware.utilities.http.wire import HttpCall, HttpRequest, ResponseHead, 
 
 logger = logging.getLogger(__name__)
 
-# The most that one read takes: an upload of a large answer in few system calls, and little memory for each stream.
+# The size of one read: few system calls for a large answer, and little memory for each stream.
 BLOCK_BYTES = 64 * 1024
-# Below this, copying the body behind the head costs less than a second packet and system call.
+# Below this size, copying the body to the end of the head costs less than a second packet and system call.
 JOIN_BELOW_BYTES = 1024 * 1024
 
 
@@ -36,11 +36,11 @@ class Exchange:
     """Sends one request and reads its answer.
 
     Attributes:
-        connected: a connection was there to send on.
-        sent: all of the request went out.
-        reused: it went over a kept connection.
-        lost_before_status: the connection ended before a status line came.
-        silence: what decides when ``b""`` is yielded.
+        connected: there was a connection to send on.
+        sent: the whole request was sent.
+        reused: it was sent on a reused connection.
+        lost_before_status: the connection ended before a status line arrived.
+        idle: the counter that decides when a heartbeat (``b""``) is yielded.
     """
 
     def __init__(self, pool: ConnectionPool, request: HttpRequest, body: bytes | None, scope: CancelScope) -> None:
@@ -48,7 +48,7 @@ class Exchange:
         self.connected = False
         self.reused = False
         self.lost_before_status = False
-        self.silence = Silence()
+        self.idle = IdleTime()
         self._pool = pool
         self._request = request
         self._body = body
@@ -61,7 +61,7 @@ class Exchange:
 
     @property
     def head(self) -> ResponseHead | None:
-        """Status and headers, once they arrived."""
+        """Status and headers, None until they have arrived."""
         return self._http.head
 
     @property
@@ -70,7 +70,7 @@ class Exchange:
         return self._stop.stopped
 
     def begin(self) -> Generator[bytes, None, ResponseHead | None]:
-        """Send the request and wait for the head of the answer; yields ``b""`` in silence. Returns None when stopped.
+        """Send the request and wait for the head of the answer; yield heartbeats (``b""``). Returns None when stopped.
 
         Raises HttpError. Call ``close`` afterwards in any case, on the same thread; ``abort`` may come from any.
         """
@@ -91,10 +91,10 @@ class Exchange:
         self._stop.fire()
 
     def close(self) -> None:
-        """Give the connection back if its answer was read to the end, else close it."""
+        """Return the connection to the pool if its answer was read to the end, else close it."""
         if self._token is not None:
             self._scope.remove_callback(self._token)
-        # First, so that no later stop can reach it.
+        # Detach first, so that a later stop cannot shut down a connection of the pool.
         connection = self._stop.detach()
         if connection is None:
             return
@@ -115,17 +115,17 @@ class Exchange:
             yield from self._send(connection)
             if self.sent or self._stop.stopped:
                 return None if self._stop.stopped else connection
-            # The server had closed the idle connection and cannot have got the whole request: safe to send again.
+            # The server closed the idle connection before it received the whole request, so sending again is safe.
             if (stale := self._stop.detach()) is not None:
                 stale.close()
         self.reused = False
-        connection = yield from Connector(self._pool, self._request, self._stop, self.silence).connect()
+        connection = yield from Connector(self._pool, self._request, self._stop, self.idle).connect()
         if connection is not None:
             yield from self._send(connection)
         return None if self._stop.stopped else connection
 
     def _send(self, connection: Connection) -> Generator[bytes, None, None]:
-        """Write the request; leaves ``sent`` False if the peer stopped reading (its answer may say why)."""
+        """Write the request. ``sent`` stays False if the peer stopped reading; its answer may contain the reason."""
         self.connected, self._connection = True, connection
         self._http = HttpCall()
         body = self._body or b""
@@ -137,24 +137,24 @@ class Exchange:
             while view:
                 try:
                     view = view[connection.send(view, self._request.read_timeout):]
-                    self.silence.of_server = 0.0
+                    self.idle.server_seconds = 0.0
                 except TimeoutError:
                     if connection.tls_in_tls:
-                        self.silence.of_server = self._request.read_timeout
-                    if self._server_silent():
+                        self.idle.server_seconds = self._request.read_timeout
+                    if self._heartbeat_due():
                         yield HEARTBEAT
                 except OSError:
                     return
                 if self._stop.stopped:
                     return
         self.sent = True
-        # It may be large, and the answer may take hours.
+        # Free the memory: the body may be large, and the answer may take hours.
         self._body = b""
 
     # ---- reading
 
     def _read_head(self, connection: Connection) -> Generator[bytes, None, bytes | None]:
-        """Wait for the response head; returns the first body bytes, or None when stopped."""
+        """Wait for the response head. Return the first body bytes, or None when stopped."""
         answered = line = False
         while True:
             try:
@@ -162,11 +162,11 @@ class Exchange:
             except TimeoutError:
                 if self._stop.stopped:
                     return None
-                if self._server_silent():
+                if self._heartbeat_due():
                     yield HEARTBEAT
                 continue
             except OSError as error:
-                # A reset connection ends here like a closed one.
+                # A reset connection is handled like a closed one.
                 logger.debug("%s: %s", self._request.target.host_header, error)
                 data = b""
             if self._stop.stopped:
@@ -174,7 +174,7 @@ class Exchange:
             if not data:
                 self.lost_before_status = not line
                 raise HttpError(lost_problem(answered))
-            self.silence.broken()
+            self.idle.reset()
             answered, line = True, line or b"\n" in data
             try:
                 body = self._http.feed(data)
@@ -184,13 +184,13 @@ class Exchange:
                 return body
 
     def body(self) -> Iterator[bytes]:
-        """The body's bytes as they arrive, ``b""`` in silence. Ends quietly when stopped. Raises HttpError.
+        """Yield the body's bytes as they arrive, and heartbeats (``b""``). Ends without an error when stopped.
 
-        The hot path: per block one ``recv``, one look at the flag, one pass of the parser.
+        The hot path: one ``recv``, one check of the flag and one parser pass per block. Raises HttpError.
         """
         if self._connection is None:
             return
-        recv, scope, http, silence = self._connection.sock.recv, self._scope, self._http, self.silence
+        recv, scope, http, idle = self._connection.sock.recv, self._scope, self._http, self.idle
         feed, block = http.feed, self._rest
         try:
             while True:
@@ -204,7 +204,7 @@ class Exchange:
                     if self._stop.stopped:
                         return
                     block = b""
-                    if self._server_silent():
+                    if self._heartbeat_due():
                         yield HEARTBEAT
                     continue
                 if scope.cancelled:
@@ -213,8 +213,8 @@ class Exchange:
                     if http.eof() or self._stop.stopped:
                         return
                     raise HttpError(lost_problem(answered=True))
-                if silence.unsigned or silence.of_server:
-                    silence.broken()
+                if idle.since_heartbeat or idle.server_seconds:
+                    idle.reset()
                 block = feed(data)
         except WireError as error:
             raise _wire_error(error) from error
@@ -225,13 +225,13 @@ class Exchange:
 
     # ---- waiting
 
-    def _server_silent(self) -> bool:
-        """Count a slice of the server's silence; True when a heartbeat is due. Raises HttpError at the limit."""
+    def _heartbeat_due(self) -> bool:
+        """Count a slice without data and return whether a heartbeat is due. Raises HttpError at the read timeout."""
         limit = self._request.read_timeout
-        self.silence.of_server += SLICE_SECONDS
-        if self.silence.of_server >= limit:
+        self.idle.server_seconds += SLICE_SECONDS
+        if self.idle.server_seconds >= limit:
             raise HttpError(read_timeout_problem(limit))
-        return self.silence.slice_passed()
+        return self.idle.slice_passed()
 
 
 def _wire_error(error: WireError) -> HttpError:

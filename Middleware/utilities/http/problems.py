@@ -1,6 +1,6 @@
-"""Why an HTTP call failed, found out and worded once for every caller.
+"""The reasons for which an HTTP call can fail, with one wording for every caller.
 
-A caller puts in front whom it called, and behind what to do about it; here stands only what happened.
+A caller adds the name of the server before the text and advice after it; the text itself only says what happened.
 """
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from Middleware.exceptions import ConfigValueError
 
+# Enough for any system error; a proxy's own text may be a whole page.
 MAX_REASON_CHARACTERS = 100
 
 
 class Kind(enum.Enum):
-    """The kinds of failure that callers tell apart."""
+    """The kinds of failure that callers distinguish."""
 
     SETTINGS = enum.auto()
     NOT_LOCAL = enum.auto()
@@ -34,21 +35,21 @@ class Kind(enum.Enum):
 
 
 PERMANENT = frozenset({Kind.SETTINGS, Kind.NOT_LOCAL, Kind.UNTRUSTED})
-"""Failures to connect that another attempt cannot cure."""
+"""The kinds of connection failure that another attempt cannot fix."""
 
 
 @dataclass(frozen=True)
 class HttpProblem:
-    """What happened: its kind, and a clause without a full stop that holds nothing the server sent."""
+    """A failure: its kind, and a clause without a full stop that contains nothing the server sent."""
 
     kind: Kind
     text: str
 
 
 class HttpError(Exception):
-    """A call failed. ``problem`` says why; callers turn it into an error of their own.
+    """A failed call. ``problem`` is the reason; callers convert it into an error of their own.
 
-    ``beginning``: what came last of a body that is too large.
+    ``beginning`` is the last usable part of a body that is too large.
     """
 
     def __init__(self, problem: HttpProblem, beginning: bytes = b"") -> None:
@@ -58,11 +59,11 @@ class HttpError(Exception):
 
 
 class NotLocalError(OSError):
-    """The host turned out to be neither this machine nor in its local network; the text is its address."""
+    """The connected host is neither this machine nor in its local network; the text is its address."""
 
 
 def connect_problem(host: str, cause: BaseException) -> HttpProblem:
-    """What the root cause of a failed connection to ``host`` means."""
+    """Return the problem for the root cause of a failed connection to ``host``."""
     if isinstance(cause, TimeoutError):
         return connect_timeout_problem()
     if isinstance(cause, ConfigValueError):
@@ -72,7 +73,7 @@ def connect_problem(host: str, cause: BaseException) -> HttpProblem:
                                            "to it")
     if isinstance(cause, ConnectionRefusedError):
         return HttpProblem(Kind.REFUSED, "connection refused")
-    # A label that no name can have fails before the name is looked up.
+    # UnicodeError: an invalid label fails before the name is looked up.
     if isinstance(cause, (socket.gaierror, UnicodeError)):
         return HttpProblem(Kind.UNKNOWN_HOST, f"the host name '{host}' cannot be resolved")
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -88,7 +89,7 @@ def connect_timeout_problem() -> HttpProblem:
 
 
 def remembered_problem(problem: HttpProblem, seconds: float) -> HttpProblem:
-    """The failure of a moment ago, without another attempt for ``seconds``."""
+    """Return the cached failure, which is not tried again for ``seconds``."""
     return dataclasses.replace(problem, text=f"not tried again for {math.ceil(seconds)} s after: {problem.text}")
 
 
@@ -97,7 +98,7 @@ def read_timeout_problem(seconds: float) -> HttpProblem:
 
 
 def lost_problem(answered: bool) -> HttpProblem:
-    """The connection ended too early: before any answer, or within it."""
+    """Return the problem of a connection that ended before or within the answer."""
     when = "in the middle of its answer" if answered else "before it answered"
     return HttpProblem(Kind.LOST, f"the server closed the connection {when}")
 
@@ -111,7 +112,7 @@ def too_large_problem(reason: str) -> HttpProblem:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The system error at the bottom of a chain of wrappers."""
+    """Return the system error at the bottom of a chain of wrapped exceptions."""
     seen = set()
     while id(error) not in seen:
         seen.add(id(error))
@@ -125,7 +126,7 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def _reason(cause: BaseException) -> str:
-    """The system's text for an error, or that of a proxy which refused, as one short line."""
+    """Return the text of a system error, or of a proxy that refused, as one short line."""
     text = getattr(cause, "strerror", None) or (str(cause) if type(cause) is OSError else "")
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line[:MAX_REASON_CHARACTERS] or type(cause).__name__

@@ -20,7 +20,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443, "socks4": 1080, "socks5": 1080, "soc
 
 
 def find_proxy(target: Target, route: Route) -> Url | None:
-    """The proxy on the way to a target, None for a direct connection. Raises ConfigValueError for an unusable one."""
+    """Return the proxy for a target, None for a direct connection. Raises ConfigValueError for an unusable proxy."""
     url = proxy_address(target, route)
     if not url:
         return None
@@ -34,10 +34,10 @@ def find_proxy(target: Target, route: Route) -> Url | None:
 
 
 def proxy_address(target: Target, route: Route) -> str | None:
-    """What the route or the environment names as the proxy, usable or not."""
+    """Return the proxy that the route or the environment names, without checking it."""
     if route.proxy or not route.environment:
         return route.proxy
-    # A proxy elsewhere would look for loopback addresses on its own computer.
+    # A proxy on another computer would resolve a loopback address to itself.
     if is_loopback(target.host):
         return None
     proxies = getproxies_environment()
@@ -47,7 +47,7 @@ def proxy_address(target: Target, route: Route) -> str | None:
 
 
 def authorization_headers(proxy: Url) -> dict[str, str]:
-    """The headers that a proxy wants for the user and password in its URL."""
+    """Return the headers for the user and password in a proxy's URL."""
     return dict(make_headers(proxy_basic_auth=unquote(proxy.auth))) if proxy.auth else {}
 
 
@@ -64,8 +64,8 @@ def is_socks(proxy: Url) -> bool:
 
 
 def connect_by_socks(proxy: Url, host: str, port: int, timeout: float | None) -> socket.socket:
-    """A socket that a SOCKS proxy has connected to ``host``. Raises OSError, ConfigValueError without PySocks."""
-    # Imported on first use: hardly anybody has such a proxy, and the package is no requirement.
+    """Connect to ``host`` through a SOCKS proxy. Raises OSError, and ConfigValueError if PySocks is missing."""
+    # Imported on first use: such proxies are rare, and the package is optional.
     try:
         socks = importlib.import_module("socks")
     except ImportError:

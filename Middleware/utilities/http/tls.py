@@ -1,4 +1,4 @@
-"""The certificates that servers are checked against."""
+"""The TLS settings and the trusted certificates."""
 from __future__ import annotations
 
 import functools
@@ -14,7 +14,7 @@ def default_context() -> ssl.SSLContext:
 
 
 def custom_context(verify: bool, ca_bundle: str | None) -> ssl.SSLContext | None:
-    """Settings that differ from the default; None: the default. Raises OSError (also ssl.SSLError) for a bad bundle."""
+    """Return TLS settings that differ from the default, else None. Raises OSError for a bundle that cannot be used."""
     if not verify:
         context = ssl.create_default_context()
         context.check_hostname = False
@@ -23,7 +23,7 @@ def custom_context(verify: bool, ca_bundle: str | None) -> ssl.SSLContext | None
     return ssl.create_default_context(cafile=ca_bundle) if ca_bundle else None
 
 
-# Building a context takes some 20 ms. More than one bundle exists only where the environment changes, as in tests.
+# Creating a context takes about 20 ms. There is more than one bundle only if the environment changes, as in tests.
 @functools.lru_cache(maxsize=4)
 def _context(bundle: str) -> ssl.SSLContext:
     context = ssl.create_default_context()

@@ -1,8 +1,7 @@
-"""HTTP/1.1 as bytes, without any I/O.
+"""Requests and responses of HTTP/1.1 as bytes, without any I/O.
 
-The client reads sockets itself (see ``exchange.py``), so it needs a parser that takes bytes in any split: ``h11`` for
-heads, ``body.py`` for what follows. What is here hands back everything that was delivered, over any number
-of HTTP chunks, as one block.
+The client reads sockets itself (see ``exchange.py``), so it needs a parser for bytes that are split anywhere: ``h11``
+for heads, ``body.py`` for bodies. All data that has arrived is returned as one block, whatever its HTTP chunks.
 """
 from __future__ import annotations
 
@@ -22,20 +21,20 @@ from urllib3.util import parse_url
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.http.body import BodyDecoder, WireError, body_decoder
 
-# Servers send heads of a few hundred bytes; cookies and policies of web pages make some tens of thousands.
+# Most heads have a few hundred bytes; with cookies and policies those of web pages reach tens of thousands.
 MAX_HEAD_BYTES = 256 * 1024
-# Of one answer: a few compressed bytes can stand for any number of others.
+# The limit per answer: a few compressed bytes can expand to any size.
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
 
 _VERSION = b"HTTP/1."
 _GZIP_START = b"\x1f\x8b"
-# All but the tab.
+# Control characters that headers must not contain; a tab is allowed.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _SECRET_PARAMETER = re.compile(r"key|token|secret|password|pwd|signature|\bsig\b|auth", re.IGNORECASE)
 
 
 class TooLargeError(WireError):
-    """The answer is larger than any proper one. ``beginning``: what would have been handed over next."""
+    """The answer exceeds a limit. ``beginning`` is the data that would have been returned next."""
 
     def __init__(self, text: str, beginning: bytes = b"") -> None:
         super().__init__(text)
@@ -44,15 +43,15 @@ class TooLargeError(WireError):
 
 @dataclass(frozen=True)
 class Target:
-    """A back-end URL in the pieces that a request needs.
+    """A URL, split into the parts that a request needs.
 
     Attributes:
         origin: ``(scheme, host, port)``, the key of a connection pool.
         path: request target, percent-encoded, with the query.
         host_header: value of ``Host``.
-        display: the URL without user, password, query and fragment, fit for messages.
+        display: the URL without user, password, query and fragment, for messages.
         authorization: ``Basic ...`` from a user and password in the URL, or "".
-        secrets: texts of the URL that no message may contain.
+        secrets: strings in the URL that no message may contain.
     """
 
     scheme: str
@@ -70,16 +69,16 @@ class Target:
 
 
 def parse_target(url: str) -> Target:
-    """Split an absolute http or https URL. Raises ConfigValueError if it is none."""
+    """Split an absolute http or https URL. Raises ConfigValueError for any other string."""
     return _parse_target(url)
 
 
 def parse_private_target(url: str) -> Target:
-    """``parse_target`` without its cache: for URLs that may quote a conversation."""
+    """Split a URL without caching it, because it may quote a conversation."""
     return _parse_target.__wrapped__(url)
 
 
-# A call needs its few endpoints' URLs again and again.
+# Every call parses the URLs of the same few endpoints.
 @lru_cache(maxsize=256)
 def _parse_target(url: str) -> Target:
     try:
@@ -103,14 +102,14 @@ def _parse_target(url: str) -> Target:
 
 @dataclass(frozen=True)
 class Route:
-    """How to reach a server, where that is not as the environment says.
+    """The way to a server, where it differs from the environment.
 
     Attributes:
         local_only: refuse a connected peer that is neither this machine nor in its local network.
-        proxy: URL of the proxy to use; None: that of the environment.
-        environment: the environment's proxies count.
-        addresses: IP addresses to connect to, one after the other, in place of those that the host has now.
-        tls: settings for https; None: the default ones.
+        proxy: URL of the proxy; None for that of the environment.
+        environment: use the proxies of the environment.
+        addresses: IP addresses to try in turn, instead of resolving the host again.
+        tls: settings for https; None for the default settings.
     """
 
     local_only: bool = False
@@ -125,25 +124,25 @@ DEFAULT_ROUTE = Route()
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """What to send to a server but for the body, and how long to try.
+    """A request without its body, and its limits.
 
     Attributes:
-        headers: what HTTP itself needs is added, unless it stands here.
-        connect_timeout, read_timeout: seconds; the latter is the longest silence of the server.
-        single_attempt: do not try to connect again where that failed.
-        uses_memory: fail at once for a server that was unreachable a moment ago, and tell later calls when it is.
-        keep_alive: use kept connections, and keep this one.
-        max_bytes: largest body, decompressed; None: any, unless it is compressed and grows without end.
-        keep_encoded: hand over a body in an unknown encoding as it is; otherwise that is an error.
+        headers: headers that HTTP itself requires are added unless they are given here.
+        connect_timeout, read_timeout: seconds; the latter is the longest time without data from the server.
+        single_attempt: do not try to connect a second time.
+        remembers_unreachable: use the cache of unreachable servers: fail at once for one in it, and add to it.
+        keep_alive: reuse connections, and keep this one.
+        max_bytes: largest body, decompressed; None for any, except one that expands beyond MAX_INFLATED_BYTES.
+        keep_encoded: return a body in an unknown encoding as it is; otherwise that is an error.
     """
 
     target: Target
-    method: str = "POST"
+    method: str = "GET"
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     connect_timeout: float = 30
-    read_timeout: float = 14400
+    read_timeout: float = 60
     single_attempt: bool = True
-    uses_memory: bool = False
+    remembers_unreachable: bool = False
     keep_alive: bool = False
     max_bytes: int | None = None
     keep_encoded: bool = False
@@ -151,7 +150,7 @@ class HttpRequest:
 
     @property
     def pooled(self) -> bool:
-        """Whether connections may be shared with other requests: only those that any request would have made."""
+        """Return whether connections may be shared: only those that any other request would have made."""
         route = self.route
         return self.keep_alive and route.environment and not (route.proxy or route.addresses or route.tls)
 
@@ -162,7 +161,7 @@ class ResponseHead:
 
     Attributes:
         headers: names are lower case; repeated ones are joined with a comma.
-        spelled: the names as the server wrote them first.
+        spelled: the names as the server spelled them first.
     """
 
     status: int
@@ -178,7 +177,7 @@ class ResponseHead:
 
     @property
     def idle_seconds(self) -> float | None:
-        """How long the server says it keeps an idle connection, from ``Keep-Alive: timeout=N``."""
+        """The time for which the server keeps an idle connection, from ``Keep-Alive: timeout=N``."""
         match = re.search(r"timeout\s*=\s*(\d{1,6})", self.headers.get("keep-alive", ""))
         return float(match[1]) if match else None
 
@@ -187,7 +186,7 @@ class HttpCall:
     """One request and its response on one connection.
 
     Attributes:
-        head: status and headers, once they arrived. Interim responses (1xx) are skipped.
+        head: status and headers, None until they have arrived. Interim responses (1xx) are skipped.
     """
 
     def __init__(self) -> None:
@@ -201,9 +200,9 @@ class HttpCall:
 
     def request_head(self, request: HttpRequest, body_length: int | None, *, absolute: bool = False,
                      extra: Mapping[str, str] | None = None) -> bytes:
-        """The bytes before the body; names keep their case. ``absolute`` writes the whole URL, for a plain HTTP proxy.
+        """Return the bytes before the body. ``absolute`` writes the whole URL, for a plain HTTP proxy.
 
-        ``body_length``: None without a body. Raises ConfigValueError for a header that cannot be sent.
+        ``body_length`` is None without a body. Raises ConfigValueError for a header that cannot be sent.
         """
         target = request.target
         where = f"{target.scheme}://{target.host_header}{target.path}" if absolute else target.path
@@ -220,11 +219,11 @@ class HttpCall:
         try:
             return self._http.send(Request(method=request.method, target=where, headers=raw))
         except LocalProtocolError:
-            # Its text would quote the value.
+            # The text of that error would quote the value.
             raise ConfigValueError("The request's URL or headers cannot be sent (check URL and API key)") from None
 
     def feed(self, data: bytes) -> bytes:
-        """The body bytes in what was received. Raises WireError if it is not HTTP/1.x."""
+        """Return the body bytes in the received data. Raises WireError if it is not HTTP/1.x."""
         if self._body is None:
             data = self._read_head(data)
         if self._body is None:
@@ -233,23 +232,23 @@ class HttpCall:
         return self._inflater.inflate(body) if self._inflater else body
 
     def eof(self) -> bool:
-        """Tell that the peer closed; returns whether that is a proper end of the response."""
+        """Record that the peer closed the connection; return whether the response is complete."""
         self._peer_closed = True
         return self._body is not None and self._body.eof()
 
     @property
     def done(self) -> bool:
-        """The response is complete."""
+        """Return whether the response is complete."""
         return self._body is not None and self._body.done
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection can carry another request: answered to the end, nothing behind it, not closing."""
+        """Return whether the connection can be reused: response complete, no surplus data, not closing."""
         return (self.done and not self._peer_closed and self.head is not None and self.head.keep_alive
                 and self._body is not None and not self._body.surplus)
 
     def _read_head(self, data: bytes) -> bytes:
-        """What follows the head in the bytes so far; ``b""`` while it is incomplete."""
+        """Return the bytes after the head; ``b""`` while the head is incomplete."""
         self._check_start(data)
         try:
             self._http.receive_data(data)
@@ -258,12 +257,12 @@ class HttpCall:
                     self._begin(event)
                     return self._http.trailing_data[0]
         except RemoteProtocolError as error:
-            # Behind ": b" stands what the server wrote, which may be anything.
+            # The text after ": b" quotes the server, which may have sent anything.
             raise WireError(str(error).partition(": b")[0]) from None
         return b""
 
     def _check_start(self, data: bytes) -> None:
-        """h11 would wait for a blank line before it says that, for example, an SSH server is no HTTP server."""
+        """Reject data of other protocols, such as SSH, at once: h11 would wait for a blank line first."""
         self._start = (self._start + data)[:len(_VERSION)]
         if not _VERSION.startswith(self._start):
             raise WireError("no HTTP status line")
@@ -319,11 +318,11 @@ class _Inflater:
             body = self._start = self._start + body
             if len(body) < 2:
                 return b""
-            # Some servers send "deflate" without the zlib header that belongs to it.
+            # Some servers send "deflate" without its zlib header.
             bare = body[0] & 15 != 8 or int.from_bytes(body[:2], "big") % 31
             self._zlib = zlib.decompressobj(-15 if bare else 15)
         found = self._piece(body)
-        # A gzip body may be several files one behind the other.
+        # A gzip body may consist of several concatenated files.
         while self._gzip and self._zlib.eof and self._zlib.unused_data.startswith(_GZIP_START):
             rest, self._zlib = self._zlib.unused_data, zlib.decompressobj(31)
             found += self._piece(rest)

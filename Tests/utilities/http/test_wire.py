@@ -19,7 +19,8 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def to(url: str, **headers: str) -> HttpRequest:
-    return HttpRequest(parse_target(url), headers={name.replace("_", "-"): value for name, value in headers.items()})
+    return HttpRequest(parse_target(url), "POST",
+                       headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
 def new_call() -> HttpCall:

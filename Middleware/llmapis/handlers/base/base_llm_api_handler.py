@@ -53,9 +53,9 @@ class LlmApiHandler(ABC):
         self._transport = transport
         self._scope = scope
         self._connection: BackendStream | None = None
-        self._start_afresh()
+        self._reset()
 
-    def _start_afresh(self) -> None:
+    def _reset(self) -> None:
         self.outcome = LlmOutcome(endpoint_config=self.settings.endpoint, endpoint_name=self.settings.endpoint_name)
         self.ended = self.closed = self.understood = False
         self.failure: BackendError | None = None
@@ -139,7 +139,7 @@ class LlmApiHandler(ABC):
 
     def generate(self, prompt: Prompt) -> Answer:
         """The complete answer: a text, or a dict with tool calls; ``""`` for a cancelled call."""
-        self._start_afresh()
+        self._reset()
         if self.is_cancelled:
             return ""
         try:
@@ -149,11 +149,11 @@ class LlmApiHandler(ABC):
         try:
             return "" if self.is_cancelled else self.read_response(body)
         finally:
-            self._count_skipped()
+            self._log_skipped()
 
     def stream(self, prompt: Prompt) -> Generator[Chunk, None, None]:
         """The answer chunk by chunk; sends nothing before the first pull and simply ends when cancelled."""
-        self._start_afresh()
+        self._reset()
         if self.is_cancelled:
             return
         connection = self._connection = self._transport.open_stream(self.request(prompt, True), self._scope)
@@ -162,12 +162,12 @@ class LlmApiHandler(ABC):
         except EarlyTerminationException:
             return
         except LineTooLongError as error:
-            raise BackendResponseError(f"{self._who()}: the answer is too large ({error}).",
+            raise BackendResponseError(f"{self._endpoint_label()}: the answer is too large ({error}).",
                                        endpoint=self.settings.endpoint_name) from None
         finally:
             self._connection = None
             connection.close()
-            self._count_skipped()
+            self._log_skipped()
 
     def abort(self) -> None:
         """End a stream that another thread is reading: it finds its end."""
@@ -185,7 +185,7 @@ class LlmApiHandler(ABC):
             events: Sequence[SSEEvent | str] = framer.feed(block)
             chunks = self.read_events(events)
             if not self.understood and not chunks:
-                _keep(start, block)
+                _collect_start(start, block)
             if not chunks:  # comments, half an event: bytes that are a sign of life and no more
                 yield {"token": "", "finish_reason": None}
             elif len(chunks) == 1:
@@ -230,8 +230,8 @@ class LlmApiHandler(ABC):
             body = json.loads(data)
         except (ValueError, RecursionError):
             raise BackendResponseError(
-                f"{self._who()}: the answer to a streaming call holds no event. Is the URL that of the API, and the "
-                "ApiType the right one?", endpoint=self.settings.endpoint_name) from None
+                f"{self._endpoint_label()}: the answer to a streaming call holds no event. Is the URL that of the API, "
+                "and the ApiType the right one?", endpoint=self.settings.endpoint_name) from None
         result = self.read_response(body)
         content, calls = (result, None) if isinstance(result, str) else (result["content"], result["tool_calls"])
         chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}
@@ -248,11 +248,11 @@ class LlmApiHandler(ABC):
         """Raise what an error object of the back-end says, without the key that some servers repeat in it."""
         secrets = secrets_of(self.headers(), parse_target(self.settings.base_url))
         text = short_body(json.dumps({"error": error}, default=str).encode(), secrets)
-        message, hint = f"{self._who()}: an error instead of an answer: {text}", too_long_hint(text)
+        message, hint = f"{self._endpoint_label()}: an error instead of an answer: {text}", too_long_hint(text)
         raise BackendResponseError(f"{sentence(message)} {hint}" if hint else message,
                                    endpoint=self.settings.endpoint_name, body=text)
 
-    def _who(self) -> str:
+    def _endpoint_label(self) -> str:
         return f"Endpoint '{self.settings.endpoint_name}' ({parse_target(self.settings.base_url).display})"
 
     def unreadable(self, what: str) -> None:
@@ -260,7 +260,7 @@ class LlmApiHandler(ABC):
         if self._skipped.first(what):
             logger.warning("Endpoint '%s': skipped %s.", self.settings.endpoint_name, what)
 
-    def _count_skipped(self) -> None:
+    def _log_skipped(self) -> None:
         """Log how often something was skipped that was logged only once."""
         for what in self._skipped.keys():  # noqa: SIM118  - not a dict
             count = self._skipped.over(what)
@@ -272,7 +272,7 @@ class LlmApiHandler(ABC):
         return self._scope is not None and self._scope.cancelled
 
 
-def _keep(start: bytearray, block: bytes) -> None:
+def _collect_start(start: bytearray, block: bytes) -> None:
     """Collect an answer without events: all of what may be one JSON object, else enough to say what it is."""
     whole = (start[:1024] + block[:1024]).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
     start += block[:max((WHOLE_LIMIT if whole else UNFRAMED_LIMIT) - len(start), 0)]

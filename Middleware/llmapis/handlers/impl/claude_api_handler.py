@@ -43,8 +43,8 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
     PATH = "/v1/messages"
     takes_schema = False
 
-    def _start_afresh(self) -> None:
-        super()._start_afresh()
+    def _reset(self) -> None:
+        super()._reset()
         self._calls: dict[int | None, _StreamedCall] = {}  # by content block, those that have not ended
         self._call_count = 0
         self._prompt_counts: dict[str, int] = {}

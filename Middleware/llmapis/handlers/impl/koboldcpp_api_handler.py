@@ -127,7 +127,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         request = BackendRequest(
             endpoint_name=self.settings.endpoint_name, url=backend_url(self.settings.base_url, ABORT_PATH), payload={},
             headers=self.headers(), connect_timeout=ABORT_CONNECT_SECONDS, read_timeout=ABORT_READ_SECONDS,
-            single_attempt=True, local_only=self.settings.local_only, uses_memory=False)
+            single_attempt=True, local_only=self.settings.local_only, remembers_unreachable=False)
         running = process().one(CallCounter)
         try:
             with running.counted(request.url):

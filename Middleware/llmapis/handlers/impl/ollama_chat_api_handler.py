@@ -21,8 +21,8 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
 
     PATH = "/api/chat"
 
-    def _start_afresh(self) -> None:
-        super()._start_afresh()
+    def _reset(self) -> None:
+        super()._reset()
         self._call_count = 0
 
     # -- request -------------------------------------------------------------------------------------------------
