@@ -103,7 +103,9 @@ def split_at(tokens: list[str], word: str) -> list[list[str]]:
 
 
 def judge(tokens: list[str]) -> bool:
-    return any(all(judge_unit(unit) for unit in split_at(part, "AND")) for part in split_at(tokens, "OR"))
+    # In lists, so that a damaged part behind the one that decides is read, too, and refused.
+    parts = [[judge_unit(unit) for unit in split_at(part, "AND")] for part in split_at(tokens, "OR")]
+    return any(all(units) for units in parts)
 
 
 def judge_unit(tokens: list[str]) -> bool:
