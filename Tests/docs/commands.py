@@ -13,6 +13,7 @@ from pathlib import Path
 
 from Middleware.cli.arguments import build_parser
 from Middleware.cli.commands import COMMANDS
+from Middleware.workflows.tools.curl.options import Argument
 from Tests.docs.markdown import Page
 from Tests.integration.launcher import PROJECT, clean_environment
 
@@ -68,7 +69,7 @@ def problems(page: Page) -> list[str]:
     found = [f"{page.name}:{use.line}: {problem}" for use in uses(page) for problem in _problems(use)]
     for code in page.codes:
         option = (code.text.split() or [""])[0].partition("=")[0]
-        if _ALONE.fullmatch(option) and option not in own_options():
+        if _ALONE.fullmatch(option) and option not in own_options() and not Argument(option[2:], 0).allowed:  # of curl
             found += [f"{page.name}:{code.line}: {option} is probably meant to be {near}"
                       for near in get_close_matches(option, own_options(), 1, 0.8)]
     return found
