@@ -39,6 +39,8 @@ class Ask(threading.Thread):
             self.response = Response(response.status, headers, response.read(), time.monotonic() - started)
         except (OSError, ValueError, AttributeError, http.client.HTTPException):
             pass  # the connection was closed
+        finally:
+            self._connection.close()
 
     def answer(self, timeout: float = 10.0) -> Response:
         """The complete answer. Raises AssertionError if there is none in time."""
@@ -47,8 +49,9 @@ class Ask(threading.Thread):
         return self.response
 
     def leave(self) -> None:
-        if self._connection.sock is not None:
-            self._connection.sock.shutdown(2)
+        sock = self._connection.sock
+        if sock is not None:
+            sock.shutdown(2)
         self._connection.close()
 
 
@@ -61,7 +64,7 @@ def wait_in_queue(server: Launcher, *arguments: Any, **options: Any) -> tuple[As
     """Send a request that has to wait; returns it and its id once it waits."""
     before = len(queued_ids(server))
     ask = Ask(server, *arguments, **options)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while len(ids := queued_ids(server)) == before:
         assert time.monotonic() < deadline, "the request did not wait"
         time.sleep(0.01)

@@ -148,10 +148,12 @@ def test_the_official_clients(door: Door, backend: Backend) -> None:
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == "single says hello."
         with pytest.raises(openai.AuthenticationError, match="API key"):
             client.with_options(api_key="wrong").models.list()
-    with_key = ollama.Client(door.server.url, headers={"Authorization": f"Bearer {KEY}"}, trust_env=False)
-    assert with_key.chat(f"{USER}:Single", hello).message.content == "single says hello."
-    with pytest.raises(ollama.ResponseError, match="API key") as caught:
-        ollama.Client(door.server.url, trust_env=False).chat(f"{USER}:Single", hello)
+    authorization = {"Authorization": f"Bearer {KEY}"}
+    with ollama.Client(door.server.url, headers=authorization, trust_env=False) as with_key:
+        assert with_key.chat(f"{USER}:Single", hello).message.content == "single says hello."
+    with (ollama.Client(door.server.url, trust_env=False) as without_key,
+          pytest.raises(ollama.ResponseError, match="API key") as caught):
+        without_key.chat(f"{USER}:Single", hello)
     assert caught.value.status_code == 401
 
 

@@ -131,8 +131,9 @@ def test_unknown_paths_and_methods(server: Launcher, method: str, path: str, sta
 # -- real clients ------------------------------------------------------------------------------------------------------
 
 @pytest.fixture
-def client(server: Launcher) -> ollama.Client:
-    return ollama.Client(host=server.url, trust_env=False, timeout=20)
+def client(server: Launcher) -> Iterator[ollama.Client]:
+    with ollama.Client(host=server.url, trust_env=False, timeout=20) as client:
+        yield client
 
 
 @pytest.fixture
@@ -221,6 +222,8 @@ def test_model_by_name(openai_client: openai.OpenAI) -> None:
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
+# The back-end that is stuck says nothing more, and clients give up after 20 s.
+IN_TIME = 10.0
 STUCK = sse_reply([chat_chunk({"content": "Once"}), chat_chunk({"content": " upon"})], hang=True)
 
 
@@ -230,12 +233,12 @@ def test_closing_the_connection_stops_all(gated_server: Launcher, backend: Backe
     backend.replies["single"] = STUCK
     with ask(gated_server, backend, front, stream=True) as sock:
         read_until(sock, b"upon")
-    assert backend.wait_call("single").wait_ended(1)
+    assert backend.wait_call("single").wait_ended(IN_TIME)
     backend.replies.clear()
     started = time.monotonic()
     with ask(gated_server, backend, front, stream=False) as sock:
         assert TEXT.encode() in read_until(sock, b"hello.")
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < IN_TIME
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
@@ -248,9 +251,9 @@ def test_delete_cancels_any_request(gated_server: Launcher, backend: Backend, fr
         request_id = split(data)[1]["x-request-id"]
         answer = gated_server.request("DELETE", path, {"request_id": request_id})
         assert (answer.status, answer.json) == (200, {"status": "cancelled", "request_id": request_id})
-        assert answer.seconds < 1
+        assert answer.seconds < IN_TIME
         data += read_to_end(sock)
     body = b"".join(http_chunks(split(data)[2]))
     assert front.streamed(body) == "Once upon"
     assert front.finishes(body) == ["stop"]
-    assert backend.wait_call("single").wait_ended(1)
+    assert backend.wait_call("single").wait_ended(IN_TIME)

@@ -9,7 +9,7 @@ from Tests.integration.gate_cases import Ask, wait_in_queue
 from Tests.integration.launcher import Backend, Launcher, sse_payloads, stuck
 from Tests.stub_backend import Reply
 
-AT_ONCE = 0.5  # seconds
+AT_ONCE = 10.0  # seconds; what is not stopped goes on until its client gives up after 20 s
 QUIET_SECONDS = 0.15
 
 
@@ -27,8 +27,8 @@ def test_a_retry_stops_what_runs_at_the_gate_of_one(gated_server: Launcher, back
     started = time.monotonic()
     retry = Ask(gated_server, backend.hello, path="/chat/completions/", **key_of(backend))
     assert retry.answer().text == "single says hello."
-    assert time.monotonic() - started < 1.5
-    assert call.wait_ended(1) and call.client_left
+    assert time.monotonic() - started < AT_ONCE
+    assert call.wait_ended(AT_ONCE) and call.client_left
     answer = first.answer()  # its client is still there, and gets an end
     assert answer.status == 200
     assert sse_payloads(answer.body)[-1] == "[DONE]" if stream else answer.text == ""
@@ -53,7 +53,7 @@ def test_a_retry_stops_nodes_after_the_answer(server: Launcher, backend: Backend
     assert Ask(server, backend.hello, "Background", **key_of(backend)).answer().text == "answer says hello."
     call = backend.wait_call("slow")
     assert Ask(server, backend.hello, **key_of(backend)).answer().text == "single says hello."
-    assert call.wait_ended(1) and call.client_left
+    assert call.wait_ended(AT_ONCE) and call.client_left
     time.sleep(QUIET_SECONDS)
     assert backend.nodes() == ["answer", "slow", "single"]
 
@@ -67,7 +67,7 @@ def test_others_are_left_alone(server: Launcher, backend: Backend, path: str, he
     assert Ask(server, backend.hello, "Chain", path=path, **headers, **key_of(backend)).answer().status == 200
     assert not call.wait_ended(QUIET_SECONDS) and first.is_alive()
     first.leave()
-    assert call.wait_ended(2)
+    assert call.wait_ended(AT_ONCE)
 
 
 def test_a_request_that_has_ended_is_not_displaced(server: Launcher, backend: Backend) -> None:

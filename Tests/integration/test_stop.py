@@ -23,7 +23,8 @@ pytestmark = pytest.mark.timeout(240)
 
 QUEUE_SECONDS = 0.2
 MEDIAN_SECONDS = 0.25
-LONGEST_SECONDS = 1.0
+# A back-end that is not stopped goes on until its client gives up after 20 s.
+LONGEST_SECONDS = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +70,8 @@ def test_whole_answer_of_a_deleted_request(server: Launcher, backend: Backend, f
         call = backend.wait_call("second")
         request_id = server.wait_output("as ann:Chain\n", since=since).partition(" arrived")[0].rpartition(" ")[2]
         assert server.request("DELETE", "/api/chat", {"request_id": request_id}).status == 200
-        response = answer.result(2)
-    assert call.wait_ended(1) and response.headers["x-request-id"] == request_id
+        response = answer.result(LONGEST_SECONDS)
+    assert call.wait_ended(LONGEST_SECONDS) and response.headers["x-request-id"] == request_id
     body = json.loads(response.body)
     assert response.status == 200
     assert (body["choices"][0]["message"]["content"] if front == "OpenAI chat" else body["message"]["content"]) == ""
@@ -90,7 +91,7 @@ def test_official_client_closes_its_stream(server: Launcher, backend: Backend) -
             model="Chain", messages=[{"role": "user", "content": backend.hello}], stream=True)
         next(iter(stream))
         stream.close()
-    assert backend.wait_call("second").wait_ended(2)
+    assert backend.wait_call("second").wait_ended(LONGEST_SECONDS)
     time.sleep(QUIET_SECONDS)
     assert backend.nodes() == ["first", "second"]
 
@@ -132,9 +133,7 @@ def test_client_leaves_the_queue(gated_server: Launcher, backend: Backend, strea
             time.sleep(QUEUE_SECONDS)
             assert not waiting.done()
             running.close()
-            left = time.monotonic()
-            assert waiting.result(5).text == "answer says hello."
-            assert time.monotonic() - left < 1
+            assert waiting.result(LONGEST_SECONDS).text == "answer says hello."
     backend.wait_call("late")
     assert backend.nodes() == ["single", "answer", "slow", "late"]
 
@@ -145,7 +144,7 @@ def test_stopped_request_frees_the_gate(gated_server: Launcher, backend: Backend
             leave(gated_server, backend, phase, Client(stream=stream))
         started = time.monotonic()
         assert gated_server.ask("Single").text == "single says hello."
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < LONGEST_SECONDS
 
 
 def test_failed_request_frees_the_gate(gated_server: Launcher, backend: Backend) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.events import EngineListener, RunRecord
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -17,15 +18,13 @@ from Middleware.workflows.models.execution_context import ExecutionContext, Node
 from Tests.llmapis.lab import Lab
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply
 
-Message = dict[str, Any]
-
 
 def user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
 def assistant(text: str | None, **more: Any) -> Message:
-    return {"role": "assistant", "content": text, **more}
+    return cast(Message, {"role": "assistant", "content": text, **more})
 
 
 def static(text: str, **more: Any) -> dict[str, Any]:

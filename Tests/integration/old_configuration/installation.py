@@ -22,7 +22,7 @@ from Tests.stub_backend import RecordedRequest, StubBackend
 
 HERE = Path(__file__).parent
 PARTS = ("Configs", "DiscussionIds", "Scripts", "notes")
-MCP_SERVER = PROJECT / "Tests" / "workflows" / "tools" / "plain_mcp_server.py"
+MCP_SERVER = PROJECT / "Tests" / "workflows" / "tools" / "mcp" / "plain_mcp_server.py"
 OLD_ENCODINGS = {
     "Configs/Users/archivist.json": "utf-8-sig", "Configs/Workflows/old-timer/Coding.json": "utf-8-sig",
     "Configs/Users/curator.json": "legacy", "Configs/Workflows/_overrides/curation/Chat.json": "legacy"}
