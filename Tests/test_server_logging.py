@@ -155,7 +155,7 @@ def test_a_level_of_the_environment_that_is_none_is_told(monkeypatch, capsys, va
     monkeypatch.setenv("WILMER_LOG_LEVEL", value)
     set_up_logging()
     assert logging.getLogger().level == (logging.WARNING if value == "warning" else logging.INFO)
-    assert (f"WILMER_LOG_LEVEL is {value!r}, which is no level" in capsys.readouterr().err) == told
+    assert (f"WILMER_LOG_LEVEL is {value!r}, which is not a level" in capsys.readouterr().err) == told
     set_up_logging(level="ERROR")
     assert capsys.readouterr().err == ""
 

@@ -1,4 +1,4 @@
-"""Builds the Flask application: finds the front-end handlers and registers their routes."""
+"""Build the Flask application: find the front-end handlers and register their routes."""
 from __future__ import annotations
 
 import importlib
@@ -33,7 +33,8 @@ class ApiServer:
         self.app = app_instance or Flask("wilmer", static_folder=None)
         self.app.json.ensure_ascii = False  # type: ignore[attr-defined]
         self.app.url_map.strict_slashes = False
-        self.app.url_map.merge_slashes = False  # clients do not follow a redirect of a POST
+        # Merging would redirect, and clients do not follow a redirect of a POST.
+        self.app.url_map.merge_slashes = False
         self.app.extensions[MISSING_KEYS_KEY] = MissingKeys()
         self.app.register_error_handler(HTTPException, _http_error)
         self.app.register_error_handler(Exception, _unexpected_error)
@@ -43,12 +44,13 @@ class ApiServer:
     def _register(self, handler: BaseApiHandler) -> None:
         try:
             handler.register_routes(self.app)
-        except Exception:  # one broken dialect must not take the others down
+        # One broken dialect must not disable the others.
+        except Exception:
             logger.exception("The routes of the front-end handler %s could not be registered", type(handler).__name__)
 
 
 def discover_handlers() -> list[BaseApiHandler]:
-    """One object of every concrete handler under ``Middleware/api/handlers``; a broken module is logged and skipped."""
+    """Return one instance of every concrete handler under ``Middleware/api/handlers``; log and skip broken modules."""
     found: dict[type[BaseApiHandler], BaseApiHandler] = {}
     for module in pkgutil.walk_packages(handlers.__path__, handlers.__name__ + "."):
         name = module.name.rpartition(".")[2]
@@ -59,7 +61,8 @@ def discover_handlers() -> list[BaseApiHandler]:
             for _, member in members:
                 if issubclass(member, BaseApiHandler) and not inspect.isabstract(member) and member not in found:
                     found[member] = member()
-        except Exception:  # one broken dialect must not take the others down
+        # One broken dialect must not disable the others.
+        except Exception:
             logger.exception("The front-end handler %s could not be loaded", module.name)
     return list(found.values())
 
@@ -75,7 +78,7 @@ def _http_error(error: HTTPException) -> Response:
 
 
 def _hint(path: str) -> str:
-    """What may be wrong with a client that asks for a path which is not there."""
+    """Return a hint for a client that requested a path without a route."""
     words = path.strip("/").split("/")
     if words[0] in ("v1", "api"):
         del words[0]
@@ -88,7 +91,7 @@ def _unexpected_error(error: Exception) -> Response:
 
 
 def _error(message: str, status: int) -> Response:
-    """An error in the dialect that the path belongs to."""
+    """Return an error in the dialect of the path."""
     builder = ResponseBuilderService()
     plain = status == 400 or http.path.startswith("/api/")
     return json_response(

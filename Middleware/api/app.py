@@ -17,7 +17,8 @@ from Middleware.models.process import Process, install
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.workflows.events import Listeners, default_listeners
 
-RESERVED_THREADS = 64  # never occupied by requests that wait at the gate
+# Requests that wait at the gate never occupy these threads, so model lists and health checks are still answered.
+RESERVED_THREADS = 64
 
 
 def create_app(own: Process | None = None) -> Flask:
@@ -32,12 +33,12 @@ def create_app(own: Process | None = None) -> Flask:
 
 def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
                            listeners: Sequence[object] = ()) -> WSGIApplication:
-    """The WSGI callable that launchers serve: admission, then the concurrency gate if one is configured, then the app.
+    """Return the WSGI callable that launchers serve: admission, the concurrency gate if one is configured, the app.
 
     Args:
-        app: the application; a fresh one by default.
-        threads: how many threads the server has; bounds how many requests may wait at the gate.
-        listeners: of the engine's events in every request, beside the default ones.
+        app: the application; a new one by default.
+        threads: the number of the server's threads, which limits the requests that may wait at the gate.
+        listeners: listeners to the engine's events in every request, besides the default ones.
     """
     get_idempotency_service().is_running = running_requests().knows
     app = app or create_app()
@@ -52,7 +53,8 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
 
 
 def __getattr__(name: str) -> object:
-    if name == "app":  # built when first asked for
+    # The app is built on first access, for WSGI hosts that import ``app:app``.
+    if name == "app":
         globals()["app"] = create_app()
         return globals()["app"]
     raise AttributeError(name)

@@ -1,4 +1,4 @@
-"""The concurrency gate at the front door."""
+"""The concurrency gate: a limit on the requests that run at the same time."""
 from __future__ import annotations
 
 import enum
@@ -19,23 +19,24 @@ logger = logging.getLogger(__name__)
 
 BUSY = json.dumps({"error": {"message": "Server busy, concurrency limit reached", "type": "server_error",
                              "code": 503}}).encode()
-SLICE = 0.1  # seconds between two looks at a waiting client
+# Seconds between two checks whether the client of a waiting request has disconnected.
+POLL_SECONDS = 0.1
 WORKFLOW_PATHS = COMPLETIONS | {"/api/chat", "/api/generate"}
 
 
-
 class ConcurrencyLimitMiddleware:
-    """Lets a limited number of requests that run a workflow through at a time, in the order of their arrival.
+    """Limits the number of requests that run a workflow at the same time, and serves them in the order of arrival.
 
-    Others never wait. A waiting request whose client leaves is dropped. One that is cancelled while its client
-    waits on needs no slot: it goes through to the application, which runs nothing for it and answers in its dialect.
+    Other requests never wait. A waiting request whose client disconnects is dropped. A request that is cancelled while
+    its client still waits needs no slot: the application runs nothing for it, and answers in its dialect.
 
     Args:
         app: the WSGI application behind the gate.
-        semaphore: its slots; a slot is held until the response body is exhausted, closed or fails. The order is kept
-            by a ``FairSemaphore``; those of ``threading`` serve whom they like.
+        semaphore: its slots; a slot is held until the response body is exhausted, closed or fails. Only a
+            ``FairSemaphore`` keeps the order of arrival.
         acquire_timeout: seconds a request may wait before it is answered with 503.
-        max_waiting: how many requests may wait at a time (each occupies a server thread); more get their 503 at once.
+        max_waiting: the number of requests that may wait at the same time, each of which occupies a server thread;
+            further ones get a 503 at once.
     """
 
     def __init__(self, app: WSGIApplication, semaphore: FairSemaphore | threading.Semaphore,
@@ -48,12 +49,12 @@ class ConcurrencyLimitMiddleware:
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if not _runs_a_workflow(environ):
+        if environ.get("REQUEST_METHOD") != "POST" or route_path(environ) not in WORKFLOW_PATHS:
             return self.app(environ, start_response)
-        way = self._queue(environ)
-        if way is _Way.WITHOUT_SLOT:
+        outcome = self._queue(environ)
+        if outcome is _Outcome.WITHOUT_SLOT:
             return self.app(environ, start_response)
-        if way is _Way.REFUSED:
+        if outcome is _Outcome.REFUSED:
             start_response("503 Service Unavailable", [
                 ("Content-Type", "application/json"), ("Content-Length", str(len(BUSY))),
                 RETRY_AFTER])
@@ -66,18 +67,18 @@ class ConcurrencyLimitMiddleware:
             raise
         return _GatedBody(body, slot)
 
-    def _queue(self, environ: WSGIEnvironment) -> _Way:
+    def _queue(self, environ: WSGIEnvironment) -> _Outcome:
         place = self.semaphore.line_up() if isinstance(self.semaphore, FairSemaphore) else _Poll(self.semaphore)
         if place.wait(0):
-            return _Way.WITH_SLOT
-        way = _Way.REFUSED
+            return _Outcome.WITH_SLOT
+        outcome = _Outcome.REFUSED
         try:
             if self._may_wait(environ):
-                way = self._wait(environ, place)
+                outcome = self._wait(environ, place)
         finally:
-            if way is not _Way.WITH_SLOT:
+            if outcome is not _Outcome.WITH_SLOT:
                 place.leave()
-        return way
+        return outcome
 
     def _may_wait(self, environ: WSGIEnvironment) -> bool:
         with self._lock:
@@ -91,37 +92,33 @@ class ConcurrencyLimitMiddleware:
                         waiting + 1)
         return not full
 
-    def _wait(self, environ: WSGIEnvironment, place: Place | _Poll) -> _Way:
+    def _wait(self, environ: WSGIEnvironment, place: Place | _Poll) -> _Outcome:
         began = time.monotonic()
         try:
-            way = self._wait_in_line(environ, place, began + self.acquire_timeout)
+            outcome = self._wait_in_line(environ, place, began + self.acquire_timeout)
         finally:
             with self._lock:
                 self._waiting -= 1
-        if way is _Way.WITH_SLOT:
+        if outcome is _Outcome.WITH_SLOT:
             logger.info("Concurrency gate: request %s goes on after %.2f s", _name(environ), time.monotonic() - began)
-        return way
+        return outcome
 
-    def _wait_in_line(self, environ: WSGIEnvironment, place: Place | _Poll, deadline: float) -> _Way:
-        gone, request = probe_for(environ), request_of(environ)
+    def _wait_in_line(self, environ: WSGIEnvironment, place: Place | _Poll, deadline: float) -> _Outcome:
+        has_left, request = probe_for(environ), request_of(environ)
         while (left := deadline - time.monotonic()) > 0:
-            if place.wait(min(SLICE, left)):
-                return _Way.WITH_SLOT
-            if gone is not None and gone():
+            if place.wait(min(POLL_SECONDS, left)):
+                return _Outcome.WITH_SLOT
+            if has_left is not None and has_left():
                 logger.info("Concurrency gate: the client of request %s has gone", _name(environ))
-                return _Way.REFUSED
+                return _Outcome.REFUSED
             if request is not None and request.cancel_scope.cancelled:
-                return _Way.WITHOUT_SLOT
+                return _Outcome.WITHOUT_SLOT
         logger.warning("Concurrency gate: no slot became free in %s s, refusing request %s", self.acquire_timeout,
                        _name(environ))
-        return _Way.REFUSED
+        return _Outcome.REFUSED
 
 
-def _runs_a_workflow(environ: WSGIEnvironment) -> bool:
-    return environ.get("REQUEST_METHOD") == "POST" and route_path(environ) in WORKFLOW_PATHS
-
-
-class _Way(enum.Enum):
+class _Outcome(enum.Enum):
     """How a request leaves the queue."""
 
     WITH_SLOT = enum.auto()
@@ -130,7 +127,7 @@ class _Way(enum.Enum):
 
 
 class _Poll:
-    """In place of a place in line, for semaphores that keep none."""
+    """Replaces a place in the queue for semaphores that have no queue."""
 
     def __init__(self, semaphore: threading.Semaphore) -> None:
         self._semaphore = semaphore
@@ -139,7 +136,7 @@ class _Poll:
         return self._semaphore.acquire(timeout=timeout) if timeout else self._semaphore.acquire(blocking=False)
 
     def leave(self) -> None:
-        """There is nothing to give up."""
+        """Do nothing, as there is no place to give up."""
 
 
 def _name(environ: WSGIEnvironment) -> str:
@@ -148,7 +145,7 @@ def _name(environ: WSGIEnvironment) -> str:
 
 
 class _Slot:
-    """One place, given back exactly once."""
+    """One slot, which is released exactly once."""
 
     def __init__(self, semaphore: FairSemaphore | threading.Semaphore) -> None:
         self._semaphore: FairSemaphore | threading.Semaphore | None = semaphore
@@ -162,7 +159,7 @@ class _Slot:
 
 
 class _GatedBody:
-    """A response body that gives its slot back when it is exhausted, fails or is closed."""
+    """A response body that releases its slot when it is exhausted, fails or is closed."""
 
     def __init__(self, body: Iterable[bytes], slot: _Slot) -> None:
         self._body = body
@@ -180,7 +177,8 @@ class _GatedBody:
             raise
 
     def close(self) -> None:
-        self._slot.release()  # the answer is out; what close() starts in the background holds no slot
+        # The answer has been sent, and background nodes, which the inner close() starts, need no slot.
+        self._slot.release()
         close = getattr(self._body, "close", None)
         if close is not None:
             close()

@@ -23,29 +23,30 @@ logger = logging.getLogger(__name__)
 LINE_FORMAT = "[%(asctime)s] %(levelname)s [%(user)s] [%(name)s.%(funcName)s:%(lineno)d] %(message)s"
 DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
 FILE_NAME = "wilmerai.log"
+# Together with the current file, 24 MB: some weeks of a private server at the level INFO.
 MAX_BYTES = 3 * 1024 * 1024
 BACKUP_COUNT = 7
 SYSTEM = "system"
 LEVEL_VARIABLE = "WILMER_LOG_LEVEL"
-_CHATTY = ("werkzeug", "urllib3", "waitress.queue", "eventlet")
-
-
+# These libraries log every request or connection at INFO or DEBUG.
+_VERBOSE = ("werkzeug", "urllib3", "waitress.queue", "eventlet")
 _OWN = ("Middleware.", "__main__")
 _SERVERS = ("waitress", "werkzeug", "eventlet")
 _PRIVATE_FLAGS = ("encryptUsingApiKey", "redactLogOutput")
 
 
 class PrivacyFilter(logging.Filter):
-    """Takes what may be said in a conversation out of a record; lets every record through.
+    """Removes text that may come from a conversation from each record; lets every record pass.
 
-    In a redacted request, errors lose their messages and foreign loggers theirs. Outside of requests, where nobody
-    knows whom a line is about, so do tracebacks and foreign loggers if any configured user wants privacy.
+    In a redacted request, the messages of errors and of other libraries' loggers are removed. Outside of requests,
+    where the user that a line concerns is unknown, tracebacks and the messages of other libraries are removed if any
+    configured user wants privacy.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         own = f"{record.name}.".startswith(_OWN)
         unknown = current_request() is None and (not own or bool(record.exc_info))
-        if is_encryption_active() or (unknown and _somebody_wants_privacy()):
+        if is_encryption_active() or (unknown and _any_user_wants_privacy()):
             _clean(record, own)
         return True
 
@@ -55,17 +56,14 @@ def _clean(record: logging.LogRecord, own: bool) -> None:
         record.exc_text = places_of(record.exc_info[1])
     record.exc_info = None
     if own or record.name.partition(".")[0] in _SERVERS:
-        record.args = _without_messages(record.args)
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_without_message, record.args))
     else:
         record.msg, record.args = REDACTED, None
 
 
-def _without_messages(args: object) -> Any:
-    return tuple(map(_without_message, args)) if isinstance(args, tuple) else args
-
-
 def _without_message(value: Any) -> Any:
-    """An error as the log may have it; anything else as it is. Errors that say so are not ``private``."""
+    """Return an error without private text; other values and errors with ``private = False`` are unchanged."""
     if isinstance(value, WilmerError):
         return log_text(value, redact=True)
     if getattr(value, "private", True) is False:
@@ -75,16 +73,17 @@ def _without_message(value: Any) -> Any:
     return type(value).__name__ if isinstance(value, BaseException) else value
 
 
-def _somebody_wants_privacy() -> bool:
+def _any_user_wants_privacy() -> bool:
     try:
         users = configured_users() or [get_current_username()]
         return any(flag_in(settings_for(user), flag, user) for user in users for flag in _PRIVATE_FLAGS)
-    except Exception:  # whatever is wrong with a user's file, it is not said here
+    # An unreadable user file is reported elsewhere; until then the safe answer is yes.
+    except Exception:
         return True
 
 
 class UserFilter(logging.Filter):
-    """Gives each record ``user``: whom the request of the current thread belongs to, else ``system``."""
+    """Sets each record's ``user``: the user of the current thread's request, else ``system``."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not hasattr(record, "user"):
@@ -93,13 +92,13 @@ class UserFilter(logging.Filter):
 
 
 class _WriteErrors:
-    """Logs when files can no longer be written, and when they can again, for the handlers that can write."""
+    """Logs when a file can no longer be written and when it can again, in the log files that still work."""
 
     def __init__(self) -> None:
         self._reported: Once[str] = Once()
 
     def failed(self, path: str, error: OSError) -> None:
-        # Noted before it is logged: the same file is asked to hold that line.
+        # Noted before it is logged, because this line is sent to the same file.
         if self._reported.first(path):
             logger.error("The log file %s cannot be written: %s", path, error.strerror or error)
 
@@ -109,7 +108,7 @@ class _WriteErrors:
 
 
 class LogFile(RotatingFileHandler):
-    """A rotating file. That it cannot be written (the disk is full, the folder is gone) is told once, not per line."""
+    """A rotating file. A failure to write (a full disk, a deleted folder) is reported once, not for every line."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT, encoding="utf-8",
@@ -133,9 +132,9 @@ class LogFile(RotatingFileHandler):
 
 
 class PerUserFileHandler(logging.Handler):
-    """Routes records with a user to ``<directory>/<user>/wilmerai.log``, the rest to ``<directory>/wilmerai.log``.
+    """Writes records with a user to ``<directory>/<user>/wilmerai.log``, others to ``<directory>/wilmerai.log``.
 
-    Only configured users get a folder; their files are opened at their first record.
+    Only configured users have a folder. Their files are opened at the first record.
     """
 
     def __init__(self, directory: str, users: Sequence[str]) -> None:
@@ -143,12 +142,15 @@ class PerUserFileHandler(logging.Handler):
         self._directory, self._users = directory, frozenset(users)
         self._files: dict[str, LogFile] = {}
         self._errors = _WriteErrors()
-        self._files_lock = threading.RLock()  # garbage collected meanwhile may log
-        self._file_of("")  # an unwritable folder shows at start
+        # Reentrant: the garbage collector may run a finalizer that logs while the lock is held.
+        self._files_lock = threading.RLock()
+        # An unwritable folder must end the start.
+        self._file_of("")
 
     def emit(self, record: logging.LogRecord) -> None:
         user = getattr(record, "user", SYSTEM)
-        name = user if isinstance(user, str) and user in self._users else ""  # a library may mean others by it
+        # A library may use this attribute for its own purposes.
+        name = user if isinstance(user, str) and user in self._users else ""
         shown = f"of {name or SYSTEM} in {self._directory}"
         try:
             file = self._file_of(name)
@@ -173,7 +175,7 @@ class PerUserFileHandler(logging.Handler):
         super().close()
 
     def _file_of(self, name: str) -> LogFile:
-        """The file of a configured user; "": the common one."""
+        """Return the log file of a configured user; of the system if the name is empty."""
         with self._files_lock:
             handler = self._files.get(name)
             if handler is None:
@@ -184,12 +186,12 @@ class PerUserFileHandler(logging.Handler):
 
 
 def set_up_logging(directory: str | None = None, users: Sequence[str] = (), level: str | None = None) -> None:
-    """Configure the root logger. May be called again: the handlers of the earlier call are replaced.
+    """Configure the root logger. Another call replaces the handlers of the earlier one.
 
     Args:
-        directory: where log files go, ``~`` expanded; None: no files. OSError if it cannot be written.
+        directory: the folder of the log files, ``~`` expanded; None for no files. OSError if it cannot be written.
         users: the configured users; two or more get a file each.
-        level: name of the lowest level logged; None: environment ``WILMER_LOG_LEVEL``, else INFO.
+        level: name of the lowest level logged; None for the environment's ``WILMER_LOG_LEVEL``, else INFO.
     """
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if directory:
@@ -206,17 +208,18 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
         handler.setFormatter(logging.Formatter(LINE_FORMAT, DATE_FORMAT))
         root.addHandler(handler)
     root.setLevel(log_level(level))
-    for name in _CHATTY:
+    for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
-    logging.getLogger("waitress").setLevel(  # it repeats, without an id, which clients have left
+    # Waitress logs disconnected clients too, without the request's id.
+    logging.getLogger("waitress").setLevel(
         logging.NOTSET if root.level <= logging.DEBUG else max(root.level, logging.WARNING))
     if not level and not _level_named(_wanted_level(None)):
-        logger.warning("The environment variable %s is %r, which is no level; INFO is used. Expected: DEBUG, INFO, "
+        logger.warning("The environment variable %s is %r, which is not a level; INFO is used. Expected: DEBUG, INFO, "
                        "WARNING or ERROR.", LEVEL_VARIABLE, os.environ[LEVEL_VARIABLE])
 
 
 def log_level(name: str | None = None) -> int:
-    """The number of a level name; the environment's if None; INFO if that is no level."""
+    """Return the number of a level name, the environment's if None; INFO if it is not a level."""
     return _level_named(_wanted_level(name)) or logging.INFO
 
 
@@ -225,7 +228,7 @@ def _wanted_level(name: str | None) -> str:
 
 
 def _level_named(name: str) -> int:
-    """0 for what is no level, and for NOTSET: everything is logged by the name DEBUG only."""
+    """Return the number of a level; 0 if it is not one. NOTSET counts as none: DEBUG is the name for everything."""
     return logging.getLevelNamesMapping().get(name, logging.NOTSET)
 
 

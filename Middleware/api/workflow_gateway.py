@@ -1,4 +1,4 @@
-"""The one bridge from the HTTP layer to the engine."""
+"""The connection between the HTTP layer and the engine: choose a request's workflow and start it."""
 from __future__ import annotations
 
 import contextlib
@@ -49,18 +49,20 @@ _LIBRE_CHAT_TEXTS = (
 
 
 def is_background_task(messages: Sequence[Message], stream: bool) -> bool:
-    """Whether a conversation in internal form is such a request. ``stream``: the client wants the answer streamed.
+    """Return whether a conversation in internal form is a front-end's own request, such as for a title or tags.
 
-    Open WebUI never streams them; LibreChat does with some of its connections.
+    ``stream``: the client wants the answer streamed. Open WebUI never streams such requests; LibreChat streams them
+    on some of its connections.
     """
     prompt = _only_prompt(messages)
     if prompt is None:
         return False
-    return _is_from_libre_chat(prompt) or (not stream and _is_from_open_webui(prompt))
+    return any(pattern.match(prompt) for pattern in _LIBRE_CHAT_TEXTS) or (not stream and (
+        _is_json_task(prompt) or any(pattern.match(prompt) for pattern in _OPEN_WEBUI_TEXTS)))
 
 
 def _only_prompt(messages: Sequence[Message]) -> str | None:
-    """The one prompt of a conversation without history, less its role prefix; None if there is more, or other data."""
+    """Return the prompt of a conversation without history, less its role prefix; None if there are other messages."""
     turns = list(messages)
     if turns and _is_open(turns[-1]):
         turns.pop()
@@ -68,7 +70,8 @@ def _only_prompt(messages: Sequence[Message]) -> str | None:
         return None
     last = turns[-1]
     content = last.get("content")
-    from_user = last.get("role") == "user" or (len(turns) == 1 and last.get("role") in SYSTEM_ROLES)  # older LibreChat
+    # Older versions of LibreChat send such a prompt as a system message.
+    from_user = last.get("role") == "user" or (len(turns) == 1 and last.get("role") in SYSTEM_ROLES)
     if not from_user or not isinstance(content, str) or last.get("images"):
         return None
     prefix = _ROLE_PREFIX.match(content)
@@ -76,24 +79,16 @@ def _only_prompt(messages: Sequence[Message]) -> str | None:
 
 
 def _is_open(turn: Mapping[str, object]) -> bool:
-    """Whether it is the empty start of the answer."""
+    """Return whether a message is the empty start of the answer."""
     return turn.get("role") == "assistant" and not turn.get("tool_calls") and (
         str(turn.get("content") or "").strip() in OPEN_ANSWERS)
 
 
-def _is_from_libre_chat(prompt: str) -> bool:
-    return any(pattern.match(prompt) for pattern in _LIBRE_CHAT_TEXTS)
-
-
-def _is_from_open_webui(prompt: str) -> bool:
-    return _is_json_task(prompt) or any(pattern.match(prompt) for pattern in _OPEN_WEBUI_TEXTS)
-
-
 def _is_json_task(prompt: str) -> bool:
-    """A task about the quoted chat, answered in a JSON object whose shape is shown before the chat.
+    """Return whether a prompt is Open WebUI's task about a quoted chat, whose answer is a JSON object of a given shape.
 
-    Its words are not looked at: administrators translate and rewrite them. A question about documents begins in the
-    same way, but quotes those first.
+    The words do not matter, as administrators translate and rewrite them. A question about documents begins in the
+    same way, but quotes the documents first.
     """
     if not _OPEN_WEBUI_TASK.match(prompt):
         return False
@@ -106,9 +101,9 @@ def _is_json_task(prompt: str) -> bool:
 
 def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream: bool, api_key: str | None = None,
                        tools: list[dict[str, object]] | None = None, tool_choice: object = None) -> object:
-    """Answer a conversation: an iterator of chunk dicts when streaming, else the answer (a text or tool-call dict).
+    """Answer a conversation: return an iterator of chunks when streaming, else the answer (a string or tool-call dict).
 
-    The iterator must be exhausted (or closed) by the caller: nodes after the responder run at its end.
+    The caller must exhaust or close the iterator: the nodes after the responder run at its end.
     """
     with contextlib.ExitStack() as until_the_end:
         request = request_at_work(request_id, until_the_end, stream)
@@ -121,10 +116,10 @@ def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream
 
 def start_user_prompt(request: RequestContext, messages: list[Message], stream: bool, api_key: str | None = None,
                       tools: list[dict[str, object]] | None = None, tool_choice: object = None) -> Iterator[object]:
-    """Choose the workflow and start it. Both modes: the iterator yields the answer, then runs the later nodes."""
-    messages = _without_machinery(messages)
+    """Choose the workflow and start it. In both modes, the iterator yields the answer, then runs the later nodes."""
+    messages = _without_liveness_calls(messages)
     background = _background_workflow(request, messages, stream)
-    # a front-end's own call quotes the conversation, whose memories are not its business
+    # A front-end's own request only quotes the conversation, and must not write to its memories.
     discussion_id = "" if background else _discussion_id(messages, api_key)
     messages = [_escaped(message) for message in messages]
     shared: dict[str, Any] = {"api_key": api_key, "tools": tools, "tool_choice": tool_choice}
@@ -139,7 +134,7 @@ def start_user_prompt(request: RequestContext, messages: list[Message], stream: 
 
 
 def _discussion_id(messages: list[Message], api_key: str | None) -> str:
-    """The conversation's id, "" if it has none. Without a key nobody gets into a folder of somebody's key."""
+    """Return the conversation's id; "" if it has none, or if it names a folder whose API key the request lacks."""
     found = extract_discussion_id(messages) or ""
     if found and not api_key and holds_data_of_a_key(found):
         logger.warning("The discussion id of this request is the name of a folder with data of an API key; the request "
@@ -148,14 +143,14 @@ def _discussion_id(messages: list[Message], api_key: str | None) -> str:
     return found
 
 
-def _without_machinery(messages: list[Message]) -> list[Message]:
-    """The conversation without the liveness calls of earlier answers, for users who have such a call."""
+def _without_liveness_calls(messages: list[Message]) -> list[Message]:
+    """Return the conversation without the liveness calls of earlier answers, if the user's settings declare one."""
     liveness = LivenessCall.of(config_utils.user_setting("livenessToolCall"))
     return clean_up(messages, liveness) if liveness else messages
 
 
 def _background_workflow(request: RequestContext, messages: list[Message], stream: bool) -> WorkflowManager | None:
-    """The user's workflow for what front-ends ask on their own; None if this is no such request or there is none."""
+    """Return the user's workflow for a front-end's own request; None for any other request, or without one."""
     name = config_utils.user_name_setting(BACKGROUND_KEY)
     if not name or not is_background_task(messages, stream):
         return None
@@ -172,7 +167,8 @@ def _background_workflow(request: RequestContext, messages: list[Message], strea
 def _choose(request: RequestContext, run_categorization: Any) -> WorkflowManager:
     if request.workflow_override:
         selection = config_utils.shared_selection(request.workflow_override)
-        if selection is None:  # it was there when the model name was read
+        # It existed when the model name was parsed.
+        if selection is None:
             raise ClientError(f"The shared workflow '{request.workflow_override}' is no longer there.")
         request.route = f"shared {request.workflow_override}"
         return WorkflowManager(selection[0], workflow_user_folder_override=selection[1])
@@ -189,7 +185,7 @@ def _choose(request: RequestContext, run_categorization: Any) -> WorkflowManager
 
 
 def _require_default_workflow() -> None:
-    """Without routing and without a default workflow a client must pick a model id: say which there are."""
+    """Refuse a request without routing and default workflow, and list the model ids that the client can choose."""
     try:
         config_utils.load_workflow(config_utils.DEFAULT_WORKFLOW)
     except ConfigNotFoundError as error:

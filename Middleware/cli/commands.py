@@ -1,7 +1,7 @@
-"""Sub-commands: what a launcher does in place of serving when a word stands first on its command line.
+"""Sub-commands, which a launcher runs instead of serving when the command line begins with a word such as ``check``.
 
-``python server.py check`` runs ``COMMANDS["check"]`` with the words after it. A folder of such a name can still be
-given as the older positional ConfigDirectory when it is written as a path: ``./check``.
+``python server.py check`` runs ``COMMANDS["check"]`` with the words after it. A folder with the name of a command can
+still be given as the older positional ConfigDirectory if it is written as a path: ``./check``.
 """
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Command = Callable[[Sequence[str]], int]
 
 
 def _check(words: Sequence[str]) -> int:
-    from Middleware.cli.check.command import main  # what serves has no use for it
+    # Imported here because a start without a command does not need them.
+    from Middleware.cli.check.command import main
     from Middleware.cli.workflow_tests.reading import check_test_files
     return main(words, check_test_files)
 
@@ -34,9 +35,9 @@ COMMANDS: dict[str, Command] = {"init": _init, "check": _check, "test": _test}
 
 
 def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
-    """The sub-command that a command line asks for, ready to run; None if it asks for a server.
+    """Return the sub-command on a command line, ready to run; None if a server is to start.
 
-    ``argv`` is without the program's name; None: that of this process.
+    ``argv`` is without the program's name; None for the command line of this process.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     command = COMMANDS.get(words[0]) if words else None
@@ -44,7 +45,7 @@ def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
 
 
 def no_such_command(word: str | None) -> str:
-    """Why ``word``, taken for the older positional ConfigDirectory, is probably a misspelt command; "" if it is not."""
+    """Return why ``word``, given as the older positional ConfigDirectory, is probably a misspelt command, or ""."""
     if not word or not word.isidentifier() or os.path.isdir(word):
         return ""
     near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)

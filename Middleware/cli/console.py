@@ -1,4 +1,4 @@
-"""What a launcher does to the process it runs in, before anything else."""
+"""The console and the process: safe output, the limit of open files, and the words of command lines."""
 from __future__ import annotations
 
 import contextlib
@@ -10,8 +10,13 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import COMPOSE_RUN, command, in_project_container
 
 START_SCRIPT = "WILMER_START_SCRIPT"
-"""The environment variable in which run_linux.sh and its like say how they were called."""
-WANTED_DESCRIPTORS = 8192  # a stream takes two sockets, and Waitress accepts 1000 connections
+"""The environment variable in which run_linux.sh and the other start scripts put how they were called."""
+# A stream takes two sockets, and Waitress accepts 1000 connections.
+WANTED_DESCRIPTORS = 8192
+
+
+class StartError(Exception):
+    """The server cannot start. The message is one sentence for the operator: the reason, and the remedy."""
 
 
 def prepare_process() -> None:
@@ -21,16 +26,17 @@ def prepare_process() -> None:
 
 
 def make_output_safe() -> None:
-    """Characters that the console's encoding lacks are written as escapes instead of failing."""
+    """Write characters that the console's encoding lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
-    """Raise the soft limit of open files to ``wanted``, as far as the hard limit lets us. Never lowers it."""
+    """Raise the soft limit of open files to ``wanted``, as far as the hard limit allows. Never lower it."""
+    # Windows has neither this limit nor the module.
     if sys.platform == "win32":
-        return  # no such limit, and no such module
+        return
     import resource
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -43,7 +49,7 @@ def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
 
 
 def launcher() -> list[str]:
-    """The words that start the program: the start script, if one did, or else what was typed."""
+    """Return the words that start the program: the start script if one was used, else the words that were typed."""
     if in_project_container():
         return list(COMPOSE_RUN)
     by_script = os.environ.get(START_SCRIPT, "").split()
@@ -51,19 +57,19 @@ def launcher() -> list[str]:
 
 
 def program_name(*words: str) -> str:
-    """How the usage of the program or of a sub-command names it: ``bash run_linux.sh check``."""
+    """Return the command as the usage shows it, such as ``bash run_linux.sh check``."""
     return command([*launcher(), *words])
 
 
 def same_configuration() -> list[str]:
-    """The flags that make another start of the program look at the same configuration and users as this one."""
+    """Return the flags with which another start uses the same configuration and users as this one."""
     given = [("--ConfigDirectory", instance.CONFIG_DIRECTORY), ("--PublicDirectory", instance.PUBLIC_DIRECTORY),
              *(("--User", user) for user in instance.USERS or ())]
     return [word for flag, value in given if value for word in (flag, value)]
 
 
 def say(text: str, error_stream: bool = False) -> None:
-    """Print a line at once. A console that is gone does not end the server."""
+    """Print a line at once. A closed console does not end the server."""
     stream = sys.stderr if error_stream else sys.stdout
     with contextlib.suppress(OSError, ValueError):
         print(text, file=stream, flush=True)

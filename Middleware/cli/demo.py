@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError
 from Middleware.cli.init.servers import printable
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError

@@ -1,7 +1,7 @@
-"""What a launcher looks at before anything else: this Python, and the packages in it.
+"""The first checks of a launcher: the version of Python, and the installed packages.
 
-Old Pythons must understand this file and the launchers, or they would end with a SyntaxError in place of the sentence:
-no ``from __future__ import annotations``, which Python 3.6 does not know, and nothing newer in the others.
+Old Pythons must be able to parse this file and the launchers, or they would end with a SyntaxError instead of the
+message. So there is no ``from __future__ import annotations`` here, which Python 3.6 does not know, and nothing newer.
 """
 import importlib.util
 import os
@@ -9,11 +9,11 @@ import sys
 
 OLDEST = (3, 11)
 NEEDED = ("flask", "jinja2", "urllib3", "h11", "certifi")
-"""The modules without which no server starts; what is loaded on first use has messages of its own."""
+"""The modules without which no server starts. Modules that are loaded on first use have their own messages."""
 
 
 def require_python() -> None:
-    """End the process with a sentence and status 1 if this Python is too old."""
+    """End the process with a message and status 1 if this Python is too old."""
     if sys.version_info < OLDEST:
         found = ".".join(str(number) for number in sys.version_info[:3])
         _end(f"WilmerAI needs Python {OLDEST[0]}.{OLDEST[1]} or later; this is Python {found} ({sys.executable}).\n"
@@ -21,7 +21,7 @@ def require_python() -> None:
 
 
 def require_packages(*modules: str) -> None:
-    """End the process with a sentence and status 1 if a module of ``NEEDED`` or ``modules`` is not installed."""
+    """End the process with a message and status 1 if a module of ``NEEDED`` or ``modules`` is not installed."""
     missing = [name for name in NEEDED + modules if importlib.util.find_spec(name) is None]
     if missing:
         listed = _quoted(_in_project("requirements.lock"))
@@ -31,14 +31,14 @@ def require_packages(*modules: str) -> None:
 
 
 def _start_command() -> str:
-    """What starts the program in an environment of its own."""
+    """Return the command that starts the program in its own virtual environment."""
     if sys.platform == "win32":
         return _quoted(_in_project("run_windows.bat"))
     return "bash " + _quoted(_in_project("run_macos.sh" if sys.platform == "darwin" else "run_linux.sh"))
 
 
 def _environment_hint() -> str:
-    """A line with the Python that the start scripts have set up, if they have."""
+    """Return a line with the Python that the start scripts have set up, or "" if there is none."""
     python = os.path.join(_in_project("venv"), "Scripts\\python.exe" if sys.platform == "win32" else "bin/python")
     return f"\nOr use the Python that has them: {_quoted(python)}" if os.path.exists(python) else ""
 

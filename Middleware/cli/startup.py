@@ -17,8 +17,7 @@ from Middleware.cli import access_notes, demo, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
 from Middleware.cli.check import start_check
 from Middleware.cli.commands import find_command, no_such_command
-from Middleware.cli.console import prepare_process, program_name, say
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError, prepare_process, program_name, say
 from Middleware.cli.serving.listening import bind_socket, url_of, urls_elsewhere
 from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
 from Middleware.common import instance_global_variables as instance

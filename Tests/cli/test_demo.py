@@ -9,7 +9,7 @@ import pytest
 
 from Middleware.cli import demo
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError
 from Scripts import demo_backend
 
 

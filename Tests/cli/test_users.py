@@ -7,7 +7,7 @@ import pytest
 
 from Middleware.cli import demo, users
 from Middleware.cli.arguments import LaunchArguments
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config import paths as config_paths
 

@@ -166,7 +166,7 @@ PER_REQUEST: tuple[type[Any], ...] = (
 
 REGISTRIES: dict[str, Callable[[], int]] = {
     "requests": running_requests().count,
-    "requests at work": lambda: len(running_requests()._at_work),
+    "requests at work": lambda: len(running_requests()._in_engine),
     "clients watched": lambda: len(running_requests().watcher._watched),
     "stop switches": lambda: len(cancellation_service._entries),
     "ids that were cancelled unseen": lambda: len(cancellation_service._unknown),

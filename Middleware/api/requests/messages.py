@@ -1,7 +1,8 @@
-"""Chat bodies in internal form: one shape of messages, whatever the client's dialect."""
+"""Convert the messages and prompts of requests to internal form, the same for every client's dialect."""
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import cast
@@ -15,12 +16,14 @@ ROLE_NAMES = {"developer": "system"}
 COPIED_KEYS = ("tool_call_id", "name")
 TEXT_PARTS = ("text", "input_text", "output_text")
 GENERATOR = "Assistant:"
+_SEGMENT = re.compile(r"\[Beg_(\w+)\](.*?)(?=\[Beg_\w+\]|\Z)", re.DOTALL)
+_TAGGED_ROLES = {"User": "user", "Assistant": "assistant", "SysMes": "systemMes", "Sys": "system"}
 
 
 def chat_messages(raw: object, *, empty_texts_left_out: bool = False) -> list[Message]:
-    """The messages of a chat request in internal form, with the user's role prefixes and generator.
+    """Return the messages of a chat request in internal form, with the user's role prefixes and generator.
 
-    ``empty_texts_left_out``: the dialect's own packages send no ``content`` where the text is empty.
+    ``empty_texts_left_out``: the dialect's own packages omit ``content`` where the text is empty.
     """
     if not isinstance(raw, list) or not all(isinstance(message, dict) for message in raw):
         raise ClientError("The 'messages' field must be a list of objects.")
@@ -35,7 +38,7 @@ def chat_messages(raw: object, *, empty_texts_left_out: bool = False) -> list[Me
 
 
 def string_list(value: object) -> list[str]:
-    """The texts of a list that are not empty; anything else is an empty list."""
+    """Return the non-empty strings in a list; an empty list for any other value."""
     return [entry for entry in value if isinstance(entry, str) and entry] if isinstance(value, list) else []
 
 
@@ -49,7 +52,8 @@ def _message(raw: Mapping[str, object], add_prefixes: bool, empty_texts_left_out
     role = ROLE_NAMES.get(role, role)
     prefix = ROLE_PREFIXES.get(role, "") if add_prefixes else ""
     content = raw.get("content")
-    if len(raw) == 2 and isinstance(content, str):  # by far the most messages of a long conversation
+    # A shortcut for most messages of a long conversation.
+    if len(raw) == 2 and isinstance(content, str):
         return {"role": role, "content": prefix + content}
     text, images = _content(content)
     images += string_list(raw.get("images"))
@@ -61,15 +65,16 @@ def _message(raw: Mapping[str, object], add_prefixes: bool, empty_texts_left_out
     for key in COPIED_KEYS:
         if raw.get(key) is not None:
             message[key] = raw[key]
-    if isinstance(raw.get("tool_name"), str):  # Ollama's word for it
+    # Ollama's key for it.
+    if isinstance(raw.get("tool_name"), str):
         message.setdefault("name", raw["tool_name"])
-    # The fields of tools are passed on as the client sent them: back-ends judge them, nodes look before they read.
+    # The fields of tools are passed on as the client sent them: the back-end validates them, nodes check before use.
     return cast(Message, message)
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
 def _openai_calls(calls: object) -> object:
-    """Tool calls in OpenAI's shape; Ollama's have arguments as an object and neither type nor id."""
+    """Return tool calls in OpenAI's form. In Ollama's, arguments are an object, and there is neither type nor id."""
     return [_openai_call(call) for call in calls] if isinstance(calls, list) else calls
 
 
@@ -83,7 +88,7 @@ def _openai_call(call: object) -> object:
 
 
 def _link_tool_results(messages: list[Message]) -> None:
-    """Give calls without an id one, and the results that follow them the same, in order, as OpenAI servers want it."""
+    """Give calls without an id one, and the following results the same, in order, as OpenAI servers require ids."""
     waiting, known = _WaitingCalls(), set[str]()
     for position, message in enumerate(messages):
         calls = message.get("tool_calls")
@@ -96,13 +101,13 @@ def _link_tool_results(messages: list[Message]) -> None:
                     waiting.add(number, calls[number])
         elif message["role"] == "tool" and waiting.calls and str(message.get("tool_call_id")) not in known:
             call = waiting.take(message.get("name"))
-            # some clients name it in the result only
+            # Some clients send the id in the result only.
             message["tool_call_id"] = message.get("tool_call_id") or call["id"] or ""
             call["id"] = message["tool_call_id"]
 
 
 class _WaitingCalls:
-    """Calls of one message whose results are to come. However many there are, each is found at once."""
+    """The calls of one message that have no result yet. Each is found in constant time."""
 
     def __init__(self) -> None:
         self.calls: OrderedDict[int, ToolCall] = OrderedDict()
@@ -115,7 +120,7 @@ class _WaitingCalls:
             self._of_tool.setdefault(name, deque()).append(number)
 
     def take(self, tool: object) -> ToolCall:
-        """The first call of that tool, else the first of all; it waits no longer."""
+        """Remove and return the first call of that tool, else the first of all."""
         numbers = self._of_tool.get(tool, deque()) if isinstance(tool, str) and tool else deque()
         while numbers:
             if (number := numbers.popleft()) in self.calls:
@@ -160,3 +165,62 @@ def _image(part: dict[str, object]) -> str:
     if source.get("type") == "base64" and source.get("data"):
         return f"data:{source.get('media_type') or 'image/png'};base64,{source['data']}"
     return str(source.get("url") or "") if source.get("type") == "url" else ""
+
+
+# -- prompts of the text routes ----------------------------------------------------------------------------------------
+def parse_tagged_prompt(text: str) -> list[Message]:
+    """Return the messages of a prompt with role markers such as ``[Beg_User]``; empty if it has none.
+
+    The first ``[Beg_Sys]`` is the system prompt, later ones are system messages within the conversation. Text before
+    the first marker and after an unknown one is dropped.
+    """
+    messages: list[Message] = []
+    has_system = False
+    for word, content in _SEGMENT.findall(text):
+        role = _TAGGED_ROLES.get(word)
+        if role == "system":
+            role, has_system = "systemMes" if has_system else "system", True
+        if role:
+            messages.append({"role": role, "content": content.strip()})
+    return messages
+
+
+def completion_messages(prompt: object) -> list[Message]:
+    """Return the messages in the ``prompt`` of an OpenAI text completion: a string, null, or a list of one string."""
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    if prompt is not None and not isinstance(prompt, str):
+        raise ClientError("The 'prompt' field must be a text or a list of one text.")
+    return _tagged_or_plain(prompt or "")
+
+
+def generate_messages(body: dict[str, object]) -> list[Message]:
+    """Return the messages in the ``system``, ``prompt`` and ``images`` of an Ollama text generation."""
+    system, prompt = _string(body, "system"), _string(body, "prompt")
+    messages = _tagged_or_plain(system + prompt)
+    if system.strip() and not parse_tagged_prompt(system) and parse_tagged_prompt(prompt):
+        messages.insert(0, {"role": "system", "content": system})
+    images = string_list(body.get("images"))
+    if images:
+        _attach(images, messages)
+    return messages
+
+
+def _tagged_or_plain(text: str) -> list[Message]:
+    return parse_tagged_prompt(text) or ([{"role": "user", "content": text}] if text else [])
+
+
+def _string(body: dict[str, object], key: str) -> str:
+    value = body.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ClientError(f"The '{key}' field must be a text.")
+    return value or ""
+
+
+def _attach(images: list[str], messages: list[Message]) -> None:
+    """Put images on the last user message."""
+    for message in reversed(messages):
+        if message["role"] == "user":
+            message["images"] = images
+            return
+    messages.append({"role": "user", "content": "", "images": images})

@@ -1,7 +1,7 @@
-"""Notices clients that have gone, and cancels their requests.
+"""Cancel the requests of clients that have disconnected.
 
-One thread asks every running request several times a second whether its client is still there. A client that closes
-only its sending half counts as gone: no HTTP client does that while it waits for an answer.
+One thread checks the connection of every running request several times a second. A client that closes only its sending
+half counts as disconnected: HTTP clients do not do that while they wait for an answer.
 """
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from Middleware.utilities.daemon_threads import start_daemon
 logger = logging.getLogger(__name__)
 
 CLIENT_LEFT = "the client went away"
-INTERVAL = 0.05  # seconds between two rounds
-LOOK_BYTES, LOOK_PIECES = 65536, 16  # what one look may throw away: 1 MB
+# Seconds between two rounds of checks. A round costs a few microseconds per request, and an LLM stops this much later.
+INTERVAL = 0.05
+# One check discards at most 1 MB, so that a client that keeps sending cannot hold up the others.
+CHECK_BYTES, CHECK_PIECES = 65536, 16
 LAST_REQUEST_KEY = "wilmer.last_request"
 """Set in the WSGI environ by a server that reads no further request from the connection."""
 
@@ -28,11 +30,11 @@ Probe = Callable[[], bool]
 
 
 def probe_for(environ: WSGIEnvironment) -> Probe | None:
-    """A function that says whether the client of this WSGI request has gone; None if the server gives no way.
+    """Return a function that tells whether the client of a WSGI request has disconnected; None if the server has none.
 
-    Three ways: Waitress reads ahead and knows; a launcher that serves one request per connection lets the probe throw
-    away what follows it; under any other server the probe may only look, and late bytes hide the end behind them.
-    The body must have been taken off the connection.
+    There are three kinds: Waitress reads ahead and knows; a launcher that serves one request per connection lets the
+    probe discard later bytes; under any other server the probe may only peek, and late bytes hide the end behind them.
+    The body must have been read from the connection.
     """
     waitress_probe: Probe | None = environ.get("waitress.client_disconnected")
     if waitress_probe is not None:
@@ -46,7 +48,7 @@ def probe_for(environ: WSGIEnvironment) -> Probe | None:
 
 
 def _connection_of(environ: WSGIEnvironment) -> socket.socket | None:
-    """The system's own socket, which never waits for other green threads."""
+    """Return the operating system's socket, not Eventlet's, which would switch to other green threads."""
     connection = environ.get("werkzeug.socket")
     if connection is None and "eventlet.input" in environ:
         get_socket = getattr(environ["eventlet.input"], "get_socket", None)
@@ -56,21 +58,21 @@ def _connection_of(environ: WSGIEnvironment) -> socket.socket | None:
 
 
 def has_been_closed(connection: socket.socket) -> bool:
-    """Whether the peer has closed ``connection``, without reading from it and without waiting."""
+    """Return whether the peer has closed ``connection``, without reading from it and without waiting."""
     return _receive(connection, 1, socket.MSG_PEEK) == b""
 
 
 def has_ended(connection: socket.socket) -> bool:
-    """The same for a connection from which nothing else will be read: what is in the way is thrown away."""
-    for _ in range(LOOK_PIECES):
-        piece = _receive(connection, LOOK_BYTES)
+    """Return the same for a connection from which nothing else will be read, discarding the bytes before its end."""
+    for _ in range(CHECK_PIECES):
+        piece = _receive(connection, CHECK_BYTES)
         if not piece:
             return piece is not None
     return False
 
 
 def _receive(connection: socket.socket, size: int, flags: int = 0) -> bytes | None:
-    """What is there: None if that is nothing yet, no bytes at the connection's end, or if it was reset."""
+    """Return the received bytes: None if there are none yet, empty at the connection's end or if it was reset."""
     try:
         if hasattr(socket, "MSG_DONTWAIT"):
             return connection.recv(size, flags | socket.MSG_DONTWAIT)
@@ -78,12 +80,13 @@ def _receive(connection: socket.socket, size: int, flags: int = 0) -> bytes | No
         return connection.recv(size, flags) if readable else None
     except (BlockingIOError, InterruptedError):
         return None
-    except (OSError, ValueError):  # reset, or closed on our side
+    # The connection was reset, or closed by this side.
+    except (OSError, ValueError):
         return b""
 
 
 class DisconnectWatcher:
-    """The running requests and the thread that watches their clients; the thread lives while there are any."""
+    """The running requests, and the thread that watches their clients."""
 
     def __init__(self, interval: float = INTERVAL) -> None:
         self._interval = interval
@@ -98,7 +101,7 @@ class DisconnectWatcher:
             self._watched[request.request_id] = (request, probe)
             if self._thread is None:
                 self._thread = start_daemon(self._run, "disconnect-watcher",
-                                            "For now nobody notices which clients go away")
+                                            "At present, requests of clients that disconnect are not cancelled")
             self._changed.notify()
 
     def forget(self, request: RequestContext) -> None:
@@ -110,22 +113,25 @@ class DisconnectWatcher:
             with self._changed:
                 while not self._watched:
                     self._changed.wait()
-            self._ask_all()  # a function of its own: while nobody is watched, no request may be held here
+            # A separate function, so that no local variable here keeps the last request alive.
+            self._check_all()
             time.sleep(self._interval)
 
-    def _ask_all(self) -> None:
+    def _check_all(self) -> None:
         with self._changed:
             running = list(self._watched.values())
         for request, probe in running:
-            # in this order: a client leaves a complete answer as it likes
-            if self._gone(probe) and not request.answer_complete:
+            # The order matters: a client may disconnect as soon as its answer is complete.
+            if self._has_left(probe) and not request.answer_complete:
                 self.forget(request)
-                request.cancel_scope.cancel(CLIENT_LEFT)  # leaves no trace if the request has just ended
+                # This has no effect if the request has just ended.
+                request.cancel_scope.cancel(CLIENT_LEFT)
 
     @staticmethod
-    def _gone(probe: Probe) -> bool:
+    def _has_left(probe: Probe) -> bool:
         try:
             return probe()
-        except Exception:  # the server's own probe; a failure must not end the watch over all other requests
-            logger.exception("Could not ask whether a client is still there")
+        # A failing probe of one request must not end the watch over all others.
+        except Exception:
+            logger.exception("Could not check whether a client is still connected")
             return False

@@ -1,7 +1,7 @@
-"""Takes the liveness calls that WilmerAI added to its own answers out of a conversation, and folds repeated calls.
+"""Remove the liveness calls that WilmerAI added to its own answers from a conversation, and merge repeated calls.
 
-An agent client that is kept going by such a call sends it back with every later request. There it would teach the
-LLM to make it, too. Nothing here changes its input; messages that stay as they are, are passed on as they are.
+An agent client that such a call keeps running sends it back with every later request, where it would teach the LLM to
+make the call itself. Nothing here changes its input; unchanged messages are the same objects in the result.
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from Middleware.utilities.config.keys.user import LIVENESS_CALL
 ID_PREFIX = "wilmer_liveness_"
 MARK = "[Wilmer]"
 NO_TEXT = ("", "Assistant:")
+# Agents often make a call twice for good reasons, such as a check before and after an edit.
 LEAST_REPEATS = 3
 NOTE = ("[Wilmer note: this call was made {count} consecutive times, and the result was identical each time. "
         "Making it again will change nothing. Act differently now: try other arguments or another tool, "
@@ -23,15 +24,15 @@ NOTE = ("[Wilmer note: this call was made {count} consecutive times, and the res
 
 
 def clean_up(messages: Sequence[Message], liveness: LivenessCall) -> list[Message]:
-    """The conversation without liveness exchanges, except one at its end, and with repeated exchanges as one."""
-    return collapse_repeats(strip_machinery(messages, liveness))
+    """Return the conversation without liveness exchanges, except one at its end, and with repeated exchanges merged."""
+    return collapse_repeats(strip_liveness_calls(messages, liveness))
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 @dataclass(frozen=True)
 class _Call:
-    """A well-formed call. ``arguments`` is the text it came as, an object as JSON, "" if there was none."""
+    """A well-formed call. ``arguments`` is the string as received, an object as JSON, or "" if there were none."""
 
     id: str
     name: str
@@ -51,7 +52,7 @@ class _Call:
 
     @property
     def canonical_arguments(self) -> str:
-        """The same text for the same object, whatever the order of its keys; other text as it is."""
+        """Return the arguments as JSON with sorted keys; arguments that are not JSON are unchanged."""
         try:
             return json.dumps(json.loads(self.arguments.strip() or "{}"), sort_keys=True)
         except (ValueError, RecursionError):
@@ -60,14 +61,14 @@ class _Call:
 
 @dataclass(frozen=True)
 class LivenessCall:
-    """The user's liveness call, and by it which calls are machinery."""
+    """The liveness call in the user's settings. It recognises the calls that WilmerAI has made."""
 
     name: str
     canonical_arguments: str
 
     @staticmethod
     def of(setting: object) -> LivenessCall | None:
-        """From the value of ``livenessToolCall``; None unless it names a tool."""
+        """Return the call that ``livenessToolCall`` declares; None unless it names a tool."""
         if not isinstance(setting, Mapping):
             return None
         name = LIVENESS_CALL.value(setting, "toolName")
@@ -77,18 +78,18 @@ class LivenessCall:
         encoded = json.dumps(dict(arguments) if isinstance(arguments, Mapping) else {}, sort_keys=True)
         return LivenessCall(name.strip(), encoded)
 
-    def made(self, raw: ToolCall) -> bool:
-        """Whether a call is machinery. A malformed one never is."""
+    def matches(self, raw: ToolCall) -> bool:
+        """Return whether a call is a liveness call. A malformed call never is."""
         call = _Call.of(raw)
         return call is not None and (
             call.id.startswith(ID_PREFIX) or MARK in call.arguments
             or (call.name.strip() == self.name and call.canonical_arguments == self.canonical_arguments))
 
 
-# -- machinery ---------------------------------------------------------------------------------------------------------
+# -- liveness calls ----------------------------------------------------------------------------------------------------
 
-def strip_machinery(messages: Sequence[Message], liveness: LivenessCall) -> list[Message]:
-    """The conversation without machinery calls and their results; an exchange at its end stays."""
+def strip_liveness_calls(messages: Sequence[Message], liveness: LivenessCall) -> list[Message]:
+    """Return the conversation without liveness calls and their results; an exchange at its end stays."""
     last = _trailing_exchange(messages, liveness)
     strip = _Stripping(liveness)
     kept: list[Message] = []
@@ -98,37 +99,39 @@ def strip_machinery(messages: Sequence[Message], liveness: LivenessCall) -> list
 
 
 def _trailing_exchange(messages: Sequence[Message], liveness: LivenessCall) -> range:
-    """Where a machinery turn and its results end the conversation, not counting turns that are yet to be written."""
+    """Return the indices of a liveness turn and its results at the end of the conversation, ignoring open turns."""
     end = len(messages)
     while end and _is_open_turn(messages[end - 1]):
         end -= 1
     start = end
     while start and messages[start - 1].get("role") == "tool":
         start -= 1
-    if start and any(map(liveness.made, _calls(messages[start - 1]))):
+    if start and any(map(liveness.matches, _calls(messages[start - 1]))):
         return range(start - 1, end)
     return range(0)
 
 
 class _Stripping:
-    """Goes through a conversation from its start, message by message."""
+    """Removes liveness calls from a conversation, message by message from its start."""
 
     def __init__(self, liveness: LivenessCall) -> None:
         self._liveness = liveness
         self._removed_ids: set[str] = set()
-        self._results_due = 0  # how many results without an id may still belong to the turn just before
+        # The number of results without an id that may still belong to the previous turn.
+        self._results_due = 0
 
     def feed(self, message: Message) -> list[Message]:
-        """What stays of ``message``: itself, a reduced copy, or nothing."""
+        """Return what remains of ``message``: itself, a reduced copy, or nothing."""
         if message.get("role") == "tool":
             return [] if self._belongs_to_removed(message) else [message]
         return self._turn(message)
 
     def _turn(self, message: Message) -> list[Message]:
         calls = _calls(message)
-        removed = [call for call in calls if self._liveness.made(call)]
-        genuine = [call for call in calls if not self._liveness.made(call)]
-        self._removed_ids -= _ids(genuine)  # a client may count its ids anew in every turn
+        removed = [call for call in calls if self._liveness.matches(call)]
+        genuine = [call for call in calls if not self._liveness.matches(call)]
+        # Some clients use the same ids again in every turn.
+        self._removed_ids -= _ids(genuine)
         self._removed_ids |= _ids(removed)
         self._results_due = 0 if genuine else len(removed)
         if not removed:
@@ -150,7 +153,7 @@ class _Stripping:
 # -- repeats -----------------------------------------------------------------------------------------------------------
 
 def collapse_repeats(messages: Sequence[Message]) -> list[Message]:
-    """The conversation with each run of equal exchanges replaced by its first, whose result says so."""
+    """Return the conversation with each run of equal exchanges replaced by the first, with a note in its result."""
     kept: list[Message] = []
     index = 0
     while index < len(messages):
@@ -175,7 +178,7 @@ def _run_length(messages: Sequence[Message], index: int) -> int:
 
 
 def _exchange(messages: Sequence[Message], index: int) -> tuple[object, ...] | None:
-    """What two exchanges are compared by; None if a turn with one call and its one result is not what is there."""
+    """Return the values by which exchanges are compared; None unless there is a turn with one call and one result."""
     if index + 1 >= len(messages):
         return None
     turn, result = messages[index], messages[index + 1]
@@ -195,7 +198,7 @@ def _exchange(messages: Sequence[Message], index: int) -> tuple[object, ...] | N
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 def _calls(message: Message) -> list[ToolCall]:
-    """The calls of an assistant turn."""
+    """Return the calls of an assistant turn."""
     return calls_among(message.get("tool_calls")) if message.get("role") == "assistant" else []
 
 
@@ -204,7 +207,7 @@ def _ids(calls: Iterable[ToolCall]) -> set[str]:
 
 
 def _is_open_turn(message: Message) -> bool:
-    """Whether it is an assistant turn without anything, such as the start of the answer that is asked for."""
+    """Return whether a message is an empty assistant turn, such as the start of the requested answer."""
     return message.get("role") == "assistant" and not message.get("tool_calls") and _has_no_text(message)
 
 

@@ -1,4 +1,4 @@
-"""The requests under way, from arrival to the last background node."""
+"""The running requests, from their arrival to the end of the last background node."""
 from __future__ import annotations
 
 import contextlib
@@ -17,40 +17,45 @@ from Middleware.services.idempotency_service import get_idempotency_service
 
 logger = logging.getLogger(__name__)
 
-REQUEST_KEY = "wilmer.request"  # in the WSGI environ
-REQUEST_ID_KEY = "wilmer.request_id"  # there too, also of requests that run no workflow
+# Keys of the WSGI environ. Requests that run no workflow have the id only.
+REQUEST_KEY = "wilmer.request"
+REQUEST_ID_KEY = "wilmer.request_id"
 SERVER_STOPS = "the server stops"
+# When the time for background nodes is up, they are cancelled and get this much longer to end.
 CANCELLED_SECONDS = 2.0
-"""What the nodes after an answer get to end when they were cancelled, because the time for them was up."""
-_SLICE = 0.02
+# Between two checks whether all requests have ended.
+_POLL_SECONDS = 0.02
 
 
 def request_of(environ: WSGIEnvironment) -> RequestContext | None:
-    """The request that a WSGI environ stands for, if it came through the admission."""
+    """Return the request that belongs to a WSGI environ; None if it was not admitted by the middleware."""
     return environ.get(REQUEST_KEY)
 
 
 def _note_cancellation(request: RequestContext) -> None:
     request.cancelled_at = time.monotonic()
-    with request_scope(request):  # whoever cancels it, the line belongs to the request's user
+    # The thread that cancels may serve another user, but the line belongs to this request's user.
+    with request_scope(request):
         logger.info("Request %s is cancelled: %s", request.request_id, request.cancel_scope.reason or "its id was sent")
 
 
 class RunningRequests:
-    """Registers a request's stop switch when it arrives and removes every trace of it when it ends."""
+    """Registers a request when it arrives, so that it can be cancelled, and removes it when it ends."""
 
     def __init__(self) -> None:
         self._requests: dict[str, RequestContext] = {}
-        self._at_work: set[str] = set()  # those that the engine has; it says when they end
-        self._in_background: set[str] = set()  # those whose nodes after the answer have a thread
+        # Requests that the engine has taken over; it calls ``end`` for them.
+        self._in_engine: set[str] = set()
+        # Requests whose background nodes have a thread.
+        self._in_background: set[str] = set()
         self._stopping = False
         self._lock = threading.Lock()
         self.watcher = DisconnectWatcher()
 
     def arrive(self, request: RequestContext) -> bool:
-        """The request is there, perhaps to wait for its turn: it can be cancelled by its id from now on.
+        """Register a request, which may have to wait for a slot: it can be cancelled by its id from now on.
 
-        Returns False if it came too late, because the server stops.
+        Returns False if it came too late because the server is stopping.
         """
         with self._lock:
             if request.request_id in self._requests:
@@ -63,39 +68,39 @@ class RunningRequests:
         return True
 
     def begin(self, request: RequestContext, probe: Probe | None) -> None:
-        """The engine takes the request over, and whoever runs it calls ``end``."""
+        """Mark a request as taken over by the engine. The code that runs it must call ``end``."""
         self.arrive(request)
         with self._lock:
-            self._at_work.add(request.request_id)
+            self._in_engine.add(request.request_id)
         self.watcher.watch(request, probe)
 
     def answered(self, request: RequestContext) -> None:
-        """The whole answer has been handed to the server; the client may leave now."""
+        """Note that the server has the whole answer, so that the client may disconnect."""
         request.answered_at = time.monotonic()
         self.watcher.forget(request)
 
     def leave(self, request: RequestContext) -> None:
-        """The response is over. Ends a request that the engine never had."""
-        if request.request_id not in self._at_work:
+        """Note the end of the response. This ends a request that never reached the engine."""
+        if request.request_id not in self._in_engine:
             self.end(request)
 
     def end(self, request: RequestContext) -> None:
-        """No work of this request is left."""
+        """Remove a request of which no work is left."""
         self.watcher.forget(request)
         get_cancellation_service().acknowledge_cancellation(request.request_id)
         get_idempotency_service().release(request.request_id)
         with self._lock:
             self._requests.pop(request.request_id, None)
-            self._at_work.discard(request.request_id)
+            self._in_engine.discard(request.request_id)
 
     def cancel(self, request_id: str, reason: str) -> None:
-        """Cancel a request if it is under way; leaves no trace if it has just ended."""
+        """Cancel a request if it is running; without effect if it has just ended."""
         request = self._requests.get(request_id)
         if request is not None:
             request.cancel_scope.cancel(reason)
 
     def find(self, request_id: str) -> RequestContext | None:
-        """The request of this id if it is under way."""
+        """Return the running request with this id; None if there is none."""
         return self._requests.get(request_id)
 
     def knows(self, request_id: str) -> bool:
@@ -106,7 +111,7 @@ class RunningRequests:
 
     @contextlib.contextmanager
     def in_background(self, request: RequestContext) -> Iterator[int]:
-        """For the thread that runs the nodes after an answer; yields how many requests have such a thread now."""
+        """Count a request whose background nodes run in this thread; yields the number of such requests."""
         with self._lock:
             self._in_background.add(request.request_id)
             count = len(self._in_background)
@@ -118,47 +123,48 @@ class RunningRequests:
                 self._in_background.discard(request.request_id)
 
     def refuse_more(self) -> None:
-        """Requests that arrive from now on are too late."""
+        """Refuse requests that arrive from now on."""
         with self._lock:
             self._stopping = True
 
-    def shut_down(self, patience: float) -> None:
-        """Cancel what is not answered, and give the rest ``patience`` seconds."""
+    def shut_down(self, timeout: float) -> None:
+        """Cancel the requests without an answer, and give the others up to ``timeout`` seconds."""
         with self._lock:
             running = list(self._requests.values())
         unanswered = [request for request in running if not request.answer_complete]
         if running:
             waited_for = len(running) - len(unanswered)
             logger.info("stopping: requests cancelled: %d, finishing their background nodes (up to %g s): %d%s",
-                        len(unanswered), patience, waited_for, "; Ctrl-C again ends at once" if waited_for else "")
+                        len(unanswered), timeout, waited_for, "; Ctrl-C again ends at once" if waited_for else "")
         else:
             logger.info("stopping: no request is under way")
         self._cancel_all(unanswered)
-        if self._wait_for_the_end(patience):
+        if self._wait_for_end(timeout):
             return
         with self._lock:
             left = list(self._requests.values())
         for request in left:
-            logger.warning("Request %s is still at work after %g s; it is cancelled", request.request_id, patience)
+            logger.warning("Request %s is still at work after %g s; it is cancelled", request.request_id, timeout)
         self._cancel_all(left)
-        if not self._wait_for_the_end(CANCELLED_SECONDS):
+        if not self._wait_for_end(CANCELLED_SECONDS):
             logger.warning("stopping: requests that do not end and are left alone: %d", self.count())
 
     @staticmethod
     def _cancel_all(requests: list[RequestContext]) -> None:
         for request in requests:
-            request.cancel_scope.cancel(SERVER_STOPS)  # leaves no trace if the request has just ended
+            # This has no effect if the request has just ended.
+            request.cancel_scope.cancel(SERVER_STOPS)
 
-    def _wait_for_the_end(self, seconds: float) -> bool:
-        """Whether all work ended in time, with its last words in the log."""
+    def _wait_for_end(self, seconds: float) -> bool:
+        """Wait until all work has ended and been logged; return False if the time was not enough."""
         deadline = time.monotonic() + seconds
         while self._requests or self._in_background:
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(_SLICE)
+            time.sleep(_POLL_SECONDS)
         return True
 
 
 def running_requests() -> RunningRequests:
-    """The requests of this process."""
+    """Return the running requests of this process."""
     return process().one(RunningRequests)

@@ -14,28 +14,29 @@ logger = logging.getLogger(__name__)
 
 
 def begin_shutdown(timeout: float = 10.0) -> None:
-    """Refuse new requests, cancel those without an answer, wait up to ``timeout`` seconds for nodes that run after one,
-    and give back what the process holds."""
+    """Refuse new requests, cancel those without an answer, wait up to ``timeout`` seconds for background nodes, and
+    release the resources of the process."""
     running_requests().refuse_more()
     running_requests().shut_down(timeout)
     release()
 
 
 def release() -> None:
-    """Give back what others wait for or would be left over: locks, processes, connections. Again does no harm."""
+    """Release locks, processes and connections. It may be called more than once."""
     _do_all(get_locking_service().release_all, running_scripts().end_processes, get_transport().close_all,
             close_sessions)
 
 
 def release_at_once() -> None:
-    """``release`` without time for anybody's good end, and first what would be left over for good."""
+    """Release the same without waiting, processes first, as nothing else would ever end them."""
     _do_all(running_scripts().end_processes, kill_sessions, get_locking_service().release_all,
             get_transport().close_all)
 
 
 def _do_all(*steps: Callable[[], object]) -> None:
-    for give_back in steps:
+    for step in steps:
         try:
-            give_back()
-        except Exception:  # the others must be given back too
-            logger.exception("Something was not given back at the end")
+            step()
+        # The other resources must be released too.
+        except Exception:
+            logger.exception("A resource could not be released at the end")

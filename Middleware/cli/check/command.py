@@ -19,8 +19,7 @@ from Middleware.cli.check.lookups import path_of
 from Middleware.cli.check.output import Summary, human_text, json_text, wants_colour
 from Middleware.cli.check.tree_check import CheckResult, TreeCheck
 from Middleware.cli.check.workflow_checks import located
-from Middleware.cli.console import program_name, say
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError, program_name, say
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.json_source import JsonSource

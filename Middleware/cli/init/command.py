@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
-from Middleware.cli.console import program_name, say
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.init import output
 from Middleware.cli.init.asking import Reply, Unreachable, ask
 from Middleware.cli.init.plan import Choice, make_plan, port_for

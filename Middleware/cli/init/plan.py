@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError
 from Middleware.cli.init.servers import Model, NoServer, Server, is_on_loopback
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER as USER_KEYS

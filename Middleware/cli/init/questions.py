@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
-from Middleware.cli.console import say
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError, say
 from Middleware.cli.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, name_shown
 from Middleware.cli.init.servers import LOOPBACK, Model, Server, normal_address, printable
 from Middleware.cli.init.writing import user_name_problem

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError
 from Middleware.cli.init.plan import Plan, planned_paths, to_bytes
 from Middleware.cli.init.servers import printable
 from Middleware.exceptions import ConfigurationError

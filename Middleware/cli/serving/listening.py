@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError
 from Middleware.cli.serving import limits
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.once import Once

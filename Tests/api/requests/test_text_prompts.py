@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.api.requests.text_prompts import completion_messages, generate_messages, parse_tagged_prompt
+from Middleware.api.requests.messages import completion_messages, generate_messages, parse_tagged_prompt
 from Middleware.exceptions import ClientError
 
 

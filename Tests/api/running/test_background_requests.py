@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.api.requests.messages import chat_messages
-from Middleware.api.requests.text_prompts import completion_messages, generate_messages
+from Middleware.api.requests.messages import chat_messages, completion_messages, generate_messages
 from Middleware.api.workflow_gateway import is_background_task
 from Tests.api.api_lab import ApiLab
 from Tests.stub_backend import StubBackend

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from Middleware.cli.errors import StartError
+from Middleware.cli.console import StartError
 from Middleware.cli.serving import listening
 from Middleware.cli.serving.listening import (
     bind_socket,

@@ -15,8 +15,7 @@ from Middleware.api.handlers.base.base_api_handler import (
     read_json_body,
     stream_flag,
 )
-from Middleware.api.requests.messages import chat_messages
-from Middleware.api.requests.text_prompts import generate_messages
+from Middleware.api.requests.messages import chat_messages, generate_messages
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE
 from Middleware.exceptions import ClientError
 from Middleware.models.messages import Usage

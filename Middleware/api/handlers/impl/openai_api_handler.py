@@ -8,8 +8,7 @@ from Middleware.api import api_helpers
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import OpenAIChatStream, OpenAICompletionStream
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response, stream_flag
-from Middleware.api.requests.messages import chat_messages
-from Middleware.api.requests.text_prompts import completion_messages
+from Middleware.api.requests.messages import chat_messages, completion_messages
 from Middleware.common.constants import OPENAI_CHAT, OPENAI_COMPLETION
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext
