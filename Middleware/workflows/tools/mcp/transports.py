@@ -1,14 +1,13 @@
 """Opens a client of the official ``mcp`` package on one server. Everything here runs on the sessions' event loop."""
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, BinaryIO
 
 from Middleware.common.constants import VERSION
 from Middleware.workflows.tools.mcp.server_file import McpServer, MCPToolCallError
@@ -16,7 +15,13 @@ from Middleware.workflows.tools.mcp.server_file import McpServer, MCPToolCallErr
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 30.0
-LAST_WORDS = 2000  # characters of a server's error output that are kept
+
+# Characters of a server's error output that are kept for the message about its end.
+LAST_WORDS = 2000
+
+# How long the event loop, and with it all sessions, may wait for the last of that output.
+LAST_WORDS_SECONDS = 0.1
+
 _CHATTY = ("mcp", "client", "httpx2", "httpcore2")  # they log messages, URLs and session ids
 
 ResponseHook = Callable[[Any], Awaitable[None]]
@@ -47,7 +52,7 @@ async def open_client(server: McpServer, errors: ErrorOutput, on_end: Callable[[
     from mcp.client.client import Client
     from mcp_types import Implementation
 
-    transport: Any = _Watched(_streams(server, errors, on_response), on_end)
+    transport: Any = _watched(_streams(server, errors, on_response), on_end)
     client = Client(transport, cache=None, client_info=Implementation(name="WilmerAI", version=VERSION))
     async with client:
         yield client
@@ -82,21 +87,16 @@ async def _streams(server: McpServer, errors: ErrorOutput, on_response: Response
             yield streams
 
 
-class _Watched:
-    """A transport whose read stream tells when it ends."""
-
-    def __init__(self, transport: AbstractAsyncContextManager[Any], on_end: Callable[[], object]) -> None:
-        self._transport, self._on_end = transport, on_end
-
-    async def __aenter__(self) -> tuple[Any, Any]:
-        reading, writing = await self._transport.__aenter__()
-        return _WatchedStream(reading, self._on_end), writing
-
-    async def __aexit__(self, *error: Any) -> bool | None:
-        return await self._transport.__aexit__(*error)
+@asynccontextmanager
+async def _watched(transport: AbstractAsyncContextManager[Any], on_end: Callable[[], object]) -> AsyncIterator[Any]:
+    """The streams of a transport, of which the one to read from reports its end."""
+    async with transport as (reading, writing):
+        yield _WatchedStream(reading, on_end), writing
 
 
 class _WatchedStream:
+    """A stream to read from that reports its end: the package reports it to calls under way only."""
+
     def __init__(self, stream: Any, on_end: Callable[[], object]) -> None:
         self._stream, self._on_end = stream, on_end
 
@@ -138,9 +138,25 @@ class ErrorOutput:
     def last_words(self) -> str:
         return self._server.masked(self._kept).strip()
 
-    def collecting(self) -> _Pipe:
-        """A file for the server to write to, as a context manager on the running loop."""
-        return _Pipe(self.feed)
+    @contextmanager
+    def collecting(self) -> Iterator[Any]:
+        """Open a file for the server to write to."""
+        source, target = os.pipe()
+        reading, writing = os.fdopen(source, "rb", buffering=0), os.fdopen(target, "wb", buffering=0)
+        reader = threading.Thread(target=self._read, args=(reading,), name="mcp-stderr", daemon=True)
+        with writing:
+            reader.start()
+            try:
+                yield writing
+            finally:
+                writing.close()
+                # What a server that just ended has left. Its children may keep the pipe open: do not wait for its end.
+                reader.join(LAST_WORDS_SECONDS)
+
+    def _read(self, reading: BinaryIO) -> None:
+        with reading:
+            while data := reading.read(65536):
+                self.feed(data)
 
     def feed(self, data: bytes) -> None:
         text = data.decode("utf-8", "replace")
@@ -151,52 +167,3 @@ class ErrorOutput:
             return
         for line in lines:
             logger.debug("MCP server '%s': %s", self._server.name, self._server.masked(line.rstrip()))
-
-
-class _Pipe:
-    """An operating system pipe whose other end is read by the event loop, or by a thread where loops cannot."""
-
-    def __init__(self, take: Callable[[bytes], None]) -> None:
-        self._take = take
-        self._loop = asyncio.get_running_loop()
-
-    def __enter__(self) -> Any:
-        self._reading, writing = os.pipe()
-        self._file = os.fdopen(writing, "wb", buffering=0)
-        if sys.platform == "win32":
-            threading.Thread(target=self._read_all, name="mcp-stderr", daemon=True).start()
-        else:
-            os.set_blocking(self._reading, False)
-            self._loop.add_reader(self._reading, self._read_some)
-        return self._file
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-        if sys.platform != "win32":
-            self._read_some()  # what a server that just ended has left
-            self._stop()
-
-    def _read_some(self) -> None:
-        """Read what is there, until the pipe is empty or ended."""
-        while self._reading >= 0:
-            try:
-                data = os.read(self._reading, 65536)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._stop()
-                return
-            self._take(data)
-
-    def _stop(self) -> None:
-        if self._reading >= 0:
-            self._loop.remove_reader(self._reading)
-            os.close(self._reading)
-            self._reading = -1
-
-    def _read_all(self) -> None:
-        with os.fdopen(self._reading, "rb", buffering=0) as file:
-            while data := file.read(65536):
-                self._take(data)
