@@ -5,6 +5,7 @@ search: median and maximum in milliseconds of 9 tries, each on a connection of i
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -12,11 +13,12 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.conversations.vector_memory import VectorMemories, keyword_search
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key
 from Middleware.utilities.vector_math_utils import numpy_or_none, vector_to_blob
 
@@ -36,6 +38,7 @@ SEARCHES = {
 }
 EVERY = "the story of common " + " ".join(f"every {letter}" for letter in "abcdefghijklm") + " " + " ".join(
     f"every{number}" for number in range(30))
+LIMITS = {"MOST_MATCHES": [4_000, 500_000, 10**9], "NEWEST": [100, 1_000, 10_000]}
 DIMENSIONS = 384
 
 
@@ -48,6 +51,7 @@ def main(memories: int = 100_000) -> None:
             for recency in (False, True):
                 report(name + (", recency" if recency else ""),
                        lambda terms=terms, recency=recency: search(path, terms, recency))
+        limits(path)
         embed(path, memories)
         report(f"vectors of {DIMENSIONS} numbers, {'numpy' if numpy_or_none() else 'pure Python'}",
                lambda: nearest(path), first="unpacking them")
@@ -75,6 +79,26 @@ def memory(chance: random.Random, number: int) -> tuple[str, str]:
 def search(path: str, terms: list[str], recency: bool, cipher: Cipher = NO_CIPHER) -> None:
     with VectorMemories(path, "benchmark", cipher=cipher) as database:
         assert database.keyword_search(";".join(terms), 15, None, recency)
+
+
+def limits(path: str) -> None:
+    """Print what each constant of ``keyword_search`` decides: other values beside its own, without the CPU limit."""
+    with settings(CPU_SECONDS=1e9, WALL_SECONDS=1e9):
+        for name, values in LIMITS.items():
+            for value in values:
+                with settings(**{name: value}):
+                    report(f"60 phrases in every memory, {name} {value}",
+                           lambda: search(path, SEARCHES["60 phrases in every memory"], False), tries=3)
+
+
+@contextlib.contextmanager
+def settings(**values: float) -> Iterator[None]:
+    before = {name: getattr(keyword_search, name) for name in values}
+    vars(keyword_search).update(values)
+    try:
+        yield
+    finally:
+        vars(keyword_search).update(before)
 
 
 def embed(path: str, memories: int) -> None:

@@ -1,39 +1,52 @@
 """Which memories fit a list of phrases best, in bounded time.
 
-Every row that holds a phrase has to be scored before the best are known. That is exact and quick for all ordinary
-searches: some 45 ms for 50 phrases in 100,000 memories. Dozens of phrases that nearly every memory holds would take
-seconds, though, and tell little about any of them: ``bm25`` gives phrases of every second memory next to no weight. So:
+Every row that holds a phrase has to be scored before the best are known, and ``bm25`` counts all matches of every
+phrase in one go that nothing can interrupt. That is exact and quick for all ordinary searches. Dozens of phrases that
+nearly every memory holds would take seconds, though, and say little about any of them: ``bm25`` gives phrases of every
+second memory next to no weight. So:
 
 1. The rarest phrases, as many as match ``MOST_MATCHES`` rows together, are ranked exactly.
-2. What is left of the limit is filled with the best, of the ``NEWEST`` newest memories that match, by the
-   ``MOST_COMMON`` longest of the other phrases, or fewer in a large memory.
+2. What is left of the limit is filled with the best, of the ``NEWEST`` newest memories that match, by the longest of
+   the other phrases, as many as match ``MOST_MATCHES`` rows together.
 
 A ranking that used up ``CPU_SECONDS`` all the same is given up for one within ``RARE_MATCHES``.
+
+The constants were chosen with ``python benchmarks/memory_search.py``; the figures beside them are what it prints for
+20,000 memories.
 """
 from __future__ import annotations
 
+import functools
 import logging
 import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.conversations.vector_memory.phrase_budget import most_rows, share_out
-from Middleware.utilities.conversations.vector_memory.recency_ranking import best_by_recency
+from Middleware.utilities.conversations.vector_memory.connection import recency_score
 
 logger = logging.getLogger(__name__)
 
-CPU_SECONDS = 0.4  # of this thread, so that a busy machine finds the same as an idle one
+# CPU time of this thread, so that a busy machine finds the same as an idle one. Without any limit 60 phrases that every
+# memory holds take 1.1 s; 50 ordinary ones take 17 ms.
+CPU_SECONDS = 0.4
+
+# For what CPU time does not show, such as a slow disk.
 WALL_SECONDS = 2.0
-COUNT_SECONDS = 0.15  # of CPU, for counting matches; the words of a phrase may be common where the phrase is not
+
+# 60 phrases in every memory take 27 ms with 4,000 matches, 400 ms with 500,000, 1.1 s with all of them.
 MOST_MATCHES = 500_000
 RARE_MATCHES = 4_000
+
+# Time does not decide this one (100 to 10,000 cost the same): it is enough to fill any limit.
 NEWEST = 1_000
-MOST_COMMON = 10
-_STEPS = 10_000  # of SQLite's machine between two looks at the clock: about a millisecond
+
+# Steps of SQLite's machine between two looks at the clock: about a millisecond.
+_STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,7 @@ class KeywordSearch:
 
 
 class _Clock:
-    """Stops the running statement when its time is over or the request is cancelled."""
+    """A progress handler that stops the statement when its time is over or the request is cancelled."""
 
     def __init__(self, scope: CancelScope | None, limited: bool = True) -> None:
         self._scope, self._limited = scope, limited
@@ -83,7 +96,7 @@ def search_ids(database: sqlite3.Connection, search: KeywordSearch, scope: Cance
 
 def search_present_ids(database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None = None
                        ) -> list[int]:
-    """``search_ids`` without rows whose memory somebody deleted: they take no places of others in the result."""
+    """Return ``search_ids`` without rows whose memory was deleted by hand, and others in their stead."""
     found = search_ids(database, search, scope)
     present = _present(database, found)
     if len(present) == len(found):
@@ -108,12 +121,11 @@ def _unhurried(database: sqlite3.Connection, search: KeywordSearch, scope: Cance
 
 def _best(database: sqlite3.Connection, search: KeywordSearch, budget: int) -> list[int]:
     """The best by the phrases within a budget of matches, then the best of the newest by some of the others."""
-    deadline = time.thread_time() + COUNT_SECONDS
-    phrases = share_out(database, search.phrases, budget, lambda: time.thread_time() > deadline)
+    phrases = share_out(database, search.phrases, budget)
     found = _ranked(database, search, phrases.rare) if phrases.rare else []
     if phrases.common and len(found) < search.limit:
         known = set(found)
-        some = max(1, min(MOST_COMMON, MOST_MATCHES // most_rows(database)))
+        some = max(1, MOST_MATCHES // most_rows(database))
         newest = _ranked(database, search, phrases.common[:some], NEWEST)
         found += [number for number in newest if number not in known]
     if phrases.common:
@@ -141,5 +153,75 @@ def _ranked(database: sqlite3.Connection, search: KeywordSearch, phrases: Sequen
     if newest is not None:
         matches, values = f"SELECT rowid, score FROM ({matches} ORDER BY rowid DESC LIMIT ?)", [*values, newest]
     if search.use_recency:
-        return best_by_recency(database, matches, values, search.limit)
+        # One moment for all rows: rows of the same score and date must stay equal while the clock goes on.
+        now = datetime.now(UTC)
+        database.create_function("recency_now", 1, functools.cache(lambda date: recency_score(date, now)))
+        matches = f"""SELECT m.id, f.score * recency_now(m.date_added) AS score
+                      FROM ({matches}) f CROSS JOIN memories m ON m.id = f.rowid"""
     return [row[0] for row in database.execute(f"{matches} ORDER BY score LIMIT ?", [*values, search.limit])]
+
+
+# --- which phrases are rare enough to be ranked exactly ---
+
+_COUNT = ("SELECT count(*), max(rowid) FROM "
+          "(SELECT rowid FROM memories_fts WHERE memories_fts MATCH ? AND rowid > ? LIMIT ?)")
+
+
+@dataclass(frozen=True)
+class PhraseBudget:
+    """Phrases that can be ranked together, without those that nothing holds, and the others.
+
+    The common ones come longest first, because those say most.
+    """
+
+    rare: list[str]
+    common: list[str]
+
+
+@dataclass
+class _Phrase:
+    """A phrase, how many matches were counted, the row of the last, and whether there may be more."""
+
+    text: str
+    matches: int = 0
+    last: int = -1 << 63
+    open: bool = True
+
+    def count(self, database: sqlite3.Connection, share: int) -> None:
+        """Continue counting, to one more than ``share``."""
+        found, last = database.execute(_COUNT, (self.text, self.last, share + 1 - self.matches)).fetchone()
+        self.matches += found
+        self.last = last if found else self.last
+        self.open = self.matches > share
+
+
+def share_out(database: sqlite3.Connection, phrases: Sequence[str], budget: int) -> PhraseBudget:
+    """Share out a budget of matches among phrases, reading no more matches than that. Raises sqlite3.Error.
+
+    What rare phrases leave of their equal share is shared out among the others.
+    """
+    rows = most_rows(database)
+    ordered = [_Phrase(phrase) for phrase in sorted(phrases, key=len)]
+    share = 0
+    while True:
+        uncounted = [phrase for phrase in ordered if phrase.open]
+        left = budget - sum(phrase.matches for phrase in ordered if not phrase.open)
+        # Even if every memory held each of them: at once in all but large memories.
+        if len(uncounted) * rows <= left:
+            uncounted = []
+            break
+        before, share = share, left // len(uncounted)
+        if share <= before:
+            break
+        for phrase in uncounted:
+            phrase.count(database, share)
+    left_out = {phrase.text for phrase in uncounted}
+    rare = [phrase.text for phrase in ordered if phrase.text not in left_out and (phrase.open or phrase.matches)]
+    common = sorted(uncounted, key=lambda phrase: -len(phrase.text))
+    return PhraseBudget(rare, [phrase.text for phrase in common])
+
+
+def most_rows(database: sqlite3.Connection) -> int:
+    """Return how many memories there can be at most: their ids start at 1."""
+    newest: int | None = database.execute("SELECT max(id) FROM memories").fetchone()[0]
+    return newest or 0

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.conversations.vector_memory import VectorMemories, keyword_search, recency_ranking
+from Middleware.utilities.conversations.vector_memory import VectorMemories, keyword_search
 from Middleware.utilities.conversations.vector_memory.connection import recency_score
 from Middleware.utilities.conversations.vector_memory.keyword_query import phrases_of, split_query, usable_weights
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
@@ -138,7 +138,7 @@ RANKINGS = list(itertools.product([1, 7, 64, 500], [None, [1, 2, 3, 4, 5], [-1, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cipher", [NO_CIPHER, CIPHER], ids=["clear", "encrypted"])
-def test_recency_ranks_like_the_product_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cipher: Cipher) -> None:
+def test_recency_ranks_like_the_product_of_all(tmp_path: Path, cipher: Cipher) -> None:
     with opened(tmp_path / "m.db", cipher) as memories:
         memories.store_chunk([item(f"{'mill ' * (1 + number * 7 % 11)}{'stone ' * (number * 5 % 13)}")
                               for number in range(400)], None)
@@ -148,15 +148,12 @@ def test_recency_ranks_like_the_product_of_all(tmp_path: Path, monkeypatch: pyte
         memories._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", zip(
             ODD_DATES, range(40, 400, 40), strict=False))
         found = {}
-        for first_rows in (1, 1500):
-            monkeypatch.setattr(recency_ranking, "FIRST_ROWS", first_rows)
-            for row, (limit, weights) in enumerate(RANKINGS):
-                found[first_rows, row] = [
-                    hit["id"] for hit in memories.keyword_search("mill;stone", limit, weights, True)]
-                assert len(memories.keyword_search("mill;stone", 1000, weights)) == 400
+        for row, (limit, weights) in enumerate(RANKINGS):
+            found[row] = [hit["id"] for hit in memories.keyword_search("mill;stone", limit, weights, True)]
+            assert len(memories.keyword_search("mill;stone", 1000, weights)) == 400
         memories.change_cipher(NO_CIPHER)
         exact = [_exact_ranking(memories, limit, weights) for limit, weights in RANKINGS]
-    check_all(list(found), lambda key: _same(found[key], exact[key[1]]), lambda key: f"{key[0]}: {RANKINGS[key[1]]}")
+    check_all(list(found), lambda row: _same(found[row], exact[row]), lambda row: str(RANKINGS[row]))
 
 
 def _exact_ranking(memories: VectorMemories, limit: int, weights: list[int] | None) -> list[int]:
@@ -173,8 +170,7 @@ def _same(found: list[int], exact: list[int]) -> None:
 
 @pytest.mark.parametrize("age", [lambda number: number, lambda number: 300 - number, lambda number: number * 37 % 301],
                          ids=["newest first", "oldest first", "mixed"])
-def test_recency_looks_at_all_rows_of_like_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: Any) -> None:
-    monkeypatch.setattr(recency_ranking, "FIRST_ROWS", 1)
+def test_recency_looks_at_all_rows_of_like_rank(tmp_path: Path, age: Any) -> None:
     with opened(tmp_path / "m.db") as memories:
         memories.store_chunk([item("mill")] * 300, None)
         memories._db.executemany("UPDATE memories SET date_added = ? WHERE id = ?", (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.utilities.conversations.vector_memory import connection, phrase_budget, schema
-from Middleware.utilities.conversations.vector_memory.phrase_budget import share_out
+from Middleware.utilities.conversations.vector_memory import connection, schema
+from Middleware.utilities.conversations.vector_memory.keyword_search import share_out
 from Tests.properties import examples
 
 ROWS = 600
@@ -55,26 +55,17 @@ def database() -> Iterator[sqlite3.Connection]:
     database.close()
 
 
-@pytest.fixture(autouse=True)
-def small_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phrase_budget, "_FIRST_SHARE", 4)
-
-
 def words(counts: Sequence[int]) -> list[str]:
     """A phrase of its own for each, with that many matches."""
     copies: dict[int, itertools.count[int]] = {}
     return [f'"w{LEVELS.index(count)}x{next(copies.setdefault(count, itertools.count()))}"' for count in counts]
 
 
-def never() -> bool:
-    return False
-
-
 def shared(database: Any, counts: Sequence[int], budget: int) -> tuple[list[int], list[int]]:
     """The matches of the rare and of the common phrases."""
     phrases = words(counts)
     known = dict(zip(phrases, counts, strict=True))
-    found = share_out(database, phrases, budget, never)
+    found = share_out(database, phrases, budget)
     return sorted(known[text] for text in found.rare), sorted(known[text] for text in found.common)
 
 
@@ -110,7 +101,7 @@ def test_no_more_than_the_budget_is_read_or_ranked(database: sqlite3.Connection,
 def test_a_small_memory_is_not_counted(database: sqlite3.Connection) -> None:
     counting = Counting(database)
     phrases = words([600, 5, 20])
-    assert sorted(share_out(counting, phrases, 1800, never).rare) == sorted(phrases)  # type: ignore[arg-type]
+    assert sorted(share_out(counting, phrases, 1800).rare) == sorted(phrases)  # type: ignore[arg-type]
     assert counting.read == 0
 
 
@@ -120,24 +111,14 @@ def test_nothing_is_counted_twice(database: sqlite3.Connection) -> None:
     assert counting.read <= 1 + 200 + 2 * 600
 
 
-@pytest.mark.parametrize(("counts", "rare"), [(0, []), (1, [0]), (3, [0, 1]), (9, [0, 1, 2])])
-def test_counting_ends_in_time(database: sqlite3.Connection, counts: int, rare: list[int]) -> None:
-    """After so many counts; the shortest phrases come first, and the third needs a second one."""
-    phrases = ['"w1x0"', '"w2x0 w2x1"', '"w3x0 w3x1 w3x2"', '"w8x0 w8x1 w8x2 w8x3"']
-    counting = Counting(database)
-    found = share_out(counting, phrases, 600, lambda: counting.counts >= counts)  # type: ignore[arg-type]
-    assert found.rare == [phrases[number] for number in rare]
-    assert set(found.common) == set(phrases) - set(found.rare)
-
-
 def test_the_longest_common_phrases_come_first(database: sqlite3.Connection) -> None:
     phrases = ['"w8x1"', '"w8x1 w8x2"', '"w8x1 w8x2 w8x3"', '"w1x0"']
-    found = share_out(database, phrases, 100, never)
+    found = share_out(database, phrases, 100)
     assert found.rare == ['"w1x0"'] and found.common == phrases[2::-1]
 
 
 def test_no_memories() -> None:
     with sqlite3.connect(":memory:") as empty:
         schema.create_tables(empty)
-        assert share_out(empty, ['"a"'], 10, never).common == []
+        assert share_out(empty, ['"a"'], 10).common == []
     empty.close()
