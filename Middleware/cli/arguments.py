@@ -22,7 +22,7 @@ _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 @dataclass(frozen=True)
 class LaunchArguments:
-    """What the operator asked for. None (or an empty list) means: not given.
+    """The values on the command line. None or an empty list means that the option was not given.
 
     Attributes:
         concurrency_timeout: seconds a request waits for a slot.
@@ -52,35 +52,37 @@ class LaunchArguments:
 
 
 def build_parser(program: str | None = None) -> argparse.ArgumentParser:
-    """The parser shared by ``server.py``, ``run_waitress.py`` and ``run_eventlet.py``."""
+    """Return the parser of ``server.py``, ``run_waitress.py`` and ``run_eventlet.py``."""
     parser = argparse.ArgumentParser(
         prog=program, allow_abbrev=False,
         description="WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows. "
                     "In front of the flags a command can stand: init connects an LLM server, check looks at the "
                     "configuration, test runs the tests of workflows (see init --help and so on).")
-    _add_places(parser)
-    _add_launch_flags(parser)
+    _add_flags(parser)
     parser.add_argument("--version", action="version", version=f"WilmerAI {VERSION}")
-    parser.add_argument("positionals", nargs="*", metavar="ConfigDirectory User",
-                        help="the older short form of the two flags")
     return parser
 
 
 def build_command_parser(program: str, description: str) -> argparse.ArgumentParser:
-    """The parser of a sub-command that needs to know where everything lies.
+    """Return the parser of a sub-command that needs the directories.
 
-    It accepts the other flags of the launchers, too, so that the command's word can be put in front of a command line
-    as it is; they have no effect.
+    It accepts the other flags of the launchers too, without effect, so that the command can be put in front of an
+    existing command line.
     """
     parser = argparse.ArgumentParser(prog=program, allow_abbrev=False, description=description)
-    _add_places(parser)
-    _add_launch_flags(parser, help=argparse.SUPPRESS)
-    parser.add_argument("positionals", nargs="*", metavar="ConfigDirectory User",
-                        help="the older short form of the two flags")
+    _add_flags(parser, help=argparse.SUPPRESS)
     return parser
 
 
-def _add_places(parser: argparse.ArgumentParser) -> None:
+def _add_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
+    """Add the flags for directories, the flags for serving, whose options ``replaced`` overrides, and positionals."""
+    _add_directory_flags(parser)
+    _add_launch_flags(parser, **replaced)
+    parser.add_argument("positionals", nargs="*", metavar="ConfigDirectory User",
+                        help="the older short form of the two flags")
+
+
+def _add_directory_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--ConfigDirectory", metavar="P", help="the Configs folder (default: <public directory>/Configs)")
     add("--PublicDirectory", metavar="P", help="parent of Configs, DiscussionIds, SqlLiteDBs and logs "
@@ -92,10 +94,9 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     add("--DiscussionDirectory", metavar="P", help="folder of the stored conversations")
 
 
-def _add_launch_flags(parser: argparse.ArgumentParser, **instead: str) -> None:
-    """Flags that say how to serve. ``instead`` takes the place of what is said about each."""
+def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
     def add(*names: str, **options: Any) -> None:
-        parser.add_argument(*names, **{**options, **instead})
+        parser.add_argument(*names, **{**options, **replaced})
 
     add("--file-logging", action="store_true", default=None, help="also write the log to a file")
     add("--port", type=int, metavar="N", help="port to listen on (default: the user's, else 5000; several users: 5050)")
@@ -126,7 +127,7 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         _refuse(parser, unknown)
     _check(parser, raw)
     return replace(
-        _places(raw), file_logging=raw.file_logging, port=raw.port, listen=_clean_address(raw.listen),
+        _directories(raw), file_logging=raw.file_logging, port=raw.port, listen=_clean_address(raw.listen),
         concurrency=raw.concurrency, concurrency_timeout=raw.concurrency_timeout,
         concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb,
         accepted_keys_file=_file(raw.accepted_keys_file),
@@ -135,15 +136,15 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
 
 def parse_command_arguments(parser: argparse.ArgumentParser,
                             words: Sequence[str]) -> tuple[LaunchArguments, argparse.Namespace]:
-    """The places that a sub-command's words name, and all of its options. Bad values end with status 2."""
+    """Return the directories and users in a sub-command's words, and all options. Bad values exit with status 2."""
     raw, unknown = parser.parse_known_intermixed_args(list(words))
     if unknown:
         _refuse(parser, unknown)
-    return _places(raw), raw
+    return _directories(raw), raw
 
 
-def _places(raw: argparse.Namespace) -> LaunchArguments:
-    """The directories and users that were asked for; all else is as if not given."""
+def _directories(raw: argparse.Namespace) -> LaunchArguments:
+    """Return the directories and users on the command line, with defaults for all other options."""
     positionals = [*raw.positionals, "", ""]
     return LaunchArguments(
         config_directory=_directory(raw.ConfigDirectory) or _directory(positionals[0]),
@@ -155,9 +156,9 @@ def _places(raw: argparse.Namespace) -> LaunchArguments:
 
 
 def apply_arguments(arguments: LaunchArguments) -> None:
-    """Store what was given in ``instance_global_variables``; what was not given keeps its value there.
+    """Store the given values in ``instance_global_variables``; values that were not given stay unchanged there.
 
-    The log directory and file logging depend on the user files and are settled later, in ``startup``.
+    The log directory and file logging depend on the user files and are set later, in ``startup``.
     """
     for name, value in (("CONFIG_DIRECTORY", arguments.config_directory),
                         ("PUBLIC_DIRECTORY", arguments.public_directory),
@@ -177,7 +178,7 @@ def apply_arguments(arguments: LaunchArguments) -> None:
 
 
 def _directory(value: str | None, keep_trailing: bool = False) -> str | None:
-    """A directory as typed, made usable; None if nothing is left of it, or if it belongs to another system."""
+    """Return a typed directory in usable form; None if it is empty, or a path of another operating system."""
     text = config_utils.clean_directory(value, keep_trailing=keep_trailing)
     if text and os.name != "nt" and _WINDOWS_PATH.match(text) and not os.path.isdir(text):
         say(f"WARNING: '{text}' is a Windows path; it is ignored here and the default is used.", error_stream=True)
@@ -191,15 +192,16 @@ def _file(value: str | None) -> str | None:
 
 
 def _origin(text: str) -> str | None:
-    """An origin as it is compared later, from what people type: a slash at its end, or ``*`` for every page."""
+    """Return a typed origin in its normal spelling, without a slash at its end; ``*`` means every page."""
     text = text.strip()
     return ANY if text == ANY else normal_origin(text.rstrip("/") if text.count("/") == 3 else text)
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
-    """End with status 2. If every unknown option is like a known one, that is said, and nothing else."""
+    """Exit with status 2. The usage is omitted if every unknown option is similar to a known one."""
     known = {option.lower(): option for action in parser._actions for option in action.option_strings}
-    names = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown  # not their values
+    # The values of unknown options are among the unknown words too.
+    names = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown
     near = [difflib.get_close_matches(name.lower(), list(known), n=1) for name in names]
     hints = [f"there is no option {name}." + (f" Did you mean {known[found[0]]}?" if found else "")
              for name, found in zip(names, near, strict=True)]
@@ -211,12 +213,13 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn
 def _check(parser: argparse.ArgumentParser, raw: argparse.Namespace) -> None:
     if raw.concurrency < 0:
         parser.error("--concurrency must be >= 0")
-    if not 0 < raw.concurrency_timeout < float("inf"):  # false for nan too
+    # Written like this, the condition also refuses nan.
+    if not 0 < raw.concurrency_timeout < float("inf"):
         parser.error("--concurrency-timeout must be > 0")
     if raw.max_request_mb < 0:
         parser.error("--max-request-mb must be >= 0")
     if raw.accepted_keys_file is not None and _file(raw.accepted_keys_file) is None:
-        parser.error("--accepted-keys-file needs the path of a file; without it nobody would be asked for a key")
+        parser.error("--accepted-keys-file needs the path of a file; without one, clients would not need a key")
     _check_origins(parser, raw)
     if raw.port is not None and not 0 <= raw.port <= 65535:
         parser.error("--port must be between 0 and 65535")
@@ -245,5 +248,5 @@ def _clean_address(value: str | None) -> str | None:
 
 
 def _names(values: Sequence[str]) -> list[str]:
-    """The names without blanks and duplicates, in the order given."""
+    """Return the names in the given order, without surrounding blanks and duplicates."""
     return list(dict.fromkeys(name for name in (value.strip() for value in values) if name))

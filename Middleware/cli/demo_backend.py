@@ -30,7 +30,8 @@ SECONDS_PER_WORD = 0.04
 MODEL = "wilmerai-demo"
 MARK = "[WilmerAI demo back-end, not a language model]"
 MAX_BODY_BYTES = 64 * 1024 * 1024
-MAX_TEXT = 20_000  # only this many characters at the end of a text are looked at
+# Only this many characters at the end of a message are analysed, so that long ones cost little time.
+MAX_TEXT = 20_000
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What it says. Nothing here knows the prompts of any workflow; it reacts to common ways of asking.
@@ -53,7 +54,7 @@ STOP_WORDS = frozenset(
 
 
 def _words(text: str) -> list[str]:
-    """The telling words of a text in order, lower-case, without their endings."""
+    """Return the significant words of a text in order, in lower case, without their endings."""
     plain = [word for word in re.findall(r"\w+", text.lower()) if word not in STOP_WORDS]
     return [re.sub(r"(?<=\w{3})(?:ies|ing|es|ed|(?<!s)s|y|e)$", "", word) for word in plain]
 
@@ -64,7 +65,7 @@ def _quote(text: str, limit: int) -> str:
 
 
 def _options(text: str) -> dict[str, str]:
-    """The choices that a text offers, name -> description; {} when it offers fewer than two."""
+    """Return the choices that a text offers, name -> description; {} if it offers fewer than two."""
     found = dict(BULLET.findall(text))
     if len(found) < 2:
         found = dict(INLINE.findall(text))
@@ -74,7 +75,7 @@ def _options(text: str) -> dict[str, str]:
 
 
 def _choose(options: dict[str, str], lines: list[str]) -> str:
-    """The option that shares most words with the newest line that shares any; the last one if no line does."""
+    """Return the option with most words in the newest line that has words of any; the last option if there is none."""
     offered = {name: set(_words(f"{name} {description}")) for name, description in options.items()}
     seen_in = Counter(word for own in offered.values() for word in own)
     for line in reversed(lines):
@@ -86,7 +87,7 @@ def _choose(options: dict[str, str], lines: list[str]) -> str:
 
 
 def _summarise(text: str) -> str:
-    """The opening sentence and the one whose words are most frequent, as far as they are short."""
+    """Return the first sentence and the one with the most frequent words, cut to 40 words."""
     sentences = [part for part in re.split(r"(?<=[.!?])\s+", " ".join(text.replace(MARK, "").split())) if part]
     counts = Counter(_words(text))
     ranked = sorted(sentences[1:], key=lambda part: -sum(counts[word] for word in _words(part)) / (len(part) + 20))
@@ -95,7 +96,7 @@ def _summarise(text: str) -> str:
 
 
 def _describe(system: str, asked: str, question: str) -> str:
-    """Tells a person what the workflow sent, in place of the answer that a model would give."""
+    """Return a description of what the workflow sent, in place of a model's answer."""
     instruction = re.split(r"(?<=[.!?:])\s", SECTION.sub("", system).strip())[0].rstrip(".:")
     text = f"{MARK}\n\nYou asked: {_quote(question, 25)}\n\nA language model would answer here. What I can show is how "
     text += "the workflow put the question to me. "
@@ -106,7 +107,7 @@ def _describe(system: str, asked: str, question: str) -> str:
 
 
 def answer(messages: list[dict[str, Any]]) -> str:
-    """The answer to a list of chat messages (role, content)."""
+    """Return the answer to a list of chat messages (role, content)."""
     texts = [(message.get("role"), _text(message.get("content"))[-MAX_TEXT:]) for message in messages]
     system = "\n".join(text for role, text in texts if role in ("system", "developer"))
     users = [text for role, text in texts if role == "user"]
@@ -143,7 +144,7 @@ def answer(messages: list[dict[str, Any]]) -> str:
 
 
 def _text(content: Any) -> str:
-    """The text of a message's content or of a completion prompt: a string, null, or a list of parts or strings."""
+    """Return the text of a message's content or a completion prompt: a string, null, or a list of parts or strings."""
     if isinstance(content, list):
         parts = [part.get("text") if isinstance(part, dict) else part for part in content]
         return "\n".join(part for part in parts if isinstance(part, str))
@@ -188,11 +189,11 @@ class Dialect:
         raise NotImplementedError
 
     def event(self, token: str, reply: Reply | None = None) -> bytes:
-        """One piece of a stream, framed; with `reply` it is the last one and `token` is empty."""
+        """Return one piece of a stream, framed; with `reply` it is the last one and `token` is empty."""
         raise NotImplementedError
 
     def first(self) -> bytes:
-        """What goes out before the first word."""
+        """Return the bytes before the first word."""
         return b""
 
 

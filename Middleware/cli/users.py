@@ -1,4 +1,4 @@
-"""Who the server serves, and what their files say about the launch: port, log files."""
+"""The users that the server serves, and the settings in their files for the launch: port and log files."""
 from __future__ import annotations
 
 import difflib
@@ -19,6 +19,7 @@ from Middleware.utilities.files.path_utils import split_name
 
 DEFAULT_PORT: int = USER["port"].default
 SEVERAL_USERS_PORT = 5050
+# A message lists at most this many users, so that it stays readable.
 MAX_NAMED = 12
 NAME_CONFIGS = "Name the folder that holds 'Users', 'Endpoints' and the others with --ConfigDirectory."
 _USER_TOKEN = re.compile(r"<user>[/\\]*")
@@ -29,10 +30,9 @@ def configured_users() -> list[str]:
 
 
 def check_users() -> None:
-    """Every configured user must have a file; with none configured someone must be the current user.
+    """Check that every configured user has a file or, with none configured, that there is a current user.
 
-    A file that exists and does not parse is the request's problem, with a message of its own: the server starts.
-    Raises StartError.
+    A file that does not parse is only a warning: the server starts, and requests get an error. Raises StartError.
     """
     for user in configured_users():
         require_user_file(user)
@@ -48,7 +48,7 @@ def check_users() -> None:
 
 
 def _folder_problem() -> str:
-    """Why there is no configuration where it should be; "" if there is one."""
+    """Return the reason if there is no configuration in its folder; "" if there is one."""
     root = config_utils.get_root_config_directory()
     if os.path.isdir(os.path.join(root, "Users")):
         return ""
@@ -66,10 +66,11 @@ def _folder_problem() -> str:
 
 
 def require_user_file(user: str) -> None:
-    """Raises StartError if there is no file for this user, readable or not."""
+    """Raise StartError if there is no file for this user, readable or not."""
     try:
         exists = config_utils.user_config_exists(user)
-    except ConfigurationError as error:  # a name that is a path, or several files that differ in case
+    # The name is a path, or several files differ only in case.
+    except ConfigurationError as error:
         raise StartError(f"User '{user}' cannot be used: {error}") from error
     if not exists:
         path = os.path.join(config_utils.get_root_config_directory(), "Users", f"{user.lower()}.json")
@@ -77,7 +78,7 @@ def require_user_file(user: str) -> None:
 
 
 def second_user(folder: str | None) -> str:
-    """Why ``folder``, which was given as that of the configuration, is probably a user's name; "" if it is not."""
+    """Return why ``folder``, given as the configuration folder, is probably a user's name; "" if it is not."""
     if not folder or os.path.exists(folder) or not configured_users():
         return ""
     usual = os.path.join(config_utils.get_root_public_directory(), "Configs", "Users", f"{folder.lower()}.json")
@@ -88,7 +89,7 @@ def second_user(folder: str | None) -> str:
 
 
 def existing_users_hint(user: str) -> str:
-    """A line with the users that could be meant, the nearest first, or one that says why there are none."""
+    """Return a line with the existing users, the most similar first, or with the reason why there are none."""
     problem, known = _folder_problem(), config_utils.existing_users()
     if problem:
         return f"\n{problem}"
@@ -103,12 +104,12 @@ def existing_users_hint(user: str) -> str:
 
 
 def served_users() -> list[str]:
-    """The configured users, else the current one."""
+    """Return the configured users, else the current one."""
     return configured_users() or [config_utils.get_current_username()]
 
 
 def read_access_keys(path: str | None) -> AccessKeys | None:
-    """The list of keys that clients need; None if there is none. Raises StartError if it cannot be used."""
+    """Return the list of keys that clients need; None if there is none. Raises StartError if it cannot be used."""
     if path is None:
         return None
     try:
@@ -118,7 +119,7 @@ def read_access_keys(path: str | None) -> AccessKeys | None:
 
 
 def current_user() -> str | None:
-    """The one user of this process: the only configured one or the current one. None if there are several."""
+    """Return the only configured user, else the current one; None if there are several."""
     users = configured_users()
     if users:
         return users[0] if len(users) == 1 else None
@@ -129,7 +130,7 @@ def current_user() -> str | None:
 
 
 def resolve_port() -> int:
-    """``--port``, else 5050 with several users, else the user's ``port``, else 5000."""
+    """Return ``--port``, else 5050 with several users, else the user's ``port``, else 5000."""
     if instance.PORT is not None:
         return instance.PORT
     if len(configured_users()) > 1:
@@ -149,7 +150,7 @@ def resolve_port() -> int:
 
 
 def resolve_file_logging() -> bool:
-    """``--file-logging``, else the one user's ``useFileLogging``, else off."""
+    """Return ``--file-logging``, else the only user's ``useFileLogging``, else False."""
     if instance.FILE_LOGGING is not None:
         return instance.FILE_LOGGING
     if len(configured_users()) > 1:
@@ -159,7 +160,7 @@ def resolve_file_logging() -> bool:
 
 
 def resolve_logging_directory(given: str | None) -> str:
-    """The folder of the log files, with ``<user>`` replaced by the one user there is, or removed."""
+    """Return the folder of the log files, with ``<user>`` replaced by the only user, or else removed."""
     default = config_utils.get_default_logging_directory()
     if not given:
         return default
@@ -185,7 +186,7 @@ def _check_current_user() -> None:
 
 
 def _setting(key: str, default: object, consequence: str) -> Any:
-    """A value of the one user's file. What cannot be read is reported and counts as ``default``."""
+    """Return a value in the only user's file. If it cannot be read, that is reported, and ``default`` applies."""
     user = current_user()
     if user is None:
         return default

@@ -20,11 +20,11 @@ _ADVICE = {
 
 
 class Unreachable(Exception):
-    """There is no HTTP server, or it says nothing in time. The text tells which, after the address."""
+    """There is no HTTP server, or it does not answer in time. The message follows the address."""
 
 
 class NothingThere(Unreachable):
-    """No connection was accepted. Windows takes seconds to say so, and firewalls never do."""
+    """No connection was accepted. Windows takes seconds to report it, and firewalls never do."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def main(words: Sequence[str] = ()) -> int:
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """End with status 2 for a word without its flag, which would become a folder, and for what is no port."""
+    """Exit with status 2 for a word without its flag, which would become a folder, and for an invalid port."""
     word = next(iter(options.positionals), "")
     if word and not os.path.isdir(word):
         parser.error(f"'{printable(word)}' is no configuration folder. A server's address goes with --backend, a model "

@@ -1,4 +1,4 @@
-"""Finds out which LLM server runs at an address, by its answers and not by its port."""
+"""Find out which LLM server runs at an address, by its answers and not by its port."""
 from __future__ import annotations
 
 import os
@@ -24,7 +24,7 @@ SECONDS = 2.0
 # To a server that was named, which may be far away, or busy.
 NAMED_SECONDS = 6.0
 
-# As many times that is the limit for all questions to one server.
+# All questions to one server together may take this many times as long.
 QUESTIONS = 3
 
 REFUSALS = (401, 403)
@@ -79,7 +79,7 @@ def key_of(server: Server) -> str | None:
 def probe_all(addresses: Sequence[str], named: bool = False) -> list[Found]:
     """Look at all addresses at the same time; the results are in their order.
 
-    ``named``: the person has given them, so a server that wants a key may be sent the one in the environment.
+    ``named``: the user has given them, so a server that wants a key may be sent the one in the environment.
     """
     results: queue.Queue[tuple[str, Found]] = queue.Queue()
     for address in addresses:

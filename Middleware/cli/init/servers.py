@@ -35,8 +35,8 @@ class Model:
     Attributes:
         window: tokens of conversation and answer together, as they can be used now.
         loaded: it is in memory already, and answers without a wait.
-        sees, calls_tools, thinks: whether it takes pictures, uses tools, reasons before it answers.
-        detail: a few words for people, such as its size.
+        sees, calls_tools, thinks: whether it accepts images, uses tools, reasons before it answers.
+        detail: a few words for the user, such as its size.
     """
 
     name: str
@@ -82,8 +82,8 @@ class NoServer:
 
     Attributes:
         silent: nothing listens there.
-        known_as: what runs there, if it is known to be no LLM server.
-        wants_key: it may be a server, for whoever has the key.
+        known_as: the name of the program there, if it is known and not an LLM server.
+        wants_key: it may be an LLM server, but the key is missing.
     """
 
     address: str

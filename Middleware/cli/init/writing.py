@@ -33,7 +33,7 @@ class Written:
 
     Attributes:
         kept: previous versions, under the names that they have now.
-        previous_user: who was the current user before, if somebody else.
+        previous_user: the current user before, if it was another one.
     """
 
     files: list[str]
@@ -78,7 +78,7 @@ def current_user() -> str | None:
 def write(plan: Plan, user: str, is_new: bool) -> Written:
     """Write all files, and make ``user`` the current one at last. Files that are replaced stay under another name.
 
-    ``is_new``: there was nothing of this user when somebody last looked, and nobody agreed to replace anything.
+    ``is_new``: this user had no files at the last check, so the user was not asked whether to replace any.
     Raises StartError with everything as it was.
     """
     previous = current_user()
@@ -165,7 +165,8 @@ def _take_back(undo: list[tuple[str, bytes | None]], kept: list[str], folders: s
     except OSError:
         return
     for folder in sorted(folders, key=len, reverse=True):
-        with contextlib.suppress(OSError):  # somebody else has put something there
+        # Another program may have put a file there.
+        with contextlib.suppress(OSError):
             os.rmdir(folder)
 
 

@@ -1,4 +1,4 @@
-"""``python server.py test``: runs the tests of workflows."""
+"""``python server.py test``: run the tests of workflows."""
 from __future__ import annotations
 
 import argparse
@@ -24,16 +24,15 @@ from Middleware.utilities.config.workflows import TEST_SUFFIX
 
 PASSED, FAILED, WRONG = 0, 1, 2
 
-
 GUIDE = "Docs/User/workflow-tests.md shows how to write some"
 
 
 class NoSuchTestsError(Exception):
-    """What was typed names no tests; the text says so."""
+    """The paths on the command line name no tests; the message says why."""
 
 
 def test_files(paths: Sequence[str]) -> list[str]:
-    """The test files that ``paths`` mean, each once, sorted within folders; all for no paths.
+    """Return the test files that ``paths`` name, each once, sorted within folders; all if there are no paths.
 
     A path is a workflow, a test file or a folder below ``Workflows``, relative to the working directory or to
     ``Workflows``. Raises NoSuchTestsError.
@@ -65,7 +64,7 @@ def _files_of(path: str, root: str) -> Iterable[str]:
 
 
 def _within(place: str, root: str) -> str | None:
-    """``place`` as a path below ``root``, to which it may lead over links; None if it is elsewhere."""
+    """Return ``place`` as a path below ``root``, also if it leads there through links; None if it is elsewhere."""
     if place == root or place.startswith(os.path.join(root, "")):
         return place
     real, real_root = os.path.realpath(place), os.path.realpath(root)
@@ -80,7 +79,7 @@ def _below(folder: str) -> Iterable[str]:
 
 
 def _hint(path: str, root: str) -> str:
-    """The names below ``Workflows`` that are most like what was typed."""
+    """Return a hint at the name below ``Workflows`` that is most similar to ``path``, or ""."""
     known = [name for file in _below(root) for full in [Path(os.path.relpath(file, root)).as_posix()]
              for name in (full.removesuffix(TEST_SUFFIX), *map(Path.as_posix, list(Path(full).parents)[:-1]))]
     near = difflib.get_close_matches(path.replace(os.sep, "/").removesuffix(".json"), dict.fromkeys(known), 1)
@@ -88,7 +87,7 @@ def _hint(path: str, root: str) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the tests that ``argv`` asks for.
+    """Run the tests that ``argv`` selects.
 
     Returns 0 if all passed, 1 if one failed, 2 for wrong use or a test file that cannot be used, 130 if interrupted.
     """
@@ -143,7 +142,7 @@ def _jobs(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return number
 
 

@@ -1,4 +1,4 @@
-"""Judges a run by what its test expects."""
+"""Compare a run with the expectations of its test."""
 from __future__ import annotations
 
 import difflib
@@ -12,18 +12,19 @@ from Middleware.cli.workflow_tests.scripted_llm import Call, described
 from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.cli.workflow_tests.titles import is_title
 
+# Enough to recognise a prompt; more would hide the other failures.
 PROMPT_LINES = 12
 
 
 @dataclass
 class Outcome:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        route: what was chosen for a request, as the log names it.
-        answer: what the client gets; None if the run failed before.
-        error: what the client, or only the log, is told of a failure; for failures of the program, what they are.
-        trace: where the program failed.
+        route: the route of a request, as the log names it.
+        answer: the client's answer; None if the run failed before it.
+        error: the message of a failure, as the client or only the log gets it.
+        trace: the traceback of an error in the program.
     """
 
     route: str = ""
@@ -34,16 +35,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that does not hold. ``place`` is the key of the test that demands it; ``lines`` say what was there."""
+    """An expectation that is not met: the JSON path of its key in the test, and lines with the actual values."""
 
-    place: str
+    json_path: str
     lines: list[str]
 
 
-def unmet(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> list[Failure]:
-    """Everything that does not hold.
+def failures_of(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> list[Failure]:
+    """Return the expectations that are not met.
 
-    A missing reply or stub, or a failure that is not expected, comes alone, as all else follows from it.
+    A missing reply or stub, or an unexpected error, is returned alone, as all other failures follow from it.
     """
     if sandbox.script.missing:
         return [Failure("replies", _missing_reply(test, sandbox.script.missing[0]))]
@@ -52,10 +53,10 @@ def unmet(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> list[Failur
     if outcome.error is not None and test.expect.error is None:
         return [Failure("", [f"the run failed: {outcome.error}", *outcome.trace.splitlines(),
                              *_nodes_that_ran(sandbox)])]
-    return list(_unmet(test, outcome, sandbox))
+    return list(_failures(test, outcome, sandbox))
 
 
-def _unmet(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> Iterator[Failure]:
+def _failures(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> Iterator[Failure]:
     expect = test.expect
     if expect.error is not None:
         yield from _failure("expect.error", ["the run did not fail"] if outcome.error is None
@@ -66,15 +67,15 @@ def _unmet(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> Iterator[F
         yield from _failure("expect.route", broken(expect.route, [outcome.route]))
     if expect.order is not None:
         yield from _failure("expect.order", _order(expect.order, sandbox))
-    yield from _unmet_outputs(test, sandbox)
-    yield from _unmet_prompts(test, sandbox)
-    yield from _unmet_endpoints(test, sandbox)
-    yield from _unmet_files(test, sandbox)
+    yield from _output_failures(test, sandbox)
+    yield from _prompt_failures(test, sandbox)
+    yield from _endpoint_failures(test, sandbox)
+    yield from _file_failures(test, sandbox)
 
 
-def _failure(place: str, lines: list[str]) -> Iterator[Failure]:
+def _failure(json_path: str, lines: list[str]) -> Iterator[Failure]:
     if lines:
-        yield Failure(place, lines)
+        yield Failure(json_path, lines)
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
@@ -88,28 +89,28 @@ def _missing_reply(test: WorkflowTest, call: Call) -> list[str]:
     return [*lines, "its prompt:", *_block(call.prompt)]
 
 
-def _unmet_prompts(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
+def _prompt_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
     for name, pattern in test.expect.prompts.items():
         calls = [call for call in sandbox.transport.calls if is_title(name, call.workflow, call.node)]
-        place = f"expect.prompts[{name!r}]"
+        json_path = f"expect.prompts[{name!r}]"
         if not calls:
-            yield Failure(place, ["the node called no LLM", *_nodes_that_ran(sandbox)])
+            yield Failure(json_path, ["the node called no LLM", *_nodes_that_ran(sandbox)])
             continue
-        yield from _failure(f"{place}.system", broken(pattern.system, [call.system for call in calls]))
-        yield from _failure(f"{place}.prompt", broken(pattern.prompt, [call.prompt for call in calls]))
+        yield from _failure(f"{json_path}.system", broken(pattern.system, [call.system for call in calls]))
+        yield from _failure(f"{json_path}.prompt", broken(pattern.prompt, [call.prompt for call in calls]))
 
 
-def _unmet_endpoints(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
+def _endpoint_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
     for name, endpoint in test.expect.endpoints.items():
-        found, place = _endpoints_of(name, sandbox), f"expect.endpoints[{name!r}]"
+        found, json_path = _endpoints_of(name, sandbox), f"expect.endpoints[{name!r}]"
         if not found:
-            yield Failure(place, ["no node of that title ran with an endpoint", *_nodes_that_ran(sandbox)])
+            yield Failure(json_path, ["no node of that title ran with an endpoint", *_nodes_that_ran(sandbox)])
         elif found != [endpoint]:
-            yield Failure(place, [f"expected {shown(endpoint)}, there was {', '.join(map(shown, found))}"])
+            yield Failure(json_path, [f"expected {shown(endpoint)}, there was {', '.join(map(shown, found))}"])
 
 
 def _endpoints_of(name: str, sandbox: Sandbox) -> list[str]:
-    """The endpoints that answered a node; those that would have, if it made no call."""
+    """Return the endpoints that answered a node's calls; if it made none, those that it would have called."""
     calls = [call for call in sandbox.transport.calls if is_title(name, call.workflow, call.node)]
     if calls:
         return list(dict.fromkeys(call.endpoint for call in calls if call.answered))
@@ -119,15 +120,15 @@ def _endpoints_of(name: str, sandbox: Sandbox) -> list[str]:
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
-def _unmet_outputs(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
+def _output_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
     nodes = sandbox.recorder.nodes()
     for name, pattern in test.expect.outputs.items():
         outputs = [node.output for node in nodes if node.is_meant_by(name) and node.output is not None]
-        place = f"expect.outputs[{name!r}]"
+        json_path = f"expect.outputs[{name!r}]"
         if outputs:
-            yield from _failure(place, broken(pattern, outputs))
+            yield from _failure(json_path, broken(pattern, outputs))
         else:
-            yield Failure(place, ["the node delivered nothing", *_nodes_that_ran(sandbox)])
+            yield Failure(json_path, ["the node delivered nothing", *_nodes_that_ran(sandbox)])
 
 
 def _order(expected: Sequence[str], sandbox: Sandbox) -> list[str]:
@@ -148,14 +149,15 @@ def _nodes_that_ran(sandbox: Sandbox) -> list[str]:
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
-def _unmet_files(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
+def _file_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure]:
     for path, pattern in test.expect.files.items():
-        text, place = sandbox.text_of_file(path), f"expect.files[{path!r}]"
+        text, json_path = sandbox.text_of_file(path), f"expect.files[{path!r}]"
         if text is not None:
-            yield from _failure(place, broken(pattern, [text]))
+            yield from _failure(json_path, broken(pattern, [text]))
             continue
         names = sandbox.file_names()
-        yield Failure(place, ["there is no such file", *(["files that there are:", *_names(names)] if names else [])])
+        existing = ["files that there are:", *_names(names)] if names else []
+        yield Failure(json_path, ["there is no such file", *existing])
 
 
 def _names(names: Iterable[str]) -> list[str]:

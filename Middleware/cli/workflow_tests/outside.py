@@ -1,4 +1,4 @@
-"""Finds, before a test is run, the nodes that would reach outside and have no stub."""
+"""Find the nodes that would reach outside and have no stub, before a test runs."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -14,9 +14,9 @@ from Middleware.workflows.handlers.registry import node_types
 
 
 def nodes_without_stub(test: WorkflowTest) -> list[str]:
-    """Lines about the nodes that are certain to run and would reach outside; empty if each has a stub.
+    """Return lines about the nodes that certainly run and would reach outside; empty if each has a stub.
 
-    Those of a workflow that is chosen while the test runs are found when their turn comes.
+    Nodes of a workflow that is chosen while the test runs are reported when they are about to run.
     """
     if test.is_request:
         return []
@@ -40,7 +40,8 @@ def _certain_nodes(name: str, folder: str | None, caller: LoadedWorkflow | None,
         loaded = config_utils.load_workflow(name, folder, caller.folder if caller else None,
                                             caller.name if caller else None)
     except ConfigurationError:
-        return  # the run says so
+        # The run reports it.
+        return
     if loaded.path in seen:
         return
     seen.add(loaded.path)

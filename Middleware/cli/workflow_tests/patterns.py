@@ -1,4 +1,4 @@
-"""What a text is compared with: whole texts, parts, regular expressions, and what must be absent."""
+"""The patterns that strings are compared with: whole strings, parts, regular expressions, and absent parts."""
 from __future__ import annotations
 
 import difflib
@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+# Failures are read in a terminal: one prompt must not push all others off the screen.
 MAX_SHOWN_LINES = 40
 MAX_SHOWN_CHARACTERS = 300
 NEAREST_LINES = 3
-CONTEXT_LINES = 3  # what a diff shows around a change
+# The lines that difflib shows around a change.
+CONTEXT_LINES = 3
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing that must hold of a text. ``operation`` is ``equals``, ``contains``, ``matches`` or ``lacks``."""
+    """One condition on a string. ``operation`` is ``equals``, ``contains``, ``matches`` or ``lacks``."""
 
     operation: str
     text: str
@@ -27,7 +29,7 @@ class Condition:
         return (self.text in value) is (self.operation == "contains")
 
     def explain(self, value: str) -> list[str]:
-        """Lines that say why it does not hold of ``value``."""
+        """Return lines that explain why the condition is false for ``value``."""
         if self.operation == "equals":
             return ["expected exactly this text (-), there was (+):", *_diff(self.text, value)]
         if self.operation == "lacks":
@@ -46,9 +48,9 @@ Pattern = tuple[Condition, ...]
 
 
 def broken(pattern: Pattern, values: Sequence[str]) -> list[str]:
-    """Why ``values`` do not fit, as lines; empty if they do.
+    """Return lines that explain why ``values`` do not match; empty if they do.
 
-    ``lacks`` must hold of each of them, the other conditions together of at least one.
+    ``lacks`` must be true for each value, the other conditions together for at least one.
     """
     lines: list[str] = []
     for condition in pattern:
@@ -67,13 +69,13 @@ def fits(pattern: Pattern, value: str) -> bool:
 
 
 def shown(text: str, limit: int = MAX_SHOWN_CHARACTERS) -> str:
-    """A text in quotes, on one line, cut if it is long."""
+    """Return a string in quotes, on one line, cut if it is long."""
     quoted = repr(text if len(text) <= limit else text[:limit])
     return quoted if len(text) <= limit else f"{quoted}... ({len(text)} characters)"
 
 
 def clipped(text: str, lines: int = MAX_SHOWN_LINES) -> list[str]:
-    """The first lines of a text, each cut if it is long."""
+    """Return the first lines of a string, each cut if it is long."""
     found = text.splitlines() or [""]
     cut = [line if len(line) <= MAX_SHOWN_CHARACTERS else f"{line[:MAX_SHOWN_CHARACTERS]}..." for line in found[:lines]]
     return cut if len(found) <= lines else [*cut, f"... and {len(found) - lines} more lines"]
@@ -84,12 +86,14 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _diff(expected: str, value: str) -> list[str]:
-    if expected.splitlines() == value.splitlines():  # only line ends differ, which a diff of lines would not show
+    # Only the line ends differ, which a diff of lines would not show.
+    if expected.splitlines() == value.splitlines():
         return [f"- {shown(expected)}", f"+ {shown(value)}"]
     before, after = expected.splitlines(), value.splitlines()
     lines = list(difflib.unified_diff(before, after, lineterm=""))[2:]
     whole = len(before) <= CONTEXT_LINES and len(after) <= CONTEXT_LINES
-    return clipped("\n".join(lines[1:] if whole else lines))  # without line numbers where all lines are there
+    # Line numbers are only useful where lines are left out.
+    return clipped("\n".join(lines[1:] if whole else lines))
 
 
 def _lines_with(part: str, value: str) -> list[str]:
@@ -100,31 +104,31 @@ def _lines_with(part: str, value: str) -> list[str]:
 
 
 def _around(part: str, line: str) -> str:
-    """The part of a long line in which ``part`` stands."""
+    """Return the section of a long line around ``part``."""
     position = max(line.find(part) - MAX_SHOWN_CHARACTERS // 3, 0)
     piece = line[position:position + max(MAX_SHOWN_CHARACTERS, len(part))]
     return f"{'...' if position else ''}{piece}{'...' if position + len(piece) < len(line) else ''}"
 
 
 def _nearest_lines(wanted: str, value: str) -> list[str]:
-    """The lines of ``value`` that are most like some line of ``wanted``, in their order."""
+    """Return the lines of ``value`` that are most similar to a line of ``wanted``, in their order."""
     lines = value.splitlines()
     if len(lines) <= 1 and len(value) <= MAX_SHOWN_CHARACTERS:
         return []
     targets = [line.casefold() for line in wanted.splitlines() if line.strip()][:5]
-    scored = sorted(((_likeness(target, line), number) for target in targets for number, line in enumerate(lines)),
+    scored = sorted(((_similarity(target, line), number) for target in targets for number, line in enumerate(lines)),
                     reverse=True)[:NEAREST_LINES]
     numbers = sorted({number for score, number in scored if score > 0.3})
-    return [f"line {number + 1}: {_most_alike(targets[0], lines[number])}" for number in numbers]
+    return [f"line {number + 1}: {_most_similar(targets[0], lines[number])}" for number in numbers]
 
 
-def _likeness(target: str, line: str) -> float:
-    """How much of ``target`` is found in ``line``, from 0 to 1."""
+def _similarity(target: str, line: str) -> float:
+    """Return the share of ``target`` that is found in ``line``, from 0 to 1."""
     matcher = difflib.SequenceMatcher(None, target, line.casefold()[:4 * MAX_SHOWN_CHARACTERS], autojunk=False)
     return sum(block.size for block in matcher.get_matching_blocks() if block.size > 2) / max(len(target), 1)
 
 
-def _most_alike(target: str, line: str) -> str:
+def _most_similar(target: str, line: str) -> str:
     if len(line) <= MAX_SHOWN_CHARACTERS:
         return line
     match = difflib.SequenceMatcher(None, target, line.casefold(), autojunk=False).find_longest_match()

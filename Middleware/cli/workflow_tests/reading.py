@@ -1,4 +1,4 @@
-"""From a test file to tests, with a finding for everything in it that cannot be meant."""
+"""Read the tests in a test file, with a finding for every mistake in it."""
 from __future__ import annotations
 
 import contextlib
@@ -32,7 +32,7 @@ from Middleware.utilities.text_utils import nearest
 
 
 def check_test_files(paths: Iterable[str]) -> list[Finding]:
-    """What is wrong with test files, apart from what is wrong with their JSON, of which nothing is said."""
+    """Return the mistakes in test files, except in their JSON syntax."""
     titles = Titles.of_all_workflows()
     findings: list[Finding] = []
     for path in paths:
@@ -42,7 +42,7 @@ def check_test_files(paths: Iterable[str]) -> list[Finding]:
 
 
 def read_tests(path: str, titles: Titles) -> tuple[list[WorkflowTest], list[Finding]]:
-    """The tests of a file that can be run, and what is wrong with the file. ``titles``: those that nodes have."""
+    """Return the tests in a file that can be run, and the mistakes in the file. ``titles``: the titles of all nodes."""
     try:
         return _read(path, titles, duplicates=True)
     except ConfigSyntaxError as error:
@@ -65,7 +65,7 @@ def _read(path: str, titles: Titles, duplicates: bool = False) -> tuple[list[Wor
 
 
 def suite_of(path: str) -> Suite:
-    """What a test file's place says of it. ``user`` is the one that counts if the file names none."""
+    """Return what a test file's path tells about it. ``user`` applies if the file names none."""
     display = display_path(path)
     folder, _, name = display.removeprefix("Workflows/").rpartition("/")
     return Suite(path, display, name.removesuffix(TEST_SUFFIX), folder, folder.rpartition("/")[2])
@@ -78,7 +78,7 @@ class _Reader:
         self._titles = titles
 
     def tests(self, content: object) -> list[WorkflowTest]:
-        """The tests without mistakes; none if the file as a whole has one."""
+        """Return the tests without mistakes; none if there is a mistake in the file as a whole."""
         if not isinstance(content, Mapping):
             self.values.wrong("", f"a test file must be an object, not {quoted(content)}",
                               expected="an object with 'tests'")
@@ -171,7 +171,7 @@ class _Reader:
                     () if reply is None else self._replies(reply, child(path, "reply")), fail, entries["times"])
 
     def _check_endpoint(self, name: str, path: str) -> None:
-        """Complain of an endpoint that no user has."""
+        """Report an endpoint that no user has."""
         known = _endpoints()
         if name.rpartition("/")[2].casefold() not in map(str.casefold, known):
             self.values.wrong(path, f"there is no endpoint {quoted(name)}", expected="the name of a file in Endpoints",
@@ -188,7 +188,8 @@ class _Reader:
         if isinstance(value, str):
             return Reply(value)
         if not isinstance(value, Mapping):
-            self.values.wrong(path, f"{quoted(value)} is no reply", expected="a text, or an object with 'tool_calls'")
+            self.values.wrong(path, f"{quoted(value)} is not a reply",
+                              expected="a text, or an object with 'tool_calls'")
             return Reply()
         entries = self.values.entries(value, path, REPLY_KEYS)
         calls = [self._tool_call(entry, child(child(path, "tool_calls"), index), index)
@@ -196,7 +197,7 @@ class _Reader:
         return Reply(entries["content"], tuple(calls))
 
     def _tool_call(self, value: object, path: str, index: int) -> ToolCall:
-        """A call in OpenAI's shape; arguments may be an object or its JSON text."""
+        """Return a call in OpenAI's form; the arguments may be an object or a JSON string."""
         call = value if isinstance(value, Mapping) else {}
         inner = call.get("function")
         function = inner if isinstance(inner, Mapping) else call
@@ -242,7 +243,7 @@ class _Reader:
             self._check_title(title, child(path, title))
 
     def _check_title(self, title: object, path: str) -> None:
-        """Complain of a title that no node of any workflow has."""
+        """Report a title that no node of any workflow has."""
         if isinstance(title, str) and not self._titles.knows(title):
             self.values.wrong(path, f"no workflow has a node {quoted(title)}",
                               expected="the title of a node, or Workflow/title",

@@ -1,4 +1,4 @@
-"""What the nodes of one test did, in an order that does not depend on threads."""
+"""Record the outputs of the nodes in one test, in an order that does not depend on threads."""
 from __future__ import annotations
 
 import json
@@ -20,8 +20,8 @@ class NodeRun:
     """One node that ran.
 
     Attributes:
-        output: None if it did not deliver.
-        endpoint: what the log names as its endpoint: the one that answered it last, or would have; "" for none.
+        output: None if it delivered none.
+        endpoint: its endpoint as the log names it: the last one that answered, or would have; "" for none.
     """
 
     workflow: str
@@ -51,15 +51,16 @@ class Recorder(EngineListener):
     """Listens to the engine. Thread-safe.
 
     Attributes:
-        late_failures: nodes, as ``Workflow/title``, that failed after the answer of their run, so that only the log
-            tells it, and why.
+        late_failures: nodes, as ``Workflow/title``, with the errors that they raised after the answer of their run.
+            Only the log shows these.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.late_failures: list[tuple[str, BaseException]] = []
         self._top: list[WorkflowRun] = []
-        self._runs: dict[int, WorkflowRun] = {}  # by id of their record, which they keep alive
+        # By the id of their record, which they keep alive, so that the id is not used again.
+        self._runs: dict[int, WorkflowRun] = {}
 
     # -- events --------------------------------------------------------------------------------------------------
     def run_started(self, record: RunRecord) -> None:
@@ -74,7 +75,7 @@ class Recorder(EngineListener):
             self._runs[id(record)].nodes.append(NodeRun(record.run.workflow_name, title, index))
 
     def delivered(self, record: RunRecord, index: int, output: object) -> None:
-        """A node has its output."""
+        """Record a node's output."""
         with self._lock:
             self._node(record, index).output = text_of(output)
 
@@ -90,11 +91,11 @@ class Recorder(EngineListener):
 
     # -- afterwards ----------------------------------------------------------------------------------------------
     def nodes(self) -> list[NodeRun]:
-        """All nodes that ran: those of a run in the order of its file, each followed by those that it started."""
+        """Return all nodes that ran, in the order of their file, each followed by the nodes that it started."""
         return list(_flat(self._top))
 
     def caller(self) -> tuple[str, str]:
-        """Workflow and title of the node for which this thread works; two empty texts outside a node."""
+        """Return workflow and title of the node that this thread runs; two empty strings outside a node."""
         with self._lock:
             node = self._current_node()
         return ("", "") if node is None else (node.workflow, node.title)
@@ -106,13 +107,13 @@ class Recorder(EngineListener):
         site = current_site()
         if site is None:
             return None
-        fitting = [node for run in self._runs.values() if run.record.run.chain == site.chain for node in run.nodes
-                   if node.index == site.node_index]
-        return fitting[-1] if fitting else None
+        found = [node for run in self._runs.values() if run.record.run.chain == site.chain for node in run.nodes
+                 if node.index == site.node_index]
+        return found[-1] if found else None
 
 
 def text_of(output: object) -> str:
-    """An output as tests see it: with real braces; tool calls as JSON on a line of their own."""
+    """Return an output as tests see it: with real braces, and with tool calls as JSON on a separate line."""
     if isinstance(output, dict) and isinstance(output.get("tool_calls"), (list, tuple)):
         calls = json.dumps(output["tool_calls"], ensure_ascii=False, default=str)
         output = "\n".join(part for part in (output.get("content"), calls) if part)
@@ -123,6 +124,7 @@ def text_of(output: object) -> str:
 
 def _flat(runs: list[WorkflowRun]) -> Iterator[NodeRun]:
     for run in runs:
-        for node in sorted(run.nodes, key=lambda node: node.index):  # nodes that ran side by side started in any order
+        # Nodes that ran in parallel may have started in any order.
+        for node in sorted(run.nodes, key=lambda node: node.index):
             yield node
             yield from _flat(node.runs)

@@ -1,4 +1,4 @@
-"""Tells how tests went: in lines for people, or as JSON."""
+"""Report the results of tests: as lines for a user, or as JSON."""
 from __future__ import annotations
 
 import json
@@ -15,7 +15,7 @@ RED, GREEN, BOLD = "31", "32", "1"
 
 
 class Report:
-    """Writes lines while the tests run. ``verbose``: a line for each test instead of one for each file."""
+    """Prints lines while the tests run. ``verbose``: a line for each test instead of one for each file."""
 
     def __init__(self, verbose: bool = False) -> None:
         self._verbose = verbose
@@ -23,7 +23,7 @@ class Report:
         self._of_file: list[Result] = []
 
     def findings(self, findings: Sequence[Finding]) -> None:
-        """What is wrong with test files."""
+        """Print the mistakes in test files."""
         for finding in findings:
             place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
             path = f"{finding.json_path}: " if finding.json_path else ""
@@ -31,7 +31,7 @@ class Report:
                 f"{finding.text}")
 
     def add(self, result: Result) -> None:
-        """A result, of a file after that of another."""
+        """Add a result. The results of a file come one after the other."""
         if self._of_file and self._of_file[0].test.suite is not result.test.suite:
             self.end_of_file()
         self._of_file.append(result)
@@ -41,7 +41,7 @@ class Report:
             self._details(result)
 
     def end_of_file(self) -> None:
-        """Nothing follows of the present file."""
+        """Print the results of the current file, to which none are added any more."""
         results, self._of_file = self._of_file, []
         if not results or self._verbose:
             return
@@ -62,7 +62,7 @@ class Report:
     def _details(self, result: Result) -> None:
         for failure in result.failures:
             first, *rest = failure.lines
-            say(f"    {failure.place}: {first}" if failure.place else f"    {first}")
+            say(f"    {failure.json_path}: {first}" if failure.json_path else f"    {first}")
             for line in rest:
                 say(f"      {self._paint(line, _colour_of(line)) if self._colours else line}")
         for line in result.log if result.failures else ():
@@ -73,7 +73,7 @@ class Report:
 
 
 def as_json(results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> str:
-    """Everything as one JSON text, in ASCII."""
+    """Return all results as one JSON string in ASCII."""
     failed = sum(not result.passed for result in results)
     return json.dumps({
         "passed": len(results) - failed, "failed": failed, "seconds": round(seconds, 3),
@@ -86,7 +86,7 @@ def as_json(results: Sequence[Result], findings: Sequence[Finding], seconds: flo
 def _test(result: Result) -> dict[str, object]:
     return {"file": result.test.suite.display, "number": result.test.number, "name": result.test.name,
             "passed": result.passed, "seconds": round(result.seconds, 3), "log": result.log,
-            "failures": [{"expectation": failure.place, "lines": failure.lines} for failure in result.failures]}
+            "failures": [{"expectation": failure.json_path, "lines": failure.lines} for failure in result.failures]}
 
 
 def _colour_of(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs tests: each in its own sandbox, several at a time."""
+"""Run tests, each in its own sandbox, several at a time."""
 from __future__ import annotations
 
 import contextvars
@@ -17,7 +17,7 @@ from Middleware.api.errors import describe_error
 from Middleware.api.requests.messages import chat_messages
 from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.cli.check.load_check import LoadCheck
-from Middleware.cli.workflow_tests.expectations import Failure, Outcome, unmet
+from Middleware.cli.workflow_tests.expectations import Failure, Outcome, failures_of
 from Middleware.cli.workflow_tests.outside import nodes_without_stub
 from Middleware.cli.workflow_tests.recording import text_of
 from Middleware.cli.workflow_tests.sandbox import Sandbox
@@ -30,13 +30,14 @@ from Middleware.workflows.events import Listeners
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.processors.workflows_processor import END
 
+# No LLM is called, so only an endless loop takes this long.
 TIME_LIMIT_SECONDS = 60.0
 DEFAULT_JOBS = min(8, 2 * (os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
 class Result:
-    """One test that ran. ``log``: warnings that were logged meanwhile."""
+    """The result of one test. ``log``: warnings that were logged while it ran."""
 
     test: WorkflowTest
     seconds: float
@@ -50,7 +51,10 @@ class Result:
 
 def run_tests(tests: Sequence[WorkflowTest], folder: Path, jobs: int = DEFAULT_JOBS,
               done: Callable[[Result], object] | None = None) -> list[Result]:
-    """The results of tests in their order. ``folder`` takes their data; ``done`` hears of each result in turn."""
+    """Run tests and return their results in order.
+
+    ``folder`` is for their data; ``done`` is called with each result in turn.
+    """
     load_check = LoadCheck()
 
     def run(numbered: tuple[int, WorkflowTest]) -> Result:
@@ -67,24 +71,25 @@ def run_tests(tests: Sequence[WorkflowTest], folder: Path, jobs: int = DEFAULT_J
 
 
 def run_test(test: WorkflowTest, folder: Path, load_check: LoadCheck) -> Result:
-    """Run one test in ``folder``, which is made. The warnings of ``load_check`` belong to the test's log."""
+    """Run one test in ``folder``, which is created. The warnings of ``load_check`` belong to the test's log."""
     started = time.perf_counter()
     sandbox = Sandbox(test, folder)
     request = RequestContext(api_type=OPENAI_CHAT, user=test.suite.user, stream=test.stream, trial=sandbox,
                              listeners=Listeners([sandbox.recorder, load_check]))
     with request_scope(request):
-        failures = _unready(test, sandbox) or unmet(test, _run(test, request, sandbox), sandbox)
+        failures = _prepare(test, sandbox) or failures_of(test, _run(test, request, sandbox), sandbox)
     return Result(test, time.perf_counter() - started, failures, sandbox.log)
 
 
-def _unready(test: WorkflowTest, sandbox: Sandbox) -> list[Failure]:
-    """Why the test cannot be run."""
+def _prepare(test: WorkflowTest, sandbox: Sandbox) -> list[Failure]:
+    """Write the files of the test, and return the reasons why it cannot be run."""
     missing = nodes_without_stub(test)
     if missing:
         return [Failure("stubs", missing)]
     try:
         sandbox.write_files(test.files)
-    except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+    # ValueError is raised for a path that no file can have.
+    except (OSError, ValueError) as error:
         return [Failure("files", [f"the files cannot be made: {getattr(error, 'strerror', None) or error}"])]
     return []
 
@@ -96,8 +101,9 @@ def _run(test: WorkflowTest, request: RequestContext, sandbox: Sandbox) -> Outco
     outcome = Outcome()
     try:
         outcome.answer = _answer(_start(test, request), test.stream)
-    except Exception as error:  # whatever a workflow comes across is the result of its test
-        outcome.error, outcome.trace = _told(error)
+    # Any error of a workflow is the result of its test.
+    except Exception as error:
+        outcome.error, outcome.trace = _describe(error)
     finally:
         limit.cancel()
         too_long = request.cancel_scope.cancelled
@@ -107,20 +113,20 @@ def _run(test: WorkflowTest, request: RequestContext, sandbox: Sandbox) -> Outco
         outcome.error, outcome.trace = f"it was cancelled after {TIME_LIMIT_SECONDS:g} s", ""
     elif outcome.error is None and sandbox.recorder.late_failures:
         name, failure = sandbox.recorder.late_failures[0]
-        told, outcome.trace = _told(failure)
-        outcome.error = f"node '{name}' failed after the answer: {told}"
+        message, outcome.trace = _describe(failure)
+        outcome.error = f"node '{name}' failed after the answer: {message}"
     return outcome
 
 
-def _told(error: BaseException) -> tuple[str, str]:
-    """What to say of a failure, and where the program failed if it is its own."""
+def _describe(error: BaseException) -> tuple[str, str]:
+    """Return the message of an error, and the traceback if it is an error in the program."""
     if isinstance(error, WilmerError):
         return describe_error(error).message, ""
     return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error, limit=-4))
 
 
 def _start(test: WorkflowTest, request: RequestContext) -> Iterator[object]:
-    """Start what the test wants to run, as the server would for a client that sends these messages."""
+    """Start the request or workflow of a test, as the server would for a client that sends these messages."""
     if test.is_request:
         user, request.workflow_override = parse_model_field(test.model)
         request.user = user or request.user
@@ -135,7 +141,7 @@ def _start(test: WorkflowTest, request: RequestContext) -> Iterator[object]:
 
 
 def _answer(items: Iterator[Any], stream: bool) -> str:
-    """The answer as a client gets it. The nodes after it run too."""
+    """Return the answer as a client gets it, after running the later nodes too."""
     if not stream:
         results = list(items)
         return text_of(results[0]) if results else ""

@@ -1,4 +1,4 @@
-"""The folders, files, stand-ins and the LLM of one test, and the settings of the process while tests run."""
+"""The folders, files, stubs and the LLM of one test, and the settings of the process while tests run."""
 from __future__ import annotations
 
 import contextlib
@@ -24,15 +24,15 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 
 class MissingStubError(WilmerError):
-    """A node that reaches outside has no stand-in."""
+    """A node that reaches outside has no stub."""
 
 
 class Sandbox(Trial):
-    """What one test gets in place of the world outside.
+    """The replacement for the outside world in one test.
 
     Attributes:
         log: warnings that were logged during the test.
-        unstubbed: nodes that were about to reach outside.
+        unstubbed: nodes that were about to reach outside and have no stub.
     """
 
     def __init__(self, test: WorkflowTest, folder: Path) -> None:
@@ -47,17 +47,17 @@ class Sandbox(Trial):
         self.unstubbed: list[str] = []
         for directory in (self.discussions, self.locks, self._files):
             os.makedirs(directory)
-        # an empty database of its own: the present one of the user is looked for in older places too
+        # With an empty database here, the user's real one is not searched for in older locations.
         _write(Path(self.locks, f"WilmerDb.{test.suite.user}.sqlite"), b"")
 
     def write_files(self, files: Mapping[str, str]) -> None:
-        """Make the files that the workflow is to find. Raises OSError for a path that no file can have."""
+        """Create the files that the workflow expects. Raises OSError for a path that no file can have."""
         for name, text in files.items():
             _write(Path(self.file_path(name)), encode_text(text))
 
     # -- nodes ---------------------------------------------------------------------------------------------------
     def stand_in(self, context: ExecutionContext) -> str | None:
-        """The stub of a node. Raises MissingStubError for one that would reach outside and has none."""
+        """Return the stub of a node. Raises MissingStubError for a node that would reach outside and has none."""
         workflow = context.run.workflow_name if context.run is not None else ""
         node_type = context.node_type
         title = title_of(context.config, node_type)
@@ -79,14 +79,14 @@ class Sandbox(Trial):
         return os.path.join(target, "") if path.endswith(("/", os.sep)) else target
 
     def text_of_file(self, path: str) -> str | None:
-        """The content of a file that a workflow names; None if there is no such file, or can be none."""
+        """Return the content of a file that a workflow names; None if there is no such file, or cannot be."""
         try:
             return Path(self.file_path(path)).read_bytes().decode("utf-8", "replace")
         except (OSError, ValueError):
             return None
 
     def file_names(self) -> list[str]:
-        """The files that there are, as paths below the folder that stands for the root of all drives."""
+        """Return the existing files, as paths below the folder that replaces the root of all drives."""
         return sorted(str(path.relative_to(self._files).as_posix()) for path in self._files.rglob("*")
                       if path.is_file())
 
@@ -97,13 +97,13 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def stub_for(stubs: Mapping[str, str], workflow: str, title: str) -> str | None:
-    """The output that stands for a node; the more exact of two names counts."""
+    """Return the output that replaces a node's; of two matching names, the more exact one applies."""
     return next((text for name, text in sorted(stubs.items(), key=lambda stub: "/" not in stub[0])
                  if is_title(name, workflow, title)), None)
 
 
 class _TrialLog(logging.Handler):
-    """Gives each test the warnings that were logged while it ran."""
+    """Adds warnings to the log of the test during which they were logged."""
 
     def emit(self, record: logging.LogRecord) -> None:
         trial = current_trial()
@@ -113,7 +113,7 @@ class _TrialLog(logging.Handler):
 
 @contextlib.contextmanager
 def temporary_world() -> Iterator[Path]:
-    """A folder for the data of all tests, to which the settings of the process lead meanwhile."""
+    """Yield a folder for the data of all tests, which the settings of the process point to in the meantime."""
     names = ("DISCUSSION_DIRECTORY", "USER_LEVEL_SQLITE_DIRECTORY", "LOGGING_DIRECTORY", "USERS")
     before = {name: getattr(instance, name) for name in names}
     handler = _TrialLog(logging.WARNING)

@@ -1,7 +1,7 @@
-"""Answers the LLM calls of one test from a script, and records each call.
+"""Answer the LLM calls of one test from a script, and record each call.
 
-Endpoint, preset, API type and template are the real ones: the request is built as it would be sent. The answer takes
-the place of what the back-end handler would have read from the server.
+Endpoint, preset, API type and template are the real ones: the request is built as it would be sent. The reply replaces
+the answer that the back-end handler would have read from the server.
 """
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Call:
     """One call of an LLM.
 
     Attributes:
-        workflow, node: the name and title of the node that calls; "" outside a node.
-        system: the system prompt as sent; with back-ends that take one text, that text.
-        prompt: what was sent after it; with back-ends that take one text, that text.
+        workflow, node: the workflow's name and the title of the calling node; "" outside a node.
+        system: the system prompt as sent; with back-ends that take a single string, that string.
+        prompt: the messages after it; with back-ends that take a single string, that string.
         answered: a reply was found; False too for a scripted failure.
     """
 
@@ -53,14 +53,14 @@ class Call:
 
 
 class MissingReplyError(BackendError):
-    """No reply fits a call."""
+    """There is no reply for a call."""
 
 
 class Script:
     """The replies of one test. Thread-safe.
 
     Attributes:
-        missing: the calls that no reply fitted.
+        missing: the calls without a reply.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
@@ -70,19 +70,19 @@ class Script:
         self.missing: list[Call] = []
 
     def answer(self, call: Call) -> Reply:
-        """The reply to a call. Raises BackendStatusError where a rule says so, MissingReplyError without a rule."""
+        """Return the reply to a call. Raises BackendStatusError if a rule says so, MissingReplyError without a rule."""
         with self._lock:
-            number = next((place for place, rule in enumerate(self._rules) if self._answers(place, rule, call)), None)
+            number = next((index for index, rule in enumerate(self._rules) if self._answers(index, rule, call)), None)
             if number is None:
                 self.missing.append(call)
                 raise MissingReplyError(f"the test has no reply for {described(call)}", endpoint=call.endpoint)
-            turn, rule = self._used[number], self._rules[number]
+            count, rule = self._used[number], self._rules[number]
             self._used[number] += 1
         if rule.fail is not None:
             raise BackendStatusError(f"Endpoint '{call.endpoint}': the server answered with status 500: {rule.fail}",
                                      endpoint=call.endpoint, status=500, body=rule.fail)
         call.answered = True
-        return rule.replies[min(turn, len(rule.replies) - 1)]
+        return rule.replies[min(count, len(rule.replies) - 1)]
 
     def _answers(self, number: int, rule: Rule, call: Call) -> bool:
         if rule.times is not None and self._used[number] >= rule.times:
@@ -93,13 +93,13 @@ class Script:
 
 
 class ScriptedTransport(Transport):
-    """The transport of one test. Its callers answer from the script, so that nothing is sent.
+    """The transport of one test. Its handlers answer from the script, and nothing is sent.
 
     Attributes:
-        calls: all calls but those for embeddings, in the order in which they were made.
+        calls: all calls except those for embeddings, in the order in which they were made.
 
     Args:
-        caller: gives workflow and title of the node for which the current thread works.
+        caller: returns workflow and title of the node that the current thread runs.
     """
 
     def __init__(self, script: Script, caller: Callable[[], tuple[str, str]]) -> None:
@@ -109,17 +109,17 @@ class ScriptedTransport(Transport):
         self._caller = caller
 
     def caller(self, handler: Any) -> Any:
-        """The scripted substitute of a handler."""
+        """Return the scripted replacement of a handler."""
         return ScriptedHandler(handler, self.answer) if isinstance(handler, LlmApiHandler) else ScriptedEmbeddings()
 
     def answer(self, request: BackendRequest) -> Reply:
-        """The reply to a request. Raises as ``Script.answer`` does, and as sending the payload would."""
+        """Return the reply to a request. Raises the errors of ``Script.answer``, and those of encoding the payload."""
         encode_payload(request.payload)
         system, prompt = read_payload(request.payload)
         call = Call(*self._caller(), request.endpoint_name, system, prompt)
         self.calls.append(call)
         reply = self._script.answer(call)
-        # A back-end that takes one text has no tools.
+        # A back-end that takes a single string has no tools.
         return reply if "messages" in request.payload else Reply(reply.content)
 
 
@@ -132,7 +132,7 @@ class ScriptedHandler:
         self.settings, self.outcome = handler.settings, handler.outcome
 
     def generate(self, prompt: Prompt) -> Answer:
-        """The whole answer, as ``LlmApiHandler.generate`` gives it."""
+        """Return the whole answer, as ``LlmApiHandler.generate`` does."""
         if self._handler.is_cancelled:
             return ""
         reply = self._answer(self._handler.request(prompt, stream=False))
@@ -142,7 +142,7 @@ class ScriptedHandler:
         return {"content": reply.content, "tool_calls": list(reply.tool_calls), "finish_reason": _finish_reason(reply)}
 
     def stream(self, prompt: Prompt) -> Iterator[Chunk]:
-        """The whole answer in one chunk, as some servers send it."""
+        """Yield the whole answer in one chunk, as some servers send it."""
         if self._handler.is_cancelled:
             return
         reply = self._answer(self._handler.request(prompt, stream=True))
@@ -153,14 +153,14 @@ class ScriptedHandler:
         yield chunk
 
     def abort(self) -> None:
-        """Nothing is under way."""
+        """Do nothing, as no call is running."""
 
 
 class ScriptedEmbeddings:
-    """Makes vectors without a server."""
+    """Creates vectors without a server."""
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector for each text, in order."""
+        """Return one vector for each string, in order."""
         return [vector(restore_braces(text)) for text in texts]
 
 
@@ -171,9 +171,9 @@ def _finish_reason(reply: Reply) -> str:
 # -- requests as texts -------------------------------------------------------------------------------------------------
 
 def read_payload(payload: Mapping[str, Any]) -> tuple[str, str]:
-    """System prompt and prompt as texts. A back-end that takes one text has the system prompt in it: twice that text.
+    """Return system prompt and prompt as strings; for a back-end that takes a single string, that string twice.
 
-    System messages at the beginning make the system prompt; of the rest, one message is its text, several are
+    System messages at the beginning are the system prompt. Of the others, a single message is its text, several are
     ``role: text``.
     """
     if "messages" not in payload:
@@ -190,7 +190,7 @@ def read_payload(payload: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """The text of a message, its tool calls as JSON, its images as ``[image]``."""
+    """Return the text of a message, with its tool calls as JSON and its images as ``[image]``."""
     parts = [_text(message.get("content"))]
     parts += [IMAGE for _ in message.get("images") or ()]
     if message.get("tool_calls"):
@@ -215,13 +215,13 @@ def _block_text(block: object) -> str:
 
 
 def described(call: Call) -> str:
-    """Which call is meant, in words."""
+    """Return a description of a call for messages."""
     node = f"node '{call.workflow}/{call.node}'" if call.node else "a call outside any node"
     return f"{node} (endpoint '{call.endpoint}')"
 
 
 def vector(text: str) -> list[float]:
-    """A vector of length 1 that depends on nothing but the text; texts that share words have similar ones."""
+    """Return a vector of length 1 that depends only on the text; texts that share words have similar vectors."""
     numbers = [0.0] * DIMENSIONS
     for word in _WORD.findall(text.casefold()) or [""]:
         digest = hashlib.sha256(word.encode("utf-8", "replace")).digest()
@@ -232,6 +232,6 @@ def vector(text: str) -> list[float]:
 
 
 def _by_title_only(rules: Sequence[Rule]) -> bool:
-    """Whether the rules are titles with their replies, of which the more exact title counts, not the first."""
+    """Return whether all rules are titles with replies, of which the more exact title applies instead of the first."""
     return all(rule.node and not rule.endpoint and not rule.prompt and rule.times is None and rule.fail is None
                for rule in rules)

@@ -1,4 +1,4 @@
-"""One test of a workflow, and what the LLM answers in it."""
+"""The data of one workflow test: messages, replies of the LLM, and expectations."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ class Reply:
 
 @dataclass(frozen=True)
 class Rule:
-    """Which calls get which answers.
+    """The replies to certain calls.
 
     Attributes:
         node: a node's title, also as ``Workflow/title``; "" for all.
         endpoint: "" for all.
-        replies: one for each call, the last repeats.
-        fail: what the back-end reports instead of answering.
-        times: how many calls it answers; None for any number.
+        replies: one for each call; the last is repeated.
+        fail: the error that the back-end reports instead of answering.
+        times: the number of calls that the rule answers; None for any number.
     """
 
     node: str = ""
@@ -39,7 +39,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class PromptPattern:
-    """What must hold of the texts that a node sent."""
+    """The patterns for the prompts that a node sent."""
 
     system: Pattern = ()
     prompt: Pattern = ()
@@ -47,7 +47,7 @@ class PromptPattern:
 
 @dataclass(frozen=True)
 class Expectations:
-    """What must hold after a run; None and empty: anything."""
+    """The patterns for the results of a run; None or empty: not checked."""
 
     answer: Pattern | None = None
     route: Pattern | None = None
@@ -64,11 +64,11 @@ class Suite:
     """A test file.
 
     Attributes:
-        path: where it is.
+        path: its path.
         display: its path relative to the config root, with forward slashes.
-        workflow: name of the workflow beside it.
-        folder: of both, below ``Workflows``, with forward slashes; "" for ``Workflows`` itself.
-        user: whose settings count.
+        workflow: the name of the workflow beside it.
+        folder: the folder of both below ``Workflows``, with forward slashes; "" for ``Workflows`` itself.
+        user: the user whose settings apply.
     """
 
     path: str
@@ -80,7 +80,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class WorkflowTest:
-    """One test. ``number`` is its place in the file, from 0."""
+    """One test. ``number`` is its index in the file, from 0."""
 
     suite: Suite
     number: int

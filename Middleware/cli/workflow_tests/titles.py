@@ -13,13 +13,13 @@ from Middleware.utilities.text_utils import nearest
 
 
 def title_of(node: Mapping[str, object], node_type: str = "") -> str:
-    """How tests name a node. ``node_type``: what an unknown or missing type runs as."""
+    """Return the title by which tests name a node. ``node_type``: the type that an unknown or missing one runs as."""
     return str(NODE.value(node, "title") or NODE.value(node, "agentName") or node_type
                or NODE.value(node, "type") or "Standard")
 
 
 def is_title(name: str, workflow: str, title: str) -> bool:
-    """Whether a test means the node ``title`` of ``workflow`` by ``name``."""
+    """Return whether ``name`` in a test refers to the node ``title`` of ``workflow``."""
     return name in (title, f"{workflow}/{title}")
 
 
@@ -34,7 +34,7 @@ class Titles:
 
     @staticmethod
     def of_all_workflows() -> Titles:
-        """Those of every workflow that can be read below the config root."""
+        """Return the titles of every readable workflow below the config root."""
         root = os.path.join(get_root_config_directory(), "Workflows")
         return Titles({display_path(path): titles for path in _workflow_files(root) if (titles := _titles(path))})
 
@@ -42,7 +42,7 @@ class Titles:
         return name in self._known or name in self._qualified
 
     def nearest(self, name: str, display: str) -> str:
-        """The title most like ``name``: among those of the workflows beside the file ``display``, else of all."""
+        """Return the title most similar to ``name``, first among the workflows beside the file ``display``."""
         folder = display.rpartition("/")[0] + "/"
         near = [title for file, titles in self._by_file.items() if file.startswith(folder) for title in titles]
         if "/" in name:
@@ -51,7 +51,7 @@ class Titles:
 
 
 def _qualified(file: str, title: str) -> Iterator[str]:
-    """``Workflow/title``, where a workflow in a sub-folder may be named with or without it."""
+    """Return the forms of ``Workflow/title``: a workflow in a sub-folder may be named with or without it."""
     parts = file.removeprefix("Workflows/").removesuffix(".json").split("/")
     return ("/".join([*parts[start:], title]) for start in range(len(parts)))
 

@@ -1,4 +1,4 @@
-"""Takes JSON data apart, with a finding for everything that is not as it should be."""
+"""Read the values of a test file, with a finding for every mistake."""
 from __future__ import annotations
 
 import re
@@ -20,7 +20,7 @@ class Values:
     """The values of one file.
 
     Attributes:
-        findings: what is wrong, in the order in which it was looked at.
+        findings: the mistakes, in the order in which they were found.
     """
 
     def __init__(self, source: JsonSource) -> None:
@@ -28,12 +28,12 @@ class Values:
         self._source = source
 
     def wrong(self, path: str, message: str, expected: str = "", suggestion: str = "") -> None:
-        """Note that the value at ``path`` cannot be used."""
+        """Report that the value at ``path`` cannot be used."""
         self.findings.append(self._at("error", path, message, expected, suggestion))
 
     # -- objects -------------------------------------------------------------------------------------------------
     def entries(self, value: object, path: str, keys: Sequence[ConfigKey], is_open: bool = False) -> dict[str, Any]:
-        """The entries of an object, with defaults for what is absent or of the wrong kind."""
+        """Return the entries of an object, with defaults for missing entries and those of the wrong type."""
         if not isinstance(value, Mapping):
             self.wrong(path, f"must be an object, not {quoted(value)}",
                        expected=f"an object with {', '.join(key.name for key in keys)}")
@@ -52,27 +52,27 @@ class Values:
 
     # -- patterns ------------------------------------------------------------------------------------------------
     def patterns(self, value: Mapping[str, Any], path: str) -> dict[str, Pattern]:
-        """The patterns of an object."""
+        """Return the patterns of an object."""
         return {name: self.pattern(entry, child(path, name)) for name, entry in value.items()}
 
     def optional_pattern(self, value: object, path: str) -> Pattern | None:
         return None if value is None else self.pattern(value, path)
 
     def pattern(self, value: object, path: str) -> Pattern:
-        """What a text, an object or a list of these demands."""
+        """Return the conditions in a string, an object or a list of these."""
         if isinstance(value, str):
             return (self._condition("contains", value, path),)
         if isinstance(value, Mapping):
             return self._conditions(value, path)
         if not isinstance(value, list):
-            self.wrong(path, f"{quoted(value)} is no pattern", expected=PATTERN)
+            self.wrong(path, f"{quoted(value)} is not a pattern", expected=PATTERN)
             return ()
         if not value:
             self.wrong(path, NOTHING_DEMANDED, expected=PATTERN)
         found: list[Condition] = []
         for index, entry in enumerate(value):
             if isinstance(entry, list):
-                self.wrong(child(path, index), "a list in a list is no pattern", expected=PATTERN)
+                self.wrong(child(path, index), "a list in a list is not a pattern", expected=PATTERN)
             else:
                 found += self.pattern(entry, child(path, index))
         return tuple(found)
@@ -91,5 +91,5 @@ class Values:
             try:
                 re.compile(text)
             except (re.error, RecursionError, OverflowError) as error:
-                self.wrong(path, f"'matches' is no regular expression: {error}")
+                self.wrong(path, f"'matches' is not a regular expression: {error}")
         return Condition(operation, text)

@@ -78,7 +78,7 @@ class SuiteLab(Lab):
     def failures(self, *nodes: dict[str, Any], **keys: Any) -> dict[str, list[str]]:
         """What does not hold in one test of these nodes, by expectation."""
         [result] = self.results(*nodes, tests=[test(**keys)])
-        return {failure.place: failure.lines for failure in result.failures}
+        return {failure.json_path: failure.lines for failure in result.failures}
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

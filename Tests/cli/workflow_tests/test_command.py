@@ -216,7 +216,7 @@ def test_a_path_may_lead_over_a_link(two, capsys, tmp_path):
 def test_a_number_of_jobs_that_is_none_is_told_in_words(two, capsys):
     _, _, err = run(capsys, "--jobs", "many")
 
-    assert "argument --jobs: 'many' is no whole number of at least 1" in err
+    assert "argument --jobs: 'many' is not a whole number of at least 1" in err
 
 
 @pytest.mark.parametrize(("text", "count"), [("goodbye", 2), ("GOODBYE", 2), ("One", 2), ("says", 4)])
