@@ -17,7 +17,9 @@ RENDER_SECONDS = 2.0
 MAX_OUTPUT_CHARACTERS = 1_000_000
 MAX_WORK = 100 * MAX_OUTPUT_CHARACTERS  # all texts that one rendering makes on its way, together
 MAX_INTEGER_BITS = 100_000
-LONG_NUMBER = re.compile(r"\d{7}")  # as a width or precision it would only fill the memory
+
+# Such a number as a width or precision would only fill the memory.
+LONG_NUMBER = re.compile(r"\d{7}")
 ITEM_SIZE = 8  # what an item of a container counts besides its own text
 
 CONTAINERS: tuple[type, ...] = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))

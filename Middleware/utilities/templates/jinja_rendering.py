@@ -1,4 +1,9 @@
-"""Jinja2 templates in a sandbox that also limits the time they take and the texts they make."""
+"""Jinja2 templates in a sandbox that also limits the time they take and the texts they make.
+
+The sandbox alone limits neither. This module subclasses the sandbox, its formatters and the node transformer,
+of which Jinja promises no stable interface: that is why ``requirements.txt`` pins the exact version. Run
+``Tests/utilities/templates`` before you raise it.
+"""
 from __future__ import annotations
 
 import functools
@@ -29,7 +34,9 @@ from Middleware.utilities.templates.jinja_limits import (
 from Middleware.utilities.text_utils import escape_braces
 
 MAX_CACHED_LENGTH = 16_384
-_BATCH = 16  # so many small steps between two looks at the clock
+
+# So many small steps between two looks at the clock, which costs as much as one of them.
+_BATCH = 16
 _ITERATION_SIZE = 16
 
 _METHODS = (MethodType, BuiltinMethodType)

@@ -43,7 +43,7 @@ _path_lock = threading.Lock()
 
 
 class DynamicModuleError(Exception):
-    """What a script raises to answer with a message of its own instead of a result."""
+    """Raised by a script to answer with a message of its own instead of a result."""
 
     def __init__(self, message: str, module_name: str | None = None, details: object = None) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class MissingInvokeError(ConfigurationError, AttributeError):
 
 
 class InvokeNotCallableError(ConfigurationError, TypeError):
-    """A script's ``Invoke`` is no function."""
+    """A script's ``Invoke`` is not a function."""
 
 
 class ScriptSyntaxError(ConfigurationError, SyntaxError):  # type: ignore[misc]  # both have a text of their own
@@ -63,7 +63,7 @@ class ScriptSyntaxError(ConfigurationError, SyntaxError):  # type: ignore[misc] 
 
 
 class ScriptImportError(ConfigurationError, ModuleNotFoundError):
-    """A script imports what is not there."""
+    """A script imports a module that is not installed."""
 
 
 def run_dynamic_module(module_path: str, /, *args: object, **kwargs: object) -> object:
@@ -92,7 +92,7 @@ def run_dynamic_module(module_path: str, /, *args: object, **kwargs: object) -> 
 def find_script(module_path: str) -> str:
     """The absolute path of a script: ``~`` expanded; a relative one below the working, else the install directory.
 
-    Raises ConfigNotFoundError, and ConfigValueError for a file that is no .py file.
+    Raises ConfigNotFoundError, and ConfigValueError for a file that is not a .py file.
     """
     expanded = os.path.expanduser(module_path)
     places = [expanded] if os.path.isabs(expanded) else [
@@ -118,7 +118,7 @@ def add_import_paths() -> None:
 
 
 def is_script_name(path: str) -> bool:
-    """Whether Python source is in files of such a name; case does not count."""
+    """Return whether files of such a name contain Python source; case does not count."""
     return path.lower().endswith(tuple(SOURCE_SUFFIXES))
 
 
@@ -137,7 +137,7 @@ def _is_file(path: str) -> bool:
 
 
 def _run(path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Generator[Any, None, Any]:
-    """What the script's thread does: returns the result of ``Invoke``.
+    """Load the script, call it and return the result of ``Invoke``, all on the script's thread.
 
     If that is a generator, yields None and then the script's chunk dicts; whatever else it yields becomes one.
     """
@@ -177,13 +177,13 @@ def _load(path: str) -> ModuleType:
         exec(code, module.__dict__)
     except BaseException as error:
         sys.modules.pop(name, None)
-        _raise_told(error, path)
+        _raise_explained(error, path)
         raise
     return module
 
 
-def _raise_told(error: BaseException, path: str) -> None:
-    """Raise what tells an author the mistake, if ``error`` while the script was loaded is one of the usual ones."""
+def _raise_explained(error: BaseException, path: str) -> None:
+    """Raise an error that names the author's mistake, if ``error`` while the script was loaded is a usual one."""
     if isinstance(error, SystemExit):
         raise RuntimeError("the script ended itself while it was loaded") from error
     if isinstance(error, SyntaxError):
@@ -196,7 +196,7 @@ def _raise_told(error: BaseException, path: str) -> None:
 
 
 def text_of(error: SyntaxError) -> str:
-    """The line, if it is known (an unknown encoding has none), and what is wrong there."""
+    """Return the line, if it is known (an unknown encoding has none), and what is wrong there."""
     return f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
 
 
@@ -228,36 +228,30 @@ def _chunks(script: ScriptThread) -> Generator[dict[str, object], None, None]:
 
 
 def _chunk_of(value: object) -> dict[str, object]:
-    """A chunk dict whose token, tool calls and finish reason, if it has any, are of their types; None stands for an
-    empty token.
+    """Return what a script yields as a chunk dict whose token, tool calls and finish reason are of their types.
 
-    What the engine itself says in chunks, such as where an answer ends, is not for scripts to say.
+    None counts as an empty token. Unknown keys stay, but for those with which the engine itself marks the end.
     """
-    if not isinstance(value, dict):
-        return {"token": _token(value), "finish_reason": None}
-    chunk = {key: item for key, item in value.items() if key not in ENGINE_KEYS}
-    if "token" in chunk:
-        chunk["token"] = _token(chunk["token"])
-    if "tool_calls" in chunk:
-        chunk["tool_calls"] = calls_among(chunk["tool_calls"])
-    if not isinstance(chunk.get("finish_reason", ""), str):
-        chunk["finish_reason"] = None
+    given = value if isinstance(value, dict) else {"token": value}
+    chunk = {key: item for key, item in given.items() if key not in ENGINE_KEYS}
+    token, reason = given.get("token"), given.get("finish_reason")
+    chunk["token"] = token if isinstance(token, str) else "" if token is None else str(token)
+    chunk["finish_reason"] = reason if isinstance(reason, str) else None
+    if "tool_calls" in given:
+        chunk["tool_calls"] = calls_among(given["tool_calls"])
     return chunk
 
 
-def _token(value: object) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
-
-
 def tells_of_a_failure(text: str) -> bool:
-    """Whether this is what a node answers when its script failed: nothing to be kept as if it were an answer."""
+    """Return whether this is the output of a node whose script failed, which must not be kept like an answer."""
     return text.startswith((UNEXPECTED_ERROR, SETUP_ERROR.partition("{")[0], OWN_ERROR.partition("{")[0]))
 
 
 def _failure_text(error: BaseException, path: str) -> str:
-    """What the node answers for a failure inside ``Invoke``; raises ``error`` if the workflow must see it."""
+    """Return the output of the node for a failure inside ``Invoke``; raise ``error`` if the workflow must see it."""
     request = current_request()
-    if request is not None and request.cancel_scope.cancelled:  # whatever it is: its processes were killed
+    # Any error after a stop may come from the script's processes, which were killed.
+    if request is not None and request.cancel_scope.cancelled:
         raise EarlyTerminationException(f"Request {request.request_id} was cancelled") from error
     if isinstance(error, (FileNotFoundError, EarlyTerminationException)):
         raise error
@@ -273,7 +267,7 @@ def _failure_text(error: BaseException, path: str) -> str:
 
 
 def _is_own_error(error: BaseException) -> bool:
-    """By name: a script that imports it as ``workflows.tools...`` holds a second class."""
+    """Compare by name: a script that imports it as ``workflows.tools...`` has a second class."""
     return any(kind.__name__ == DynamicModuleError.__name__ for kind in type(error).__mro__)
 
 

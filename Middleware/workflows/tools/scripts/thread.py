@@ -1,4 +1,4 @@
-"""A thread for each call of a user's script, so that whoever waits for the script can leave it."""
+"""A thread for each call of a user's script, so that a request need not wait for the script's end."""
 from __future__ import annotations
 
 import contextvars
@@ -18,8 +18,8 @@ from Middleware.workflows.tools.scripts.processes import ScriptProcesses, runnin
 
 logger = logging.getLogger(__name__)
 
+# What a stopped script gets for its end, after its processes were killed. Every stop waits that long at most.
 MOMENT_SECONDS = 0.1
-"""What a stopped script gets for its end, after its processes were killed."""
 
 _STEP, _CLOSE = True, False
 
@@ -30,8 +30,7 @@ class ScriptThread(Iterator[Any]):
     A step begins when it is asked for, so nothing runs ahead. What a step raises, ``next`` raises, ``StopIteration``
     with the generator's value included. Once ``scope`` is cancelled the script's processes are killed, the generator
     is closed on its thread, and EarlyTerminationException is raised after 0.1 s at the latest. A thread that is still
-    at work then is left alone, which the log says; nobody sees what comes of it. May be used from one thread at a
-    time.
+    at work then is abandoned, which the log says; its result is discarded. May be used from one thread at a time.
 
     Args:
         path: of the script, for the log.
@@ -58,11 +57,12 @@ class ScriptThread(Iterator[Any]):
             self._result(answer)
 
     def __del__(self) -> None:
-        if getattr(self, "_open", False):  # nobody iterated it to its end, so nobody wants it; not the place to wait
+        # It was not iterated to its end, so its result is not wanted any more. A finalizer must not wait.
+        if getattr(self, "_open", False):
             self._worker.orders.put(_CLOSE)
 
     def _ask(self, order: bool) -> _Answer | None:
-        """What came of an order; None if the script was stopped."""
+        """Return the result of an order; None if the script was stopped."""
         answer = None
         if not self._scope.cancelled:
             self._worker.orders.put(order)
@@ -118,10 +118,11 @@ class _Worker:
             self._end()
 
     def _do(self, step: Callable[[], Any], last: bool = False) -> bool:
-        """Take a step and hand out what came of it; whether there may be another."""
+        """Take a step and hand out its result. Return whether there may be another."""
         try:
             self.answers.put(_Answer(step(), last=last))
-        except GeneratorExit as error:  # raised by the script itself; whoever asked must not take it for its own end
+        # Raised by the script itself; the caller must not take it for its own end.
+        except GeneratorExit as error:
             failure = RuntimeError("the script raised GeneratorExit")
             failure.__cause__ = error
             self.answers.put(_Answer(error=failure, last=True))
