@@ -1,8 +1,8 @@
-"""The built-in variables of texts in workflow files, and which source wins for a name.
+"""The built-in variables of texts in workflow files, and the source that wins for a name.
 
-``VARIABLES`` is the table of the built-in ones. Besides them there are the keys of the workflow file, the
-user-wide variables, the inputs and outputs of nodes, the routing categories and ``messages``; ``Values.find``
-says who wins. A value is computed only if its name occurs.
+``VARIABLES`` is the table of the built-in variables. Other names come from the keys of the workflow file, the
+user-wide variables, the inputs and outputs of nodes, the routing categories and ``messages``; ``Values.find`` decides
+which source wins. A value is computed only if its name occurs.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COUNTS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10, "twe
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """One built-in variable. ``overridable``: a key of the workflow file of the same name hides it."""
+    """One built-in variable. If it is ``overridable``, a key of the workflow file with the same name hides it."""
 
     compute: Callable[[Values], str]
     meaning: str
@@ -48,7 +48,7 @@ class Values:
         self._memory: dict[str, tuple[Any, bool]] = {}
 
     def find_text(self, name: str) -> tuple[Any, bool]:
-        """The value for plain substitution, and whether it comes from the configuration."""
+        """Return the value for plain substitution, and whether it comes from the configuration."""
         found = self._memory.get(name)
         if found is None:
             value, from_config = self.find(name)
@@ -56,7 +56,7 @@ class Values:
         return found
 
     def for_jinja(self, names: Iterable[str]) -> dict[str, object]:
-        """Copies with real braces: a template can neither change shared data nor see sentinels."""
+        """Return copies with real braces, so that a template can neither change shared data nor see sentinels."""
         values = {}
         for name in names:
             try:
@@ -66,7 +66,7 @@ class Values:
         return values
 
     def find(self, name: str) -> tuple[Any, bool]:
-        """The strongest source that knows ``name`` wins. Raises UnknownVariableError."""
+        """Return the value from the strongest source that knows ``name``. Raises UnknownVariableError."""
         context = self.context
         if name == "messages":
             return context.messages if context.messages is not None else [], False
@@ -88,14 +88,14 @@ class Values:
         return _user_wide(name), True
 
     def names(self) -> list[str]:
-        """All names that ``find`` knows."""
+        """Return all names that ``find`` knows."""
         context = self.context
         run = context.run.category_variables if context.run is not None else {}
         sources = (VARIABLES, context.workflow_config, self._categories, run, context.agent_inputs,
                    context.agent_outputs, config_utils.user_wide_variables())
         return [*dict.fromkeys(str(name) for source in sources for name in source if name != "nodes"), "messages"]
 
-    # --- what the table is computed from ---
+    # --- inputs of the table ---
 
     @property
     def node(self) -> Mapping[str, object]:
@@ -103,13 +103,13 @@ class Values:
 
     @property
     def chat(self) -> bool:
-        """The node's endpoint takes message lists; so does the place of a missing endpoint."""
+        """Return whether the node's endpoint takes message lists, as a node without an endpoint is assumed to do."""
         handler = self.context.llm_handler
         return handler is None or handler.takes_message_collection
 
     @property
     def clock(self) -> datetime:
-        """One reading per node, so that two texts of a node cannot disagree."""
+        """The time, read once per node, so that two texts of a node cannot disagree."""
         if self.context.clock is None:
             self.context.clock = datetime.now()
         return self.context.clock
@@ -119,7 +119,7 @@ class Values:
         return int(value if isinstance(value, (int, float)) else NODE[key].default)
 
     def conversation(self, templated: bool, clamp: extraction.ContextClamp) -> list[Message]:
-        """The messages that slices are taken from."""
+        """Return the messages that slices are taken from."""
         messages = extraction.filter_systems(self.messages(), remove_all_systems_override=templated or not self.chat)
         return messages if clamp.budget is None else extraction.newest_within(messages, clamp.budget)
 
@@ -136,7 +136,7 @@ class Values:
         return extraction.context_clamp(self.node, handler.endpoint_config, user_flag, handler.max_tokens)
 
     def template(self, of_endpoint: bool) -> Mapping[str, object] | None:
-        """The endpoint's or the user's prompt template; None where contents go in as they are."""
+        """Return the endpoint's or the user's prompt template; None where contents are inserted unchanged."""
         if self.chat:
             return None
         handler = self.context.llm_handler
@@ -174,7 +174,8 @@ def _min_n_max_tokens(templated: bool) -> Callable[[Values], str]:
     def compute(values: Values) -> str:
         clamp = values.clamp()
         limit = clamp.limit(values.number("maxEstimatedTokensInVariable"))
-        messages = values.conversation(templated, clamp)  # already within the clamp's budget, so the floor yields to it
+        # The messages already fit the clamp's budget, so the minimum number of messages does not apply.
+        messages = values.conversation(templated, clamp)
         floor = values.number("minMessagesInVariable")
         return values.render(extraction.newest_within(messages, limit, floor), templated)
     return compute
@@ -260,7 +261,7 @@ def _separator() -> str:
 
 
 def readable(value: object) -> object:
-    """What the model said, for the result of a call that asked for tools; other values as they are."""
+    """Return the text of the result of a call that asked for tools; other values unchanged."""
     if not (isinstance(value, dict) and value.get("tool_calls") and "finish_reason" in value):
         return value
     return _ToolAnswer(value)

@@ -36,9 +36,9 @@ class WorkflowManager:
         workflow_config_name: file name under the user's workflow folder, without ``.json``.
         workflow_user_folder_override: another folder under ``Workflows``.
         path_finder_func: name -> path of the file, in place of the usual search.
-        calling_folder, calling_name: the parent, in whose folders a child is looked for last.
-        listeners: who is told about the run; None: the listeners of its request.
-        category_variables, categories: the six routing variables, for a categorization run; as keyword arguments, too.
+        calling_folder, calling_name: the parent, whose folders are searched last for a child.
+        listeners: objects that receive the events of the run; None: the listeners of its request.
+        category_variables, categories: the six routing variables of a categorization run; also accepted as keywords.
     """
 
     def __init__(self, workflow_config_name: str, *, workflow_user_folder_override: str | None = None,
@@ -71,7 +71,7 @@ class WorkflowManager:
                             workflow_user_folder_override: str | None = None, api_key: str | None = None,
                             tools: list[dict[str, Any]] | None = None, tool_choice: Any = None,
                             calling_folder: str | None = None) -> Any:
-        """Run a workflow of the user; returns its result, or its chunk dicts when streaming."""
+        """Run a workflow of the user and return its result, or its chunk dicts when streaming."""
         manager = WorkflowManager(workflow_name, workflow_user_folder_override=workflow_user_folder_override,
                                   calling_folder=calling_folder)
         return manager.run_workflow(
@@ -81,25 +81,26 @@ class WorkflowManager:
     @staticmethod
     def handle_conversation_memory_parser(request_id: str, discussion_id: str | None, messages: list[Message],
                                           api_key: str | None = None) -> Any:
-        """The result of the workflow that the user's ``conversationMemoryToolWorkflow`` names, for nobody's answer."""
+        """Return the result of the workflow in the user's ``conversationMemoryToolWorkflow``; the client never sees it.
+        """
         return _run_named_by_user("conversationMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
 
     @staticmethod
     def handle_recent_memory_parser(request_id: str, discussion_id: str | None, messages: list[Message],
                                     api_key: str | None = None) -> Any:
-        """The result of the workflow that the user's ``recentMemoryToolWorkflow`` names, for nobody's answer."""
+        """Return the result of the workflow in the user's ``recentMemoryToolWorkflow``; the client never sees it."""
         return _run_named_by_user("recentMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
 
     @staticmethod
     def handle_full_chat_summary_parser(request_id: str, discussion_id: str | None, messages: list[Message],
                                         api_key: str | None = None) -> Any:
-        """The result of the workflow that the user's ``chatSummaryToolWorkflow`` names, for nobody's answer."""
+        """Return the result of the workflow in the user's ``chatSummaryToolWorkflow``; the client never sees it."""
         return _run_named_by_user("chatSummaryToolWorkflow", request_id, discussion_id, messages, api_key)
 
     @staticmethod
     def process_file_memories(request_id: str, discussion_id: str | None, messages: list[Message],
                               api_key: str | None = None) -> Any:
-        """The result of the workflow that the user's ``fileMemoryToolWorkflow`` names; no node runs that one."""
+        """Return the result of the workflow in the user's ``fileMemoryToolWorkflow``, which no node runs."""
         return _run_named_by_user("fileMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
 
     def run_workflow(self, messages: list[Message], request_id: str, discussionId: str | None = None,
@@ -124,10 +125,10 @@ class WorkflowManager:
 
     def start(self, request: RequestContext, messages: list[Message], *, discussion_id: str | None = None,
               chain: tuple[str, ...] | None = None, **run_fields: Any) -> Iterator[Any]:
-        """An iterator over the run: the responder's output first, the later nodes as it is iterated further.
+        """Return an iterator over the run: the responder's output first, then the later nodes as iteration goes on.
 
-        ``run_fields`` are fields of ``RunRequest``; ``chain`` names the workflows around this one, those around the
-        running node if it is not given. Changes ``messages`` in place: tags and blank messages go.
+        ``run_fields`` are fields of ``RunRequest``. ``chain`` names the workflows around this one; by default
+        those around the running node. ``messages`` is changed in place: tags and blank messages are removed.
         """
         if request.listeners is None:
             request.listeners = self.listeners or Listeners(default_listeners())
@@ -164,7 +165,7 @@ class WorkflowManager:
                     prompt_override: str | None = None) -> Iterator[Any]:
         """Start a child workflow of the node in ``context``, in the same request and conversation.
 
-        It gets the messages of the run, without the time stamps that the node may see.
+        The child gets the messages of the run, without the timestamps that the node may see.
         """
         run = context.run
         assert run is not None
@@ -195,7 +196,7 @@ def is_blank(message: Message) -> bool:
 
 
 def request_at_work(request_id: str, until_the_end: contextlib.ExitStack, stream: bool = False) -> RequestContext:
-    """The current request; without one, a request that its id cancels until the stack is closed."""
+    """Return the current request; without one, a request that its id cancels until the stack is closed."""
     request = current_request()
     if request is not None:
         return request
@@ -204,15 +205,15 @@ def request_at_work(request_id: str, until_the_end: contextlib.ExitStack, stream
 
 
 def then_close(items: Iterator[Any], stack: contextlib.ExitStack) -> Iterator[Any]:
-    """``items``; at their end, or when the iterator is closed, the stack is closed."""
+    """Yield ``items``; close the stack at their end, or when the iterator is closed."""
     with stack:
         yield from items
 
 
 def _chain_around(request: RequestContext) -> tuple[str, ...]:
-    """The workflows around the node that runs, for code in it that starts a workflow on its own.
+    """The workflows around the running node, for code in it that starts a workflow of its own.
 
-    What an abandoned run of an earlier request left on this thread does not count.
+    Entries that an abandoned run of an earlier request left on this thread do not count.
     """
     site = current_site()
     if site is None or (current_request() is not None and site.request_id != request.request_id):

@@ -29,7 +29,7 @@ _OUTPUT_NAME = re.compile(r"agent(\d+)Output")
 
 
 class WorkflowVariableManager:
-    """Fills in the variables of one text at a time. Holds no state of a request, so one object may serve all.
+    """Fills in the variables of one text at a time. It holds no request state, so that one object serves all requests.
 
     The keyword arguments are the routing variables (``CATEGORY_VARIABLES``); they exist only if given, or if the
     run that a node belongs to carries them.
@@ -39,7 +39,7 @@ class WorkflowVariableManager:
         self._categories = {name: categories[name] for name in CATEGORY_VARIABLES if name in categories}
 
     def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str:
-        """``text`` with the variables of this node filled in.
+        """Return ``text`` with the variables of this node filled in.
 
         A text that cannot be filled in is returned as written, with a warning. ``restore=False`` leaves the braces
         of inserted values as sentinels: for text that is going to be substituted again, in a child.
@@ -60,9 +60,9 @@ class WorkflowVariableManager:
                               workflow_config: Mapping[str, object] | None = None,
                               agent_outputs: Mapping[str, object] | None = None, discussion_id: str | None = None,
                               user_wide: Mapping[str, object] | None = None) -> str:
-        """Fill in what is known before a node's endpoint is: workflow keys, inputs, finished outputs, ids.
+        """Fill in what is known before the node's endpoint is: workflow keys, inputs, finished outputs, ids.
 
-        Unknown names stay as written; so does a text whose braces are no valid template. Never Jinja.
+        Unknown names stay as written, and so does a text whose braces are not valid placeholders. Jinja is not used.
         """
         if not isinstance(text, str) or "{" not in text:
             return text
@@ -83,7 +83,7 @@ class WorkflowVariableManager:
             return text
 
     def fill_early(self, text: str, context: ExecutionContext) -> str:
-        """``apply_early_variables`` with what a node knows."""
+        """Call ``apply_early_variables`` with the values that a node knows."""
         return self.apply_early_variables(text, context.agent_inputs, context.workflow_config, context.agent_outputs,
                                           context.discussion_id, config_utils.user_wide_variables())
 
@@ -99,14 +99,16 @@ class WorkflowVariableManager:
     def _apply_jinja(self, text: str, context: ExecutionContext, escaped: bool) -> str:
         if "{" not in text and "\n" not in text and "\r" not in text:
             return text
-        from Middleware.utilities.templates.jinja_rendering import render_template  # most workflows have no templates
+        # Imported here because most workflows have no templates, and Jinja2 is slow to load.
+        from Middleware.utilities.templates.jinja_rendering import render_template
 
         values = Values(context, self._categories)
         try:
             return render_template(text, values.for_jinja, escaped)
         except WilmerError:
             raise
-        except Exception as problem:  # a template may call methods of foreign objects, which may raise anything
+        # A template may call methods of objects from other packages, which may raise anything.
+        except Exception as problem:
             _warn(problem, text, values)
             return text
 
@@ -118,7 +120,7 @@ def _custom(workflow_config: Mapping[str, object] | None) -> Mapping[str, object
 
 
 def _describe(problem: Exception, values: Values | None = None) -> str:
-    """The problem without any text that may come from a conversation."""
+    """Return a description of the problem without any text that may come from a conversation."""
     if isinstance(problem, UnknownVariableError):
         if not _HARMLESS_NAME.fullmatch(problem.name):
             return "an unknown variable, or braces meant as text"
@@ -131,7 +133,7 @@ def _describe(problem: Exception, values: Values | None = None) -> str:
 
 
 def _hint(name: str, values: Values | None) -> str:
-    """What may have been meant by an unknown name, or why it is unknown."""
+    """Return what an unknown name may have meant, or why it is unknown."""
     if values is None:
         return ""
     if _OUTPUT_NAME.fullmatch(name):
@@ -147,7 +149,7 @@ def _warn(problem: Exception, text: str, values: Values, outcome: str = "left as
 
 
 def _texts(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """All texts in a node with their places, such as ``strings[2]`` or ``arguments.query``."""
+    """Return all texts in a node with their JSON paths, such as ``strings[2]`` or ``arguments.query``."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""When a run stamps messages with their times, and when it notes the time of its answer."""
+"""The timestamps that a run gives to messages, and the time that it records for its answer."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _RESOLVED, _NOTED, _COMMITTED = "resolved", "noted", "committed"
 
 
 class MessageTimes:
-    """The time stamps of one run. History is resolved, and an answer noted and committed, once in a request."""
+    """The timestamps of one run. History is resolved, and an answer recorded and committed, once per request."""
 
     def __init__(self, run: RunRequest) -> None:
         self._run = run
@@ -26,24 +26,26 @@ class MessageTimes:
         self._service = TimestampService(run.api_key_hash, run.encryption_key, scope=run.request.cancel_scope)
 
     def begin(self) -> None:
-        """Give times to the messages that are new. A part of a conversation does not tell what is newest."""
+        """Give times to the new messages. For a part of a conversation this is not done: the newest message is not
+        known.
+        """
         if self._wanted and not self._run.partial and self._first(_RESOLVED):
             self._service.resolve_and_track_history(self._run.messages, self._run.discussion_id)
 
     def messages_for(self, node: Mapping[str, object]) -> list[Message]:
-        """The conversation as ``node`` sees it: copies with times if it wants them, else the run's own list."""
+        """Return the conversation as ``node`` sees it: copies with times if it wants them, else the run's own list."""
         if not self._applies(node):
             return self._run.messages
         return self._service.format_messages_with_timestamps(
             self._run.messages, self._run.discussion_id, NODE.flag(node, RELATIVE))
 
     def before_answer(self, node: Mapping[str, object]) -> None:
-        """Note the time at which the responder starts."""
+        """Record the time at which the responder starts."""
         if self._applies(node) and self._first(_NOTED):
             self._service.save_placeholder_timestamp(self._run.discussion_id)
 
     def after_answer(self, node: Mapping[str, object], output: object) -> None:
-        """Give that time to the answer, where the node does not wait for the client to send it back."""
+        """Give that time to the answer, where the node does not wait for the client to send the answer back."""
         if not self._applies(node) or not NODE.flag(node, AT_ONCE) or not self._first(_COMMITTED):
             return
         content = output.get("content") if isinstance(output, Mapping) else output
@@ -55,12 +57,12 @@ class MessageTimes:
         return self._wanted and self._run.non_responder is None and NODE.flag(node, STAMPED)
 
     def _prefixed(self) -> bool:
-        """Whether the answer will come back with the name of its role before it."""
+        """Return whether the answer will come back with the name of its role before it."""
         plain = self._run.request.api_type in (OPENAI_COMPLETION, OLLAMA_GENERATE)
         return not plain and config_utils.user_flag("chatCompleteAddUserAssistant")
 
     def _first(self, step: str) -> bool:
-        """Whether this request takes the step for the first time."""
+        """Return whether this request takes the step for the first time."""
         done = self._run.request.stamping
         if step in done:
             return False

@@ -1,7 +1,7 @@
-"""Which nodes of a workflow may run at the same time, and running them so.
+"""The dependencies between the nodes of a workflow, and running independent nodes at the same time.
 
-Only with ``"parallelNodes": true`` at the top of a workflow file. A node waits for the nodes whose outputs its texts
-name, for those in its ``dependsOn``, and, if it does something to the world, for every earlier node that does so too.
+This applies only with ``"parallelNodes": true`` at the top of a workflow file. A node waits for the nodes whose outputs
+its texts name, for those in its ``dependsOn``, and, if it has side effects, for every earlier node that has them too.
 """
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ Node = Mapping[str, Any]
 
 def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any],
                  handlers: Mapping[str, BaseHandler]) -> list[frozenset[int]]:
-    """For each node the indexes of the earlier nodes that it has to wait for (those they wait for left out).
+    """Return for each node the indexes of the earlier nodes that it waits for, without those that they wait for.
 
     ``handlers``: by node type.
     """
     through = {name: found for name, value in variables.items() if (found := _outputs_in(value))}
     result: list[frozenset[int]] = []
-    acting: int | None = None  # the newest node whose place among others matters
+    # The newest node whose order relative to others matters.
+    acting: int | None = None
     barrier: int | None = None
     for index, node in enumerate(nodes):
         needed = {number for number in _outputs_used(node, through) | _demanded(node, nodes) if number < index}
@@ -51,8 +52,8 @@ def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any],
 def run_together(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: Callable[[int], Any]) -> list[object]:
     """Run ``run(index)`` for all ``indexes``, each when those it needs are done; returns the results in order.
 
-    Indexes that ``needed`` names and ``indexes`` does not are done already. After a failure nothing new is begun, what
-    runs is waited for, and the failure of the first node in order is raised.
+    Indexes that are in ``needed`` but not in ``indexes`` are done already. After a failure no further node is started,
+    the running ones are waited for, and the failure of the first node in order is raised.
     """
     waiting = list(indexes)
     missing = set(waiting)
@@ -82,7 +83,7 @@ def _keeps_order(node: Node, handlers: Mapping[str, BaseHandler]) -> bool:
     if NODE.flag(node, "parallelSafe"):
         return False
     handler = _handler(node, handlers)
-    # Of an unknown type nobody can say what was meant, although it runs as Standard.
+    # The intention behind an unknown type cannot be known, although such a node runs as Standard.
     return handler is None or not handler.is_pure(node)
 
 
@@ -97,7 +98,7 @@ def _handler(node: Node, handlers: Mapping[str, BaseHandler]) -> BaseHandler | N
 
 
 def _outputs_used(node: Node, through: Mapping[str, set[int]]) -> set[int]:
-    """Indexes of the nodes whose outputs a node's texts name, themselves or through a variable of the file."""
+    """Return the indexes of the nodes whose outputs a node's texts name, directly or through a variable of the file."""
     found = _outputs_in(node)
     if through:
         for text in _texts(node):
@@ -123,7 +124,7 @@ def _texts(value: object) -> Iterable[str]:
 
 
 def _demanded(node: Node, nodes: Sequence[Node]) -> set[int]:
-    """The nodes in ``dependsOn``: numbers, counted from 1, or titles."""
+    """Return the indexes of the nodes in ``dependsOn``: numbers, counted from 1, or titles."""
     wanted = NODE.value(node, "dependsOn")
     found: set[int] = set()
     for entry in wanted if isinstance(wanted, list) else ():

@@ -1,4 +1,4 @@
-"""The loop that walks the nodes of one workflow."""
+"""The loop that runs the nodes of one workflow."""
 from __future__ import annotations
 
 import dataclasses
@@ -44,7 +44,7 @@ from Middleware.workflows.streaming.value_stream import as_message, chunks_to_va
 
 logger = logging.getLogger(__name__)
 
-# Read by name and default, since null says something of its own: an unknown type, and an answer without a limit.
+# These two are read by name and default, because null has a meaning of its own: an unknown type, and no answer limit.
 _TYPE, _LONGEST_ANSWER = map(NODE.lookup, ("type", "maxResponseSizeInTokens"))
 
 OVERRIDABLE = ("systemPrompt", "prompt")
@@ -102,7 +102,7 @@ class WorkflowProcessor:
             self.listeners.tell("run_finished", self.record)
 
     def _run_in_parallel(self) -> Iterator[object]:
-        """The nodes before the responder together, then the responder, then the nodes behind it together."""
+        """Run the nodes before the responder together, then the responder, then the nodes after it together."""
         needed = dependencies([self._node(index) for index in range(len(self.run.nodes))],
                               {**config_utils.user_wide_variables(), **self.run.variables}, self.node_handlers)
         self._together(range(self.responder_index), needed)
@@ -111,7 +111,7 @@ class WorkflowProcessor:
         self._together(range(self.responder_index + 1, len(self.run.nodes)), needed)
 
     def _together(self, indexes: range, needed: Sequence[frozenset[int]]) -> None:
-        """Run nodes side by side, and report in their order those that delivered."""
+        """Run nodes side by side, and report those that delivered in their order."""
         done: dict[int, NodeExecutionInfo] = {}
 
         def run(index: int) -> None:
@@ -125,7 +125,7 @@ class WorkflowProcessor:
                 self._report(done[index])
 
     def _run_quietly(self, index: int) -> NodeExecutionInfo:
-        """Run one node that does not answer and so yields nothing."""
+        """Run one node that does not answer the client and so yields nothing."""
         try:
             next(self._run_node(index))
         except StopIteration as end:
@@ -154,9 +154,11 @@ class WorkflowProcessor:
                 output = yield from self._respond(context, node_type)
             else:
                 output = self._clean(context, node_type, self._call(context, node_type))
-        except GeneratorExit:  # the run is abandoned, which is nobody's failure
+        # The run was abandoned, which is not a failure of the node.
+        except GeneratorExit:
             raise
-        except BaseException as error:  # foreign code may raise anything
+        # Code of other packages may raise anything.
+        except BaseException as error:
             self.listeners.tell("node_failed", self.record, index + 1, node_type, name, error)
             if isinstance(error, Exception):
                 self._pass_on(error, index, name)
@@ -184,13 +186,14 @@ class WorkflowProcessor:
             logger.error("Request %s: workflow %s, node %d '%s' failed after the answer: %s", self.run.request_id,
                          where, index + 1, name, public_text(error), exc_info=not isinstance(error, WilmerError))
             raise _RunEnds from error
-        if not early and not hasattr(error, "location"):  # the innermost workflow names the place
+        # The innermost workflow names the position; the workflows around it must not replace it.
+        if not early and not hasattr(error, "location"):
             place = f"workflow '{self._shown_name()}', node {index + 1} '{name}'{self._doubt(index)}"
             error.location = place  # type: ignore[attr-defined]
         raise error
 
     def _shown_name(self) -> str:
-        """The workflow's name, with its folder if every folder may have one of that name."""
+        """Return the workflow's name, with its folder if every folder may hold a workflow of that name."""
         name = self.run.workflow_name
         return f"{self.run.folder}/{name}" if name == config_utils.DEFAULT_WORKFLOW and self.run.folder else name
 
@@ -201,7 +204,7 @@ class WorkflowProcessor:
     def _cancelled(self) -> EarlyTerminationException:
         return EarlyTerminationException(f"Request {self.run.request_id} was cancelled", CANCELLED)
 
-    # -- which node does what ------------------------------------------------------------------------------------
+    # -- the role of each node -----------------------------------------------------------------------------------
     def _find_override_target(self) -> int:
         if self.run.system_prompt_override is None and self.run.prompt_override is None:
             return -1
@@ -219,7 +222,7 @@ class WorkflowProcessor:
         return isinstance(node_type, str) and node_type in self.node_handlers
 
     def _doubt(self, index: int) -> str:
-        """What may be behind the failure of a node whose type nobody knows."""
+        """Return a possible cause of the failure of a node whose type is unknown."""
         node_type = self.run.nodes[index].get(*_TYPE)
         if self._is_type(node_type):
             return ""
@@ -231,7 +234,7 @@ class WorkflowProcessor:
 
     # -- one node ------------------------------------------------------------------------------------------------
     def _node(self, index: int) -> dict[str, object]:
-        """A copy of the node, with the prompts that the parent gives it."""
+        """Return a copy of the node, with the prompts that the parent sets."""
         config = dict(self.run.nodes[index])
         if index == self.override_index:
             prompts = zip(OVERRIDABLE, (self.run.system_prompt_override, self.run.prompt_override), strict=True)
@@ -281,8 +284,9 @@ class WorkflowProcessor:
         return stand_in if stand_in is not None else self.node_handlers[node_type].handle(context)
 
     def _clean(self, context: ExecutionContext, node_type: str, result: object) -> object:
-        """The output of a node that does not answer the client, cleaned if an LLM of its own made it."""
-        self._raise_if_cancelled()  # an answer that arrived in spite of a cancellation is not used
+        """Return the output of a node that does not answer the client, cleaned if its own LLM produced it."""
+        # An answer that arrived in spite of a cancellation is not used.
+        self._raise_if_cancelled()
         if is_stream(result):
             result = chunks_to_value(result)
         endpoint_config = _endpoint_config(context)
@@ -296,7 +300,7 @@ class WorkflowProcessor:
 
     # -- the responder -------------------------------------------------------------------------------------------
     def _respond(self, context: ExecutionContext, node_type: str) -> Generator[Any, None, Any]:
-        """Deliver the answer; returns it as the node's output."""
+        """Deliver the answer and return it as the node's output."""
         self.times.before_answer(context.config)
         result = self._call(context, node_type)
         if self.run.stream:
@@ -321,14 +325,15 @@ class WorkflowProcessor:
                 message["tool_calls"] = lowercase_tool_call_names(message["tool_calls"])
             message["content"] = self._clean_text(context, message["content"], tool_calls_seen=True)
             return message
-        if message is not None:  # it might have asked for tools, and did not
+        # The model could have asked for tools, and did not.
+        if message is not None:
             result = message["content"]
         if isinstance(result, str) or result is None:
             return self._clean_text(context, result or "")
         return result
 
     def _clean_text(self, context: ExecutionContext, text: str, tool_calls_seen: bool = False) -> str:
-        """The cleaned text; what the model thought is noted for clients that want it apart."""
+        """Return the cleaned text; the reasoning is recorded for clients that want it separately."""
         endpoint_config = _endpoint_config(context)
         rules = CleaningRules.build(endpoint_config, context.config, self._speaker(context.config),
                                     strip_assistant_prefix_enabled(), has_endpoint=endpoint_config is not None)
@@ -338,7 +343,7 @@ class WorkflowProcessor:
         return cleaned
 
     def _speaker(self, config: Mapping[str, object]) -> str:
-        """The line ``Name:`` at the end of the conversation that the answer is to start with, or ""."""
+        """Return the line ``Name:`` at the end of the conversation that the answer is to start with, or ""."""
         if not self.run.messages or not NODE.flag(config, "useGroupChatTimestampLogic"):
             return ""
         return find_generation_prompt(self.run.messages[-1].get("content"))
@@ -367,7 +372,8 @@ class WorkflowProcessor:
                 ended = True
                 self._announce(context, "".join(parts))
             yield chunk
-        if not ended:  # a child without nodes
+        # A child without nodes ends without a final chunk.
+        if not ended:
             self._announce(context, "".join(parts))
             yield END
         return "".join(parts)
@@ -377,7 +383,7 @@ class WorkflowProcessor:
         return value if isinstance(value, Mapping) else None
 
     def _announce(self, context: ExecutionContext, output: object) -> object:
-        """The answer is complete: what has to be known before the client hears of it."""
+        """Record that the answer is complete, before the client receives its end."""
         self.times.after_answer(context.config, output)
         remaining = len(self.run.nodes) - self.responder_index - 1
         if self.run.non_responder is None and remaining > 0:
@@ -395,7 +401,7 @@ class WorkflowProcessor:
 
 
 def find_responder(nodes: Sequence[Mapping[str, object]]) -> int:
-    """The index of the node whose output is the answer: the first that says so, else the last; -1 without nodes."""
+    """Return the index of the answering node: the first that is marked as such, else the last; -1 without nodes."""
     for index, node in enumerate(nodes):
         if is_responder(node):
             return index
@@ -403,16 +409,16 @@ def find_responder(nodes: Sequence[Mapping[str, object]]) -> int:
 
 
 def is_stream(result: object) -> TypeGuard[Generator[Chunk, None, None]]:
-    """Whether a node answered with a generator of chunk dicts."""
+    """Return whether a node answered with a generator of chunk dicts."""
     return isgenerator(result)
 
 
 class _RunEnds(Exception):
-    """A node after the responder failed: this run is over, its answer stands."""
+    """A node after the responder failed: the run ends, the answer stays."""
 
 
 def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
-    """The endpoint file whose cleaning rules apply: that of the endpoint which answered."""
+    """Return the endpoint file whose cleaning rules apply: that of the endpoint which answered."""
     handler = context.llm_handler
     if handler is None or handler.llm is None or context.node_handlers[context.node_type].cleans_itself:
         return None
@@ -436,7 +442,7 @@ def _summary_name(config: Mapping[str, object], name: str) -> str:
 
 
 def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
-    """Name and address of the endpoint that answered, or would have."""
+    """Return the name and the address of the endpoint that answered, or would have answered."""
     if handler is None:
         return "", ""
     name, config = handler.answering_endpoint
@@ -449,7 +455,7 @@ _NEVER_TOLD = frozenset({"systemPrompt", "prompt", "args", "kwargs", "arguments"
 def mark_if_private(error: Exception, node: Mapping[str, object]) -> None:
     """Keep a configuration error out of the log of redacted requests if a name in the node comes from variables.
 
-    Such an error says which file does not exist, or which value cannot be used, and that may be what a model wrote.
+    Such an error names a missing file or an unusable value, and that name may be text that a model wrote.
     """
     if isinstance(error, ConfigurationError) and any(
             _has_variable(value) for key, value in node.items() if key not in _NEVER_TOLD):
@@ -457,7 +463,7 @@ def mark_if_private(error: Exception, node: Mapping[str, object]) -> None:
 
 
 def _has_variable(value: object) -> bool:
-    """Whether a text in a configured value may hold a placeholder."""
+    """Return whether a text in a configured value may hold a placeholder."""
     if isinstance(value, Mapping):
         return any(map(_has_variable, (*value, *value.values())))
     if isinstance(value, (list, tuple)):

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 
 EndpointConfig = Mapping[str, Any] | None | Callable[[], Mapping[str, Any] | None]
 
-_SAYING = ("token", "tool_calls", "reasoning", "finish_reason")  # what only the endpoint that answers can send
+# Keys that only the endpoint that answers can send.
+_SAYING = ("token", "tool_calls", "reasoning", "finish_reason")
 _READING, _FINAL_DUE, _FINAL_SENT = range(3)
 
 
@@ -29,7 +30,7 @@ class StreamingResponseHandler:
 
     Attributes:
         finish_reason: why the stream ended, as the final chunk says; None while it runs.
-        usage: token counts in the OpenAI shape, if the back-end told them.
+        usage: token counts in the OpenAI shape, if the back-end reported them.
         tool_calls_seen: the back-end sent at least one tool call.
     """
 
@@ -38,8 +39,8 @@ class StreamingResponseHandler:
                  liveness: Mapping[str, object] | None = None, has_endpoint: bool = True) -> None:
         """
         Args:
-            endpoint_config: an endpoint file, or a function that returns that of the endpoint which answers; it is
-                asked at the first chunk that says something.
+            endpoint_config: an endpoint file, or a function that returns the file of the endpoint that answers; the
+                function is called at the first chunk with content.
             generation_prompt: the open speaker line ``Name:`` of a group chat, if the speaker rule applies.
             request_id: for the log.
             liveness: the user's ``livenessToolCall``; None on routes that cannot carry tool calls.
@@ -84,8 +85,8 @@ class StreamingResponseHandler:
         parts = self._parts
         try:
             for chunk in chunks:
-                # By far the most chunks of an answer: nothing to clean, nothing special about them. See the note on
-                # plain chunks in OpenAiApiHandler.read_events.
+                # By far the most chunks of an answer take this path: there is nothing to clean and nothing special
+                # about them. See the note on plain chunks in OpenAiApiHandler.read_events.
                 if self._plain:
                     token = chunk.get("token")
                     if (token and token.isascii() and not chunk.get("finish_reason", True)
@@ -126,7 +127,7 @@ class StreamingResponseHandler:
         return self._finish(self._outgoing(chunk, text))
 
     def _tool_step(self, chunk: Chunk) -> list[Chunk]:
-        """Tool data with the text held so far before it. A finish reason on it makes it the final chunk."""
+        """Return the tool data, preceded by the text held so far. A finish reason on it makes it the final chunk."""
         self.tool_calls_seen = True
         finish = chunk.get("finish_reason")
         text = self._cleaner.feed(chunk.get("token") or "")
@@ -142,7 +143,9 @@ class StreamingResponseHandler:
         return [out]
 
     def _after_finish(self, chunk: Chunk) -> Chunk:
-        """Only token counts matter now; the final chunk leaves with the last chunk that is ready."""
+        """Handle a chunk after the finish reason, when only token counts matter; the final chunk follows the last ready
+        one.
+        """
         more = bool(chunk.get("more"))
         if self._state == _FINAL_DUE and not more:
             return self._final()
@@ -154,13 +157,15 @@ class StreamingResponseHandler:
         return out
 
     def _end(self) -> list[Chunk]:
-        """The back-end's stream has ended, perhaps without a finish reason."""
+        """Handle the end of the back-end's stream, which may come without a finish reason."""
         if self._state == _READING:
             return self._finish(self._outgoing({"token": "", "finish_reason": None}, self._rest()))
         return [self._final()] if self._state == _FINAL_DUE else []
 
     def _finish(self, last: Chunk) -> list[Chunk]:
-        """The last text, the liveness call if one is due, and the final chunk unless token counts are on their way."""
+        """Return the last text, the liveness call if one is due, and the final chunk unless token counts are still to
+        come.
+        """
         more = last.pop("more", False)
         half = self._reasoning.finish()
         if half:
@@ -192,7 +197,8 @@ class StreamingResponseHandler:
         return self._cleaner.finish(tool_calls_seen=self.tool_calls_seen)
 
     def _outgoing(self, chunk: Chunk, text: str) -> Chunk:
-        """A copy of a chunk with cleaned text, without what is kept for the end. Counts the text as delivered."""
+        """Return a copy of a chunk with cleaned text, without what is kept for the end. Counts the text as delivered.
+        """
         if text:
             self._parts.append(text)
         out: Chunk = {**chunk, "token": text, "finish_reason": None}
@@ -207,7 +213,7 @@ class StreamingResponseHandler:
         return out
 
     def _liveness_call(self) -> ToolCall | None:
-        """The tool call that keeps an agent client going, if this stream is to end with one."""
+        """Return the tool call that keeps an agent client going, if this stream is to end with one."""
         if not self._liveness or self.tool_calls_seen or not self._may_inject():
             return None
         if not self._liveness_wanted and self.full_response_text.strip():

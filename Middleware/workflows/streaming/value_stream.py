@@ -1,4 +1,4 @@
-"""Turns a responder's value into what the client gets: an answer with tool calls, or the chunk dicts of a stream."""
+"""Conversion of a responder's value into an answer with tool calls or into the chunk dicts of a stream."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from Middleware.utilities.streaming_utils import stream_text
 
 
 def as_message(value: object) -> ToolCallAnswer | None:
-    """A copy of a dict with a list of tool calls (or null), without entries that are no calls; None: a plain value."""
+    """Return a copy of a dict with a list of tool calls (or null), without invalid entries; None for a plain value."""
     if not isinstance(value, dict) or not isinstance(value.get("tool_calls", ""), (list, tuple, type(None))):
         return None
     content = value.get("content")
@@ -19,7 +19,7 @@ def as_message(value: object) -> ToolCallAnswer | None:
 
 
 def value_to_chunks(value: object) -> Iterator[Chunk]:
-    """Chunk dicts of a text, a tool-call dict or any other JSON value, unpaced; None is an empty text."""
+    """Yield the chunk dicts of a text, a tool-call dict or any other JSON value, unpaced; None is an empty text."""
     message = as_message(value)
     if message is not None and message["tool_calls"]:
         if message["content"]:
@@ -35,7 +35,7 @@ def value_to_chunks(value: object) -> Iterator[Chunk]:
 
 
 def chunks_to_value(chunks: Iterable[Chunk]) -> Answer:
-    """What a whole stream says: a text, or a dict with the tool calls in it."""
+    """Return the content of a whole stream: a text, or a dict with its tool calls."""
     tokens, assembler = [], ToolCallAssembler()
     for chunk in chunks:
         tokens.append(chunk.get("token") or "")

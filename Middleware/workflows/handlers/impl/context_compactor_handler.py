@@ -13,9 +13,11 @@ from Middleware.workflows.tools.memory.context_compaction import ContextCompacti
 
 
 class ContextCompactorHandler(BaseHandler):
-    """The summaries in tags; all settings are in the file that the user's ``contextCompactorSettingsFile`` names."""
+    """Returns the summaries in tags; the settings are in the file that the user's ``contextCompactorSettingsFile``
+    names.
+    """
 
-    # It stores summaries by what it has seen of the conversation, and cleans each of its LLM's answers.
+    # It stores summaries of the conversation so far, and cleans each answer of its LLM itself.
     acts = "writes"
     barrier = True
     cleans_itself = True

@@ -34,9 +34,9 @@ ALLOW_SCHEME_INJECTION = ConfigKey("allowSchemeInjection", "bool", False,
 
 
 class CurlCommandHandler(BaseHandler):
-    """What curl wrote, or what went wrong."""
+    """Returns curl's output, or a description of the failure."""
 
-    # Its arguments may be any method, and name files to write.
+    # Its arguments may use any method, and name files to write.
     acts = "outside"
     reaches_outside = True
 
@@ -68,7 +68,7 @@ class CurlCommandHandler(BaseHandler):
 
 
 def _args(context: ExecutionContext) -> list[str]:
-    """The items with variables filled in, if that made nothing of them that is forbidden."""
+    """Return the items with variables filled in, unless that made a forbidden option of one."""
     items = ARGS.of(context.config)
     if not isinstance(items, list) or not items:
         network.refuse(context, ARGS, "a list of curl's arguments")
@@ -85,7 +85,7 @@ def _args(context: ExecutionContext) -> list[str]:
 
 
 def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bool:
-    """Whether an address guard is active. Raises ConfigValueError if it refuses a URL among the arguments."""
+    """Return whether an address guard is active. Raises ConfigValueError if it refuses a URL among the arguments."""
     block_private = network.boolean(context, network.BLOCK_PRIVATE_ADDRESSES)
     hosts = network.allowed_hosts(context)
     if not block_private and hosts is None:
@@ -99,7 +99,7 @@ def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bo
 
 def _guard_reason(args: Sequence[str], block_private: bool, hosts: Sequence[str] | None, scope: CancelScope,
                   timeout: float) -> str | None:
-    """Resolving names cannot be interrupted, only left alone."""
+    """Resolve names on a helper thread: name resolution cannot be interrupted, only abandoned."""
     try:
         return run_interruptible(lambda _: address_problem(args, block_private, hosts), scope, timeout)
     except DeadlineError:
@@ -107,7 +107,7 @@ def _guard_reason(args: Sequence[str], block_private: bool, hosts: Sequence[str]
 
 
 def _leading(args: Sequence[str], max_bytes: int | None, guarded: bool, proxy: str | None) -> list[str]:
-    """The options that the node puts before the author's."""
+    """Return the options that the node puts before the author's."""
     options: list[str] = []
     if max_bytes is not None and not has_option(args, "max-filesize"):
         options += ["--max-filesize", str(max_bytes)]

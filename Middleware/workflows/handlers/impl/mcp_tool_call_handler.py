@@ -24,7 +24,7 @@ ON_ERROR = ("raise", "return")
 
 
 class MCPToolCallHandler(BaseHandler):
-    """The tool's result as text."""
+    """Returns the tool's result as a string."""
 
     # A tool may do anything.
     acts = "outside"
@@ -55,14 +55,15 @@ class MCPToolCallHandler(BaseHandler):
             if self.value(context, "onError") == "raise":
                 raise
             sensitive_log(logger, logging.WARNING, "MCP call to '%s.%s' failed; the output says why", server, tool)
-            sensitive_log(logger, logging.DEBUG, "%s", error)  # a tool may quote the conversation
+            # A tool may quote the conversation in its error.
+            sensitive_log(logger, logging.DEBUG, "%s", error)
             text = str(error)
         sensitive_log(logger, logging.INFO, "MCP call to '%s.%s' took %.2f s", server, tool,
                       time.perf_counter() - started)
         return self.static_text(context, text)
 
     def _check(self, context: ExecutionContext) -> None:
-        """Raises ConfigValueError naming the node for a key that cannot be used as written."""
+        """Check the node's keys. Raises ConfigValueError naming the node for a key that cannot be used as written."""
         for key in ("server", "tool"):
             value = self.value(context, key)
             if not isinstance(value, str) or not value.strip():
@@ -78,7 +79,8 @@ class MCPToolCallHandler(BaseHandler):
             if isinstance(value, str) and "{" in value:
                 value = float(context.substitute_early(value))
             return check_timeout(value)
-        except ValueError:  # a ConfigValueError too
+        # ConfigValueError is a ValueError too.
+        except ValueError:
             raise self._error(context, "timeout", "a number above 0") from None
 
     def _error(self, context: ExecutionContext, key: str, expected: str) -> ConfigValueError:
@@ -87,7 +89,7 @@ class MCPToolCallHandler(BaseHandler):
 
 
 def _filled(context: ExecutionContext, value: object) -> Any:
-    """A copy with variables filled into every text; keys and other values stay."""
+    """Return a copy with variables filled into every text; keys and other values stay."""
     if isinstance(value, str):
         return context.substitute(value)
     if isinstance(value, dict):

@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 def keys_of(context: ExecutionContext) -> dict[str, Any]:
-    """What the methods of MemoryService want to know of the client's API key."""
+    """Return the arguments about the client's API key for the methods of MemoryService."""
     return {"encryption_key": context.encryption_key, "api_key_hash": context.api_key_hash}
 
 
 def helper_result(context: ExecutionContext, user_key: str) -> str | None:
-    """The result of the workflow that the user's file names under ``user_key``; None if it names none."""
+    """Return the result of the workflow that the user's file names under ``user_key``; None if it names none."""
     name = config_utils.user_name_setting(user_key)
     return run_helper_workflow(context, name) if name else None
 
@@ -41,7 +41,7 @@ TURNS = ConfigKey("maxTurnsToPull", "int", 0,
 
 
 class RecentMemorySummarizerHandler(BaseHandler):
-    """The newest memories; without a discussion id, blocks of the newest messages."""
+    """Returns the newest memories; without a discussion id, blocks of the newest messages."""
 
     acts = "reads"
 
@@ -62,7 +62,7 @@ class RecentMemorySummarizerHandler(BaseHandler):
 
 
 class ChatSummaryMemoryGatheringHandler(BaseHandler):
-    """The memories that are not yet in the summary; without a discussion id, blocks of the newest messages."""
+    """Returns the memories that are not yet in the summary; without a discussion id, blocks of the newest messages."""
 
     acts = "reads"
 
@@ -75,7 +75,7 @@ class ChatSummaryMemoryGatheringHandler(BaseHandler):
 
 
 class CurrentMemoryHandler(BaseHandler):
-    """All memories."""
+    """Returns all memories."""
 
     acts = "reads"
 
@@ -88,7 +88,7 @@ class CurrentMemoryHandler(BaseHandler):
 
 
 class CurrentSummaryHandler(BaseHandler):
-    """The summary."""
+    """Returns the summary."""
 
     acts = "reads"
 
@@ -99,7 +99,7 @@ class CurrentSummaryHandler(BaseHandler):
 
 
 class CurrentStateDocumentHandler(BaseHandler):
-    """The document of the present state."""
+    """Returns the document of the current state."""
 
     acts = "reads"
 
@@ -132,7 +132,7 @@ class QualityMemoryHandler(BaseHandler):
 
 
 class RecentMemoryHandler(BaseHandler):
-    """Writes the memory files that are due, and gives what the user's workflow makes of them."""
+    """Writes the memory files that are due, and returns the result of the user's workflow for them."""
 
     # The workflow that the user's file names may have nodes of any type.
     acts = "outside"
@@ -149,7 +149,7 @@ class RecentMemoryHandler(BaseHandler):
 
 
 class ConversationMemoryHandler(BaseHandler):
-    """What the user's workflow makes of the memories; all of them if there is no such workflow."""
+    """Returns the result of the user's workflow for the memories; all memories if there is no such workflow."""
 
     # The workflow that the user's file names may have nodes of any type.
     acts = "outside"
@@ -170,7 +170,7 @@ SUMMARY_WORKFLOW = "chatSummaryToolWorkflow"
 
 
 class FullChatSummaryHandler(BaseHandler):
-    """The summary, brought up to date by the user's workflow if more than one memory is missing in it."""
+    """Returns the summary, which the user's workflow updates first if more than one memory is missing in it."""
 
     # The workflow that the user's file names may have nodes of any type.
     acts = "outside"
@@ -217,7 +217,7 @@ class ChatSummarySummarizerHandler(BaseHandler):
 
 
 class WriteCurrentSummaryHandler(BaseHandler):
-    """Makes a text the summary of all memories so far."""
+    """Stores a text as the summary of all memories so far."""
 
     acts = "writes"
 
@@ -240,12 +240,14 @@ class WriteCurrentSummaryHandler(BaseHandler):
             return
         store = MemoryStore(folder)
         with contextlib.ExitStack() as turn:
-            mine = take_turn(turn, context, folder)  # without it too: a text that was handed over must not be lost
+            # The text is stored without the lock too: a text that was handed over must not be lost.
+            mine = take_turn(turn, context, folder)
             memories = store.memories()
             if not memories:
                 logger.warning("Discussion %s has no memories; its summary is stored without reference to one",
                                folder.discussion_id)
-            covered = len(memories) if mine else None  # others at work may be writing the file that it is kept in
+            # Without the lock, another request may be writing the file that this number is kept in.
+            covered = len(memories) if mine else None
             save_summary(store, text, memories[-1][1] if memories else "", covered)
 
 
@@ -263,7 +265,7 @@ DEFAULT_LIMIT = 5
 
 
 class VectorMemorySearchHandler(BaseHandler):
-    """The memories that fit best, best first."""
+    """Returns the memories that match best, best first."""
 
     acts = "reads"
 
@@ -299,5 +301,5 @@ class VectorMemorySearchHandler(BaseHandler):
         if isinstance(weights, (list, tuple)):
             return list(weights)
         if weights is not None:
-            logger.warning("Node '%s': 'bm25Weights' is no list of five numbers and is not used", context.node_name)
+            logger.warning("Node '%s': 'bm25Weights' is not a list of five numbers and is not used", context.node_name)
         return None

@@ -10,7 +10,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 
 class StaticResponseHandler(BaseHandler):
-    """A fixed text."""
+    """Returns a fixed text."""
 
     acts = "no"
     pure = True
@@ -23,7 +23,7 @@ class StaticResponseHandler(BaseHandler):
 
 
 class StringConcatenatorHandler(BaseHandler):
-    """Texts joined to one."""
+    """Joins texts."""
 
     acts = "no"
     pure = True

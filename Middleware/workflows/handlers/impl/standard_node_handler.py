@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class StandardNodeHandler(BaseHandler):
     """Sends the node's prompt, or the conversation, to the node's endpoint."""
 
-    # An LLM call changes nothing: tool calls are carried out by the client.
+    # An LLM call has no side effects: the client runs the tool calls.
     acts = "no"
     pure = True
     needs_endpoint = True
@@ -38,7 +38,7 @@ class StandardNodeHandler(BaseHandler):
 
 
 def _warn_of_tools(context: ExecutionContext) -> None:
-    """A tool call of a node that does not answer the client becomes the node's output, and nobody carries it out."""
+    """Warn of a tool call of a node that does not answer the client: it becomes the node's output and is never run."""
     answers = context.is_responder and (context.run is None or context.run.non_responder is None)
     if context.tools and not answers and NODE.flag(context.config, "allowTools"):
         logger.warning("Node '%s' gives its model the tools of the request (allowTools) but does not answer the "

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 class ChildRun:
     """A child workflow that is the responder of its parent.
 
-    Iterating gives its chunk dicts; ``item`` its single result; ``finish`` runs whatever nodes remain.
+    Iterating yields its chunk dicts; ``item`` returns its single result; ``finish`` runs the remaining nodes.
     """
 
     def __init__(self, items: Iterator[Any]) -> None:
@@ -50,18 +50,18 @@ class ChildRun:
         return self._items
 
     def item(self) -> object:
-        """The child's result, before its later nodes run; an empty text if it has none."""
+        """Return the child's result, before its later nodes run; an empty text if it has none."""
         value = next(self._items, None)
         return "" if value is None else value
 
     def finish(self) -> object:
-        """Run to the end. Returns the last item not yet taken, or an empty text."""
+        """Run to the end. Return the last item not yet taken, or an empty text."""
         last = [*self._items][-1:]
         return "" if not last or last[0] is None else last[0]
 
 
 def scoped_inputs(context: ExecutionContext) -> tuple[str, ...]:
-    """The node's ``scoped_variables`` with variables filled in; a bare value counts as a list of one."""
+    """Return the node's ``scoped_variables`` with variables filled in; a bare value counts as a list of one."""
     values = NODE.value(context.config, "scoped_variables")
     if values is None:
         return ()
@@ -82,7 +82,7 @@ OVERRIDE_KEYS: tuple[ConfigKey, ...] = (
 
 
 class CustomWorkflowHandler(BaseHandler):
-    """The result of the child, which knows only the scoped variables of its parent."""
+    """Returns the result of the child, which knows only the scoped variables of its parent."""
 
     # The child may have nodes of any type, and cleans its own answer.
     acts = "outside"
@@ -97,9 +97,9 @@ class CustomWorkflowHandler(BaseHandler):
 
 
 class ConditionalCustomWorkflowHandler(BaseHandler):
-    """The result of the child that a value chooses, or a text if it chooses none."""
+    """Returns the result of the child that a value selects, or a text if it selects none."""
 
-    # As CustomWorkflow.
+    # The traits are those of CustomWorkflow.
     acts = "outside"
     cleans_itself = True
 
@@ -137,7 +137,7 @@ def _run_child(context: ExecutionContext, name: str, overrides: object) -> objec
 
 
 def _override(context: ExecutionContext, overrides: object, name: str, alias: str) -> str | None:
-    """One override, its values escaped so that the child's own substitution takes them literally."""
+    """Return one override, its values escaped so that the child's own substitution takes them literally."""
     if not isinstance(overrides, Mapping):
         return None
     value = overrides.get(name) if name in overrides else overrides.get(alias)
@@ -147,7 +147,7 @@ def _override(context: ExecutionContext, overrides: object, name: str, alias: st
 
 
 def _lower_keys(value: object) -> dict[str, object]:
-    """The entries by their keys in lower case without spaces around; one written without such spaces wins."""
+    """Return the entries by their keys, trimmed and in lower case; a key written without outer spaces wins."""
     if not isinstance(value, Mapping):
         return {}
     lower = {str(key).lower(): entry for key, entry in value.items()}
@@ -170,7 +170,7 @@ class _Settings:
 
 
 class ConversationChunkProcessorHandler(BaseHandler):
-    """Says how many blocks were processed, or gives the content of a file that the child keeps."""
+    """Returns how many blocks were processed, or the content of a file that the child keeps."""
 
     # The child may have nodes of any type, and cleans its own answer.
     acts = "outside"
@@ -194,7 +194,8 @@ class ConversationChunkProcessorHandler(BaseHandler):
         name = str(self.value(context, "id") or "").strip()
         if not name:
             _refuse(context, "id", "a name for the progress")
-        self._return_path(context)  # before anything is done for nothing
+        # The path is checked before any work is done in vain.
+        self._return_path(context)
         count = self._process(context, self._settings(context, name)) if context.discussion_id else 0
         path = self._return_path(context)
         if not path:
@@ -229,7 +230,7 @@ class ConversationChunkProcessorHandler(BaseHandler):
 
     # -- blocks --------------------------------------------------------------------------------------------------
     def _process(self, context: ExecutionContext, settings: _Settings) -> int:
-        """Run the child for every complete block of new messages, oldest first; returns how many there were."""
+        """Run the child for every complete block of new messages, oldest first; return how many there were."""
         cursor = ChunkCursor(settings.cursor_path)
         blocks = _new_blocks(raw_messages(context), cursor.hashes, settings)
         for block in blocks:
@@ -242,7 +243,9 @@ class ConversationChunkProcessorHandler(BaseHandler):
 
     @staticmethod
     def _run_child(context: ExecutionContext, settings: _Settings, block: list[Message]) -> None:
-        """Run the child to its end, as if these messages were the conversation and nobody waited for an answer."""
+        """Run the child to its end, as if these messages were the whole conversation and no client waited for an
+        answer.
+        """
         text = restore_braces(messages_to_text_block(block))
         messages = [message.copy() for message in block]
         run = replace(context.run, messages=messages, partial=True) if context.run is not None else None
@@ -253,7 +256,7 @@ class ConversationChunkProcessorHandler(BaseHandler):
 
 
 def _new_blocks(messages: list[Message], known: list[str], settings: _Settings) -> list[list[Message]]:
-    """The messages behind the newest known one, without the newest few, in complete blocks."""
+    """Return the messages after the newest known one, without the newest few, in complete blocks."""
     end = len(messages) - settings.lookback
     if end <= 0:
         return []
@@ -271,7 +274,7 @@ def _refuse(context: ExecutionContext, key: str, expected: str) -> NoReturn:
 
 
 class ChunkCursor:
-    """The hashes in one file, one a line; ``hashes`` are those read when the object was made, and those added since.
+    """The hashes in one file, one per line: those read when the object was made, and those added since.
 
     A file that is missing or cannot be read counts as empty.
     """
@@ -285,7 +288,8 @@ class ChunkCursor:
         self.hashes.append(message_hash)
         try:
             write_plain_text_file(self._path, "".join(f"{known}\n" for known in self.hashes))
-        except (OSError, ValueError) as error:  # ValueError: no possible file name
+        # A ValueError means that no file can have this name.
+        except (OSError, ValueError) as error:
             logger.error("The cursor file %s was not written (%s); its messages will come again.", self._path, error)
 
     def _read(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Nodes that use a tool: scripts, prompts for blocks of text, services that find articles or answer, and search."""
+"""Nodes that use a tool: scripts, prompts for blocks of text, article services, and search."""
 from __future__ import annotations
 
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class PythonModuleHandler(BaseHandler):
-    """What the script's ``Invoke`` returns, unchanged."""
+    """Returns the value of the script's ``Invoke``, unchanged."""
 
     # A script may do anything.
     acts = "outside"
@@ -73,10 +73,10 @@ SHARED_KEYS = frozenset({
 
 
 class SlowButQualityRAGHandler(BaseHandler):
-    """The answers for the blocks of ``ragTarget``, one behind the other."""
+    """Returns the answers for the blocks of ``ragTarget``, one after the other."""
 
-    # Prompts change nothing, but the workflow of fileMemoryWorkflowName may have nodes of any type. The answer for each
-    # block is cleaned on arrival.
+    # Prompts have no side effects, but the workflow of fileMemoryWorkflowName may have nodes of any type. The answer
+    # for each block is cleaned on arrival.
     acts = "outside"
     cleans_itself = True
 
@@ -105,7 +105,8 @@ NO_KEYWORDS = "No keywords specified in Keyword Search node"
 
 
 class MemoryKeywordSearchHandler(BaseHandler):
-    """Blocks of text that hold any of the words; which texts are searched is up to ``searchTarget`` alone."""
+    """Returns the blocks of text that hold any of the words; ``searchTarget`` alone decides which texts are searched.
+    """
 
     acts = "reads"
 
@@ -125,9 +126,10 @@ class MemoryKeywordSearchHandler(BaseHandler):
 
 
 class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
-    """Blocks of text that hold any of the words; which texts are searched is up to ``searchTarget`` alone."""
+    """Returns the blocks of text that hold any of the words; ``searchTarget`` alone decides which texts are searched.
+    """
 
-    # Memories, which searchTarget may choose, are written by other nodes.
+    # Other nodes write memories, which searchTarget may choose.
     acts = "reads"
     pure = True
 
@@ -143,7 +145,7 @@ PERCENTILE = ConfigKey("percentile", "number", 0.5, "How relevant an article mus
                        least=0, most=1)
 
 Question = Callable[[OfflineWikiApiClient, str, Callable[[str], Any]], str]
-"""Asks the service about a prompt; the last argument gives the node's keys."""
+"""Queries the service with a prompt; the last argument holds the node's keys."""
 
 QUESTIONS: Mapping[str, Question] = {
     "OfflineWikiApiPartialArticle": lambda client, prompt, key: client.get_wiki_summary_by_prompt(
@@ -156,9 +158,9 @@ QUESTIONS: Mapping[str, Question] = {
 
 
 class OfflineWikipediaHandler(BaseHandler):
-    """A text, whatever the service says."""
+    """Returns a text, whatever the service answers."""
 
-    # No node changes the articles, so that the order does not matter.
+    # No node changes the articles, so the order does not matter.
     acts = "reads"
     pure = True
     reaches_outside = True
@@ -181,7 +183,7 @@ class OfflineWikipediaHandler(BaseHandler):
 
 
 def prompt_to_search(handler: BaseHandler, context: ExecutionContext) -> str:
-    """The node's ``promptToSearch`` with variables filled in. Raises ConfigValueError if the node has none."""
+    """Return the node's ``promptToSearch`` with variables filled in. Raises ConfigValueError if the node has none."""
     if handler.value(context, "promptToSearch") in (None, ""):
         raise ConfigValueError(f"{context.node_type} node '{context.node_name}' needs a promptToSearch",
                                json_path="promptToSearch", expected="the text to look for")
@@ -199,9 +201,9 @@ def _keys(seconds: int) -> tuple[ConfigKey, ...]:
 
 
 class OfflineResearcherHandler(BaseHandler):
-    """A text, whatever the service says."""
+    """Returns a text, whatever the service answers."""
 
-    # No node changes the books, so that the order does not matter.
+    # No node changes the books, so the order does not matter.
     acts = "reads"
     pure = True
     reaches_outside = True

@@ -1,4 +1,4 @@
-"""WebFetch: asks a web server for a document."""
+"""WebFetch: requests a document from a web server."""
 from __future__ import annotations
 
 import logging
@@ -39,9 +39,9 @@ ALLOW_REDIRECTS = ConfigKey("allowRedirects", "bool", True, "Follow redirects.")
 
 
 class WebFetchHandler(BaseHandler):
-    """The document, or what went wrong."""
+    """Returns the document, or a description of the failure."""
 
-    # GET and HEAD only read; any other method may change something there.
+    # GET and HEAD only read; any other method may change data on the server.
     acts = "outside"
     pure = True
     reaches_outside = True
@@ -73,7 +73,7 @@ class WebFetchHandler(BaseHandler):
 
 
 def _rendered(context: ExecutionContext, render: Callable[[Stopped], str]) -> str:
-    """Reading a large page takes seconds, which a stop must not have to wait for."""
+    """Render on a helper thread: a large page takes seconds, and a stop must not have to wait for it."""
     try:
         return run_interruptible(render, context.request.cancel_scope, MAX_RENDER_SECONDS)
     except DeadlineError:
@@ -119,7 +119,7 @@ def _headers(context: ExecutionContext) -> dict[str, str]:
 
 
 def _sendable(value: str) -> str:
-    """Headers are Latin-1 on the wire; what that lacks goes out as the bytes of UTF-8."""
+    """Return the value for the wire. Headers are Latin-1; other characters are sent as their UTF-8 bytes."""
     try:
         value.encode("latin-1")
         return value

@@ -20,7 +20,7 @@ _OPERATORS: dict[str, Callable[[float, float], float]] = {
 
 
 def calculate(expression: str) -> str:
-    """The result in floating point, whole numbers without ``.0``; ``-1`` for whatever cannot be calculated."""
+    """Return the result in floating point, whole numbers without ``.0``; ``-1`` if there is no result."""
     found = _EXPRESSION.fullmatch(expression.strip())
     if found is None:
         return FAILED
@@ -35,7 +35,7 @@ def calculate(expression: str) -> str:
 
 
 class ArithmeticProcessorHandler(BaseHandler):
-    """The result as text; ``-1`` for an expression that cannot be calculated."""
+    """Returns the result as a string; ``-1`` for an expression that cannot be calculated."""
 
     acts = "no"
     pure = True

@@ -1,10 +1,10 @@
-"""Conditional: judges an expression.
+"""Conditional: evaluates an expression.
 
     expr    := andExpr { OR andExpr }
     andExpr := unit { AND unit }
     unit    := "(" expr ")" | operand [ cmp operand ]
 
-Characters that fit no token are skipped; there is no NOT.
+Characters that do not fit a token are skipped; there is no NOT.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConditionalHandler(BaseHandler):
-    """``TRUE`` or ``FALSE``; an expression that cannot be read is ``FALSE``."""
+    """Returns ``TRUE`` or ``FALSE``; ``FALSE`` for a malformed expression."""
 
     acts = "no"
     pure = True
@@ -59,7 +59,8 @@ class ConditionSyntaxError(ValueError):
 
 
 def evaluate_condition(expression: str, node_name: str = "N/A") -> bool:
-    """Whether ``expression`` holds. An empty one does not; nor does a malformed one, and a warning names the node."""
+    """Return whether ``expression`` holds. Empty and malformed ones do not; the warning for the latter names the node.
+    """
     if not expression.strip():
         return False
     try:

@@ -22,7 +22,7 @@ NO_PATH = "No filepath specified"
 
 
 class GetCustomFileHandler(BaseHandler):
-    """The text of a file, or a text that says why there is none."""
+    """Returns the text of a file, or a text that explains why it is not available."""
 
     # Not pure: a SaveCustomFile before it may write the same file.
     acts = "reads"
@@ -62,7 +62,7 @@ class GetCustomFileHandler(BaseHandler):
 
 
 class SaveCustomFileHandler(BaseHandler):
-    """Says what was done to the file, or why nothing could be done."""
+    """Returns a text that describes what was done to the file, or why nothing was done."""
 
     acts = "writes"
 
@@ -104,9 +104,9 @@ class SaveCustomFileHandler(BaseHandler):
 
 
 def _place(context: ExecutionContext, path: str) -> str:
-    """``path``, or where the file is below the public root if the working directory holds no such file.
+    """Return ``path``, or its counterpart below the public root if the working directory holds no such file.
 
-    So the files that come with a configuration are found wherever the server was started.
+    The files that come with a configuration are so found wherever the server was started.
     """
     plain = resolve_file_path(path)
     if context.request.trial is not None or not path.strip() or os.path.isabs(plain) or find_file_ignoring_case(plain):
@@ -123,7 +123,7 @@ def _count_problem(counts: Mapping[str, object]) -> str:
 
 
 def _failure(context: ExecutionContext, log_text: str, output: str) -> str:
-    """The node's output; the log gets no path, which may be made of conversation text."""
+    """Return the node's output. The log gets no path, which may be made of conversation text."""
     logger.warning("Node '%s': the file was not saved: %s", context.node_name, log_text)
     return f"Error saving file: {output}"
 

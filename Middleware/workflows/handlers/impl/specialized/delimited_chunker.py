@@ -13,7 +13,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 
 class DelimitedChunkerHandler(BaseHandler):
-    """The chosen pieces, joined as they were; a text that names the problem if a key cannot be used."""
+    """Returns the chosen pieces with their delimiters, or a text that names the problem if a key cannot be used."""
 
     acts = "no"
     pure = True

@@ -1,4 +1,4 @@
-"""ImageProcessor: lets a vision model put images into words."""
+"""ImageProcessor: lets a vision model describe images."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,10 @@ UNUSED_KEYS = frozenset({"acceptImages", "maxImagesToSend", "lowercaseToolCallFu
 
 
 class ImageProcessorHandler(BaseHandler):
-    """The descriptions of the conversation's images, and on demand a message with them in the conversation."""
+    """Returns the descriptions of the conversation's images and, on request, inserts them into the conversation."""
 
     # It inserts messages into the conversation, and may store its descriptions. Its own LLM answers are cleaned one by
-    # one, as an image may be answered by a backup endpoint with other rules.
+    # one, because a backup endpoint with other rules may answer for an image.
     acts = "writes"
     barrier = True
     cleans_itself = True
@@ -81,7 +81,7 @@ class ImageProcessorHandler(BaseHandler):
 
     def _with_new_ones(self, context: ExecutionContext, messages: Sequence[Message],
                        scanned: Sequence[int]) -> dict[int, str]:
-        """Descriptions by message, old and new; the new ones are kept unless they are blank."""
+        """Return the descriptions by message, old and new; the new ones are stored unless they are blank."""
         store = _store(context)
         known = store.read() if store is not None else {}
         hashes = {index: hash_message_with_images(messages[index]) for index in scanned}
@@ -99,7 +99,7 @@ class ImageProcessorHandler(BaseHandler):
 
     # -- notes ---------------------------------------------------------------------------------------------------
     def _insert(self, context: ExecutionContext, notes: Mapping[int, str]) -> None:
-        """Put a note before the message at each index, in the list that later nodes and parents see, too."""
+        """Insert a note before the message at each index, into the list that later nodes and parents see as well."""
         if not self.value(context, "addAsUserMessage"):
             return
         template = self.text(context, "message") or DEFAULT_MESSAGE
@@ -112,7 +112,7 @@ class ImageProcessorHandler(BaseHandler):
 
 
 def _sent_messages(context: ExecutionContext) -> list[Message]:
-    """The conversation as the whole run shares it; the node's own list may be a copy with stamps."""
+    """Return the conversation that the whole run shares; the node's own list may be a copy with timestamps."""
     shared = context.run.messages if context.run is not None else context.messages
     return shared if len(shared) == len(context.messages) else context.messages
 
@@ -122,6 +122,6 @@ def _newest(indexes: Sequence[int], count: int) -> Sequence[int]:
 
 
 def _store(context: ExecutionContext) -> VisionResponses | None:
-    """Where the discussion's descriptions lie."""
+    """Return the file with the discussion's descriptions."""
     folder = folder_of(context)
     return VisionResponses(folder) if folder is not None else None

@@ -11,7 +11,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 
 class JsonExtractorHandler(BaseHandler):
-    """The field as text; empty if there is no such field, or no JSON object."""
+    """Returns the field as a string; empty if the field is missing or the text is not a JSON object."""
 
     acts = "no"
     pure = True

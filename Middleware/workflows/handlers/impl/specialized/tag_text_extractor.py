@@ -1,4 +1,4 @@
-"""TagTextExtractor: what stands between two tags."""
+"""TagTextExtractor: the text between two tags."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 
 class TagTextExtractorHandler(BaseHandler):
-    """The text inside the first pair of tags, trimmed."""
+    """Returns the trimmed text inside the first pair of tags."""
 
     acts = "no"
     pure = True

@@ -1,4 +1,4 @@
-"""WorkflowLock: lets one run at a time go on."""
+"""WorkflowLock: lets only one run at a time continue."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -15,9 +15,10 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 
 class WorkflowLockHandler(BaseHandler):
-    """Takes the lock for this run, or ends the run if another run has it; the lock ends with the run."""
+    """Takes the lock for this run, or ends the run if another run holds it; the lock is released at the end of the run.
+    """
 
-    # What stands behind the lock must not begin before it is held.
+    # The nodes after the lock must not start before it is held.
     acts = "writes"
     barrier = True
 
@@ -31,7 +32,8 @@ class WorkflowLockHandler(BaseHandler):
             raise ConfigValueError(f"WorkflowLock node '{context.node_name}' needs a workflowLockId",
                                    json_path="workflowLockId", expected="the name of a lock")
         if lock_id != self.value(context, "workflowLockId") and user_flag("encryptUsingApiKey"):
-            lock_id = hash_content(lock_id)  # what variables bring may be said in a conversation, and is stored
+            # The values of variables may come from a conversation, and the id is stored.
+            lock_id = hash_content(lock_id)
         if not get_locking_service().acquire(lock_id, context.workflow_id, scope=context.request.cancel_scope):
             raise EarlyTerminationException(f"The workflow lock of node '{context.node_name}' is held by another run",
                                             LOCKED)
