@@ -25,7 +25,7 @@ class RunRequest:
         chain: names of the workflows from the outermost to this one, to stop endless nesting.
         category_variables: the six routing variables, in a categorization run only.
         api_key_hash, encryption_key: where the data of a client with an API key lies, and what encrypts it.
-        partial: ``messages`` are but a part of the conversation.
+        partial: ``messages`` are only a part of the conversation.
     """
 
     request: RequestContext

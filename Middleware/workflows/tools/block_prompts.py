@@ -22,9 +22,9 @@ CHAT_SUMMARY = "[Chat_Summary]"
 
 @dataclass(frozen=True)
 class BlockPrompts:
-    """The two texts of a call as written in a node, and the node, which says how to clean the answer.
+    """The two prompts of a call as written in a node, and the node, whose keys control how the answer is cleaned.
 
-    ``context`` fills in variables; without one they stay as written.
+    ``context`` fills in variables; without it they stay as written.
     """
 
     system_prompt: str
@@ -34,10 +34,11 @@ class BlockPrompts:
 
     def __post_init__(self) -> None:
         if self.context is not None and self.context.clock is None:
-            self.context.clock = datetime.now()  # all calls of the node tell the same time
+            # All calls of the node state the same time.
+            self.context.clock = datetime.now()
 
     def send(self, handler: LlmHandler, markers: Mapping[str, str]) -> str:
-        """The cleaned answer of one call; empty for a cancelled one. Raises BackendError and ConfigurationError."""
+        """Return the cleaned answer of one call; "" for a cancelled one. Raises BackendError and ConfigurationError."""
         texts = [fill_markers(self._resolved(text, handler), markers)
                  for text in (self.system_prompt, self.prompt)]
         request_id = self.context.request_id if self.context is not None else None
@@ -60,7 +61,7 @@ def fill_markers(text: str, markers: Mapping[str, str]) -> str:
 
 
 def without_later_systems(messages: list[Message]) -> list[Message]:
-    """No slice of the conversation then shows a system message: those at the start are left out of slices anyway."""
+    """Return the messages so that no slice shows a system message: slices already leave out those at the start."""
     start = len(messages) - len(filter_systems(messages))
     return messages[:start] + filter_systems(messages[start:], remove_all_systems_override=True)
 

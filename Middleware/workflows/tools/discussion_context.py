@@ -1,4 +1,4 @@
-"""What nodes that work on a conversation's stored data take from their context."""
+"""The stored conversation of a node: its folder, its raw messages, and helper workflows that run in it."""
 from __future__ import annotations
 
 import dataclasses
@@ -12,20 +12,20 @@ from Middleware.workflows.tools.image_describer import VisionNote
 
 
 def folder_of(context: ExecutionContext) -> DiscussionFolder | None:
-    """The folder of the node's conversation; None for a conversation without a name."""
+    """Return the folder of the node's conversation; None for a conversation without an id."""
     if not context.discussion_id:
         return None
     return DiscussionFolder(context.discussion_id, context.api_key_hash, context.encryption_key)
 
 
 def raw_messages(context: ExecutionContext) -> list[Message]:
-    """The conversation as the client sent it: stored hashes would not fit one with time stamps or notes on images."""
+    """Return the conversation as the client sent it: stored hashes do not match timestamps or notes on images."""
     messages = context.run.messages if context.run is not None else context.messages
     return [message for message in messages if not isinstance(message, VisionNote)]
 
 
 def run_helper_workflow(context: ExecutionContext, name: str, inputs: Sequence[str] = ()) -> str:
-    """The result of a workflow of the user that answers nobody but this node, in the same conversation.
+    """Run a workflow of the user for this node alone, in the same conversation, and return its result.
 
     ``inputs`` become its ``agent1Input``, ``agent2Input``, ... Raises what the workflow raises, and
     EarlyTerminationException if the request is cancelled.
@@ -37,7 +37,7 @@ def run_helper_workflow(context: ExecutionContext, name: str, inputs: Sequence[s
 
 
 def as_text(result: object) -> str:
-    """A workflow's result as text: of a tool call, what was said beside it; nothing for lists and other data."""
+    """Return a workflow's result as a string: the content of a tool-call answer; "" for lists and other data."""
     if isinstance(result, Mapping):
         result = result.get("content")
     return str(result) if isinstance(result, (str, int, float)) else ""

@@ -1,4 +1,4 @@
-"""The directories that the files of workflows are kept in, where the user's file names such directories."""
+"""The directories that workflows may use files in, if the user's file names such directories."""
 from __future__ import annotations
 
 import logging
@@ -15,14 +15,15 @@ from Middleware.utilities.files.file_access import find_file_ignoring_case, reso
 logger = logging.getLogger(__name__)
 
 DIRECTORIES_KEY = "allowedFileDirectories"
-_HOSTS = ("\\\\", "//")  # how the drive of a path on another machine begins
+# The drive of a path on another machine begins with one of these.
+_HOSTS = ("\\\\", "//")
 
 
 def allowed_directories() -> tuple[str, ...] | None:
-    """The real paths of the directories that the current user's file allows; None: no such key, so all are.
+    """Return the real paths of the directories that the current user's file allows; None, without the key, allows all.
 
-    Relative ones lie below the public root, whatever the working directory is. An empty list allows none. Raises
-    ConfigValueError if the value is not a list of texts that are not blank.
+    Relative ones are below the public root, whatever the working directory is. An empty list allows none. Raises
+    ConfigValueError if the value is not a list of strings that are not blank.
     """
     value = config_utils.user_setting(DIRECTORIES_KEY)
     if value is None:
@@ -41,16 +42,16 @@ def allowed_directories() -> tuple[str, ...] | None:
 
 
 def contained_path(path: str, key: str, template: object, reading: bool = False) -> str:
-    """The path to open for the file that ``path`` means: without links, and in an allowed directory.
+    """Return the path to open for the file that ``path`` means: without links, and in an allowed directory.
 
-    Without allowed directories it is ``path`` as it came; in a trial, a file of the trial's own. Nothing is made,
+    Without allowed directories it is ``path`` unchanged; in a trial, a file of the trial's own. Nothing is created,
     opened or read.
 
     Args:
-        path: with variables filled in, from anybody.
+        path: with variables filled in, so that anyone may have written it.
         key: the node's key that it comes from.
         template: the value of that key as configured, which error messages may show.
-        reading: the case of the file's name does not count.
+        reading: the case of the file's name is ignored.
 
     Raises ConfigValueError for a path that leads elsewhere.
     """
@@ -68,20 +69,23 @@ def contained_path(path: str, key: str, template: object, reading: bool = False)
 
 
 def real_path_within(path: str, directories: Sequence[str], any_case: bool = False) -> str | None:
-    """The real path of the file, existing or not, that ``path`` means; None if none of ``directories`` holds it.
+    """Return the real path of the file, existing or not, that ``path`` means; None if it is not in ``directories``.
 
-    With ``any_case`` an existing file counts whose name differs in case only.
+    With ``any_case`` an existing file matches even if its name differs in case.
     """
     path = resolve_file_path(path)
-    if _is_on_other_host(path, directories):  # even a look at it would tell that host who asks
+    # Even a look at the path would tell that host which program asks.
+    if _is_on_other_host(path, directories):
         return None
     try:
         found = find_file_ignoring_case(path) if any_case else None
         real = os.path.realpath(found or path)
-    except (OSError, ValueError):  # ValueError: a path that no file can have
+    # A ValueError means that no file can have this path.
+    except (OSError, ValueError):
         return None
     if path.endswith(("/", os.sep)):
-        real = os.path.join(real, "")  # a folder's path stays one, which no file has
+        # The path of a folder keeps its separator, which the path of a file never ends with.
+        real = os.path.join(real, "")
     return real if any(_is_within(real, directory) for directory in directories) else None
 
 
@@ -101,6 +105,6 @@ def _is_on_other_host(path: str, directories: Sequence[str]) -> bool:
 
 
 def _without_folders(template: str) -> str:
-    """The configured path as clients may see it: of an absolute one the last part."""
+    """Return the configured path as clients may see it: the last part of an absolute one."""
     absolute = os.path.isabs(template) or template.startswith(("~", "/", "\\")) or template[1:2] == ":"
     return ".../" + template.replace("\\", "/").rpartition("/")[2] if absolute else template

@@ -1,4 +1,4 @@
-"""Asks the LLM of a node what the images of a conversation show."""
+"""Asks the LLM of a node to describe the images of a conversation."""
 from __future__ import annotations
 
 import dataclasses
@@ -32,15 +32,15 @@ SEPARATOR = "\n-------------\n"
 UNSHAPING_KEYS = frozenset({
     "type", "title", "agentName", "returnToUser", "is_responder", "addAsUserMessage", "message", "systemPrompt",
     "prompt", "saveVisionResponsesToDiscussionId", "visionScanMessageLimit"})
-"""Keys of the node on which a description does not depend, or whose filled-in text is what it depends on."""
+"""Keys of the node that do not influence a description, or whose filled-in text is hashed instead."""
 
 
 class VisionNote(dict[str, object]):
-    """A message that tells what an image shows; ordinary for everyone but those who count a client's messages."""
+    """A message that describes an image; code that counts a client's messages leaves it out."""
 
     @classmethod
     def saying(cls, content: str) -> Message:
-        """A note from the user."""
+        """Return a note from the user."""
         return cast(Message, cls(role="user", content=content))
 
 
@@ -50,7 +50,7 @@ def images_of(message: Message) -> list[str]:
 
 
 def join_descriptions(texts: Iterable[str]) -> str:
-    """The descriptions that say something."""
+    """Join the descriptions that are not blank."""
     return SEPARATOR.join(text for text in texts if text.strip())
 
 
@@ -60,20 +60,21 @@ class ImageDescriber:
     Args:
         context: the node that asks; its keys shape the calls.
         messages: the conversation as it was sent, of the same length as the context's own.
-        memory: where descriptions are kept. With a discussion id they serve the current request only.
+        memory: the cache of descriptions. With a discussion id they serve the current request only.
     """
 
     def __init__(self, context: ExecutionContext, messages: Sequence[Message],
                  memory: BoundedCache[str, str] | None = None) -> None:
         if context.clock is None:
-            context.clock = datetime.now()  # all calls of the node tell the same time
+            # All calls of the node state the same time.
+            context.clock = datetime.now()
         self._context, self._messages = context, messages
         self._memory = recent_descriptions() if memory is None else memory
         self._authored = bool(NODE.value(context.config, "prompt"))
         self._count: int = NODE.number(context.config, "lastMessagesToSendInsteadOfPrompt")
 
     def describe(self, places: Iterable[tuple[int, str]]) -> dict[str, str]:
-        """Descriptions by image; blank ones included, as for a model that got no further than its thoughts.
+        """Return descriptions by image; blank ones included, as for a model that only reasoned.
 
         ``places`` are images with the index of their message; of an image with several the first counts. Raises
         BackendError and EarlyTerminationException.
@@ -104,19 +105,20 @@ class ImageDescriber:
 
     # -- one call ------------------------------------------------------------------------------------------------
     def _conversation(self, index: int, image: str) -> list[Message]:
-        """The whole conversation without any image but this one."""
+        """Return the whole conversation without any image but this one."""
         messages = [without_images(message) for message in self._context.messages]
         place = index if self._authored else self._place(messages, index)
         messages[place] = {**messages[place], "images": [image]}
         return messages
 
     def _look_back(self) -> int:
-        if self._authored:  # here it limits nothing but images
+        # With a prompt of its own, the limit concerns images only.
+        if self._authored:
             return len(self._context.messages)
         return self._count if self._chat() else max(self._count, 1)
 
     def _place(self, messages: list[Message], index: int) -> int:
-        """The message that carries the image: its own, unless that might not be sent, or not with an image."""
+        """Return the message that carries the image: its own, unless that might not be sent, or not with an image."""
         if not self._chat():
             return len(messages) - 1
         if messages[index].get("role") == "user" and self._surely_sent(messages, index):
@@ -141,9 +143,9 @@ class ImageDescriber:
                              config_utils.user_setting("clampPromptToContextWindow"),
                              handler.max_tokens).budget is not None
 
-    # -- what a description depends on ---------------------------------------------------------------------------
+    # -- the inputs of a description -----------------------------------------------------------------------------
     def _key(self, index: int, image: str) -> str:
-        """Notes do not count: they are no part of what the client sends."""
+        """Return the hashed inputs. Notes are left out, because the client does not send them."""
         context, handler = self._context, self._context.llm_handler
         assert handler is not None
         conversation = [] if self._authored else [

@@ -1,4 +1,4 @@
-"""Asks the offline researcher service, and puts what it answers into the text that a node gives."""
+"""Queries the offline researcher service, and puts its answers into the text that a node outputs."""
 from __future__ import annotations
 
 import logging
@@ -25,7 +25,7 @@ NOTHING_FOUND = "No pertinent information was found in the search"
 
 
 class OfflineResearcherApiClient:
-    """The service as the current user's settings say, read anew at each call."""
+    """The service as the current user's settings describe it, read again at each call."""
 
     def __init__(self, scope: CancelScope | None = None, http: ServiceHttp = service_http) -> None:
         self._scope = scope
@@ -33,7 +33,7 @@ class OfflineResearcherApiClient:
 
     def search(self, query: str, mode: str, *, timeout: float, max_iterations: int | None = None,
                include_sources: bool = False) -> str:
-        """What the service found out about ``query``, or a text that says why there is nothing.
+        """Return the answer of the service to ``query``, or a text that explains why there is none.
 
         ``timeout`` is the longest silence of the service in seconds. Raises EarlyTerminationException when the scope
         is cancelled, and nothing else.
@@ -46,12 +46,13 @@ class OfflineResearcherApiClient:
             return _answer(found, include_sources)
         except EarlyTerminationException:
             raise
-        except Exception:  # a foreign service must not end the workflow
+        # An external service must not end the workflow.
+        except Exception:
             logger.exception("The offline researcher could not be asked")
             return f"I'm sorry, the offline researcher could not be reached for '{query}'."
 
     def _ask(self, query: str, mode: str, timeout: float, max_iterations: int | None) -> dict[str, object]:
-        """The service's answer, or one of the same form that says what went wrong."""
+        """Return the service's answer, or an answer of the same shape that describes the failure."""
         if not config_utils.user_flag("useOfflineResearcherApi"):
             return {"status": "error", "reason": DISABLED}
         payload: dict[str, object] = {"query": query, "mode": mode}
@@ -81,7 +82,7 @@ def _answer(found: dict[str, object], include_sources: bool) -> str:
 
 
 def _source_lines(sources: object) -> list[str]:
-    """One line for each source that has a book or a title."""
+    """Return one line for each source that has a book or a title."""
     entries = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
     named = ([str(source.get(key) or "").strip() for key in ("book", "title")] for source in entries)
     return [f"- {' :: '.join(filter(None, names))}" for names in named if any(names)]

@@ -1,4 +1,4 @@
-"""Asks the offline Wikipedia service, and puts what it answers into the texts that nodes give."""
+"""Queries the offline Wikipedia service, and puts its answers into the texts that nodes output."""
 from __future__ import annotations
 
 import logging
@@ -20,10 +20,10 @@ _OFFLINE = "The information may not be available in the offline database."
 
 
 class OfflineWikiApiClient:
-    """The service as the current user's settings say, read anew at each call.
+    """The service as the current user's settings describe it, read again at each call.
 
-    Every method gives a text, also if there is no service, no article, or no sense in the answer. A cancelled
-    ``scope`` raises EarlyTerminationException.
+    Every method returns a text, even if there is no service, no article, or an answer that cannot be read. A
+    cancelled ``scope`` raises EarlyTerminationException.
     """
 
     def __init__(self, scope: CancelScope | None = None, http: ServiceHttp = service_http) -> None:
@@ -31,7 +31,7 @@ class OfflineWikiApiClient:
         self._http = http
 
     def get_wiki_summary_by_prompt(self, prompt: str, percentile: float = 0.5, num_results: int = 1) -> str:
-        """Title and beginning of the best articles."""
+        """Return title and beginning of the best articles."""
         return self._ask(
             "/summaries", prompt, percentile, num_results,
             on_success=lambda found: _titled(found, "Untitled Summary", "\n\n--- END SUMMARY ---\n\n")
@@ -40,7 +40,7 @@ class OfflineWikiApiClient:
             disabled=f"Title: Offline Wiki Disabled\n{DISABLED}")
 
     def get_full_wiki_article_by_prompt(self, prompt: str, percentile: float = 0.5, num_results: int = 1) -> str:
-        """The text of the first article found."""
+        """Return the text of the first article found."""
         return self._ask(
             "/articles", prompt, percentile, num_results,
             on_success=lambda found: next((_text(article, NO_TEXT) for article in _items(found)),
@@ -48,7 +48,7 @@ class OfflineWikiApiClient:
             not_found=f"No articles found for '{prompt}'. {_OFFLINE}")
 
     def get_top_full_wiki_article_by_prompt(self, prompt: str, percentile: float = 0.5, num_results: int = 10) -> str:
-        """The text of the best of the articles found."""
+        """Return the text of the best of the articles found."""
         return self._ask(
             "/top_article", prompt, percentile, num_results,
             on_success=lambda found: _text(found, NO_TEXT),
@@ -56,7 +56,8 @@ class OfflineWikiApiClient:
 
     def get_top_n_full_wiki_articles_by_prompt(self, prompt: str, percentile: float = 0.5, num_results: int = 10,
                                                top_n_articles: int = 3) -> str:
-        """Titles and texts of the best articles found; for a negative number the service begins with the worst."""
+        """Return titles and texts of the best articles found; for a negative number the service begins with the worst.
+        """
         return self._ask(
             "/top_n_articles", prompt, percentile, num_results,
             on_success=lambda found: _titled(found, "Untitled Article", "\n\n--- END ARTICLE ---\n\n")
@@ -77,7 +78,7 @@ class OfflineWikiApiClient:
             try:
                 return on_success(reply.value)
             except TypeError as error:
-                logger.warning("The offline Wikipedia service answered something else than articles: %s", error)
+                logger.warning("The offline Wikipedia service answered with something other than articles: %s", error)
         return f"I'm sorry, I couldn't find any Wikipedia information about '{prompt}'."
 
     def _call(self, path: str, parameters: dict[str, object]) -> ServiceReply:
@@ -87,7 +88,7 @@ class OfflineWikiApiClient:
 
 
 def _titled(found: object, untitled: str, separator: str) -> str:
-    """The articles with their titles; "" for none."""
+    """Return the articles with their titles; "" if there are none."""
     return separator.join(
         f"Title: {_field(article, 'title', untitled)}\n{_text(article, 'No text available.')}"
         for article in _items(found))

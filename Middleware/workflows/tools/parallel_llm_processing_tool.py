@@ -28,9 +28,9 @@ _LONGEST_ANSWER = NODE.lookup("maxResponseSizeInTokens")
 
 
 class ParallelLlmProcessingTool:
-    """The LLMs named in ``config["multiModelList"]``; one that is named twice takes two blocks at a time.
+    """The LLMs named in ``config["multiModelList"]``; an LLM that is named twice takes two blocks at a time.
 
-    ``context`` gives variables and the request's stop switch; without it the current request's counts. Raises
+    ``context`` provides variables and the cancel scope; without it the current request's scope applies. Raises
     ConfigurationError for an entry that cannot be used.
     """
 
@@ -44,9 +44,9 @@ class ParallelLlmProcessingTool:
                               messages: list[Message] | None, custom_delimiter: str = "",
                               context: ExecutionContext | None = None,
                               markers: Mapping[str, str] | None = None) -> str:
-        """The answers to all ``chunks`` in their order, joined.
+        """Return the answers to all ``chunks`` in their order, joined.
 
-        ``[TextChunk]`` in the prompts is the chunk; ``markers`` are further ones. A failed call is tried once more on
+        ``[TextChunk]`` in the prompts is the chunk; ``markers`` are further markers. A failed call is retried once on
         another LLM; then, as for a blank chunk, the answer is empty. An LLM that failed gets no further chunk. Raises
         what the first call raised if every LLM failed, and EarlyTerminationException for a cancelled request.
         """
@@ -55,7 +55,8 @@ class ParallelLlmProcessingTool:
             context = replace(context, messages=messages if messages is not None else context.messages)
         prompts = BlockPrompts(system_prompt, prompt, self._config, context)
         work = _Work(chunks, prompts, markers or {}, self._scope)
-        handlers = self._handlers if work.left else []  # also one without a block may get one that failed elsewhere
+        # A worker without a chunk of its own may get one that failed on another LLM.
+        handlers = self._handlers if work.left else []
         with ThreadPoolExecutor(max(len(handlers), 1), "wilmer-block") as pool:
             for handler in handlers:
                 pool.submit(contextvars.copy_context().run, work.run, handler)
@@ -82,7 +83,7 @@ class ParallelLlmProcessingTool:
 
 
 class _Work:
-    """The chunks of one call and what became of them. ``run`` is one worker; all else belongs to it."""
+    """The chunks of one call and their answers. ``run`` is one worker; the rest is internal to it."""
 
     def __init__(self, chunks: Sequence[str], prompts: BlockPrompts, markers: Mapping[str, str],
                  scope: CancelScope) -> None:
@@ -107,7 +108,8 @@ class _Work:
                 self.results[index] = self._answer(handler, index)
             except EarlyTerminationException:
                 logger.debug("A worker stops: the request was cancelled.")
-            except Exception as failure:  # whatever is wrong with this LLM, another may do
+            # Whatever is wrong with this LLM, another one may work.
+            except Exception as failure:
                 error = failure
             self._times.append((index, handler.endpoint_name, time.monotonic() - began, error is not None))
             self._give_back(index, handler, error)
@@ -115,7 +117,7 @@ class _Work:
                 return
 
     def log_times(self) -> None:
-        """Say how long each call took, which includes waiting for a place at the gate of the endpoints."""
+        """Log how long each call took, including the wait for a slot at the gate of the endpoints."""
         if not self._times:
             return
         calls = [f"{index + 1} by '{endpoint}' {'failed after' if failed else 'in'} {seconds:.2f} s"
@@ -127,7 +129,7 @@ class _Work:
         return self._prompts.send(handler, {**self._markers, TEXT_CHUNK: self._chunks[index]})
 
     def _take(self) -> int | None:
-        """The next chunk; None if there is none left, and none that could come back."""
+        """Return the next chunk; None if there is none left, and none that could come back."""
         with self._changed:
             while not self._queue and self._running and not self._scope.cancelled:
                 self._changed.wait(0.1)

@@ -33,15 +33,15 @@ FEWEST_MESSAGES = 3
 
 
 class SlowButQualityRAGTool:
-    """Prompts are templates as a node or file holds them: variables are filled in first, then the markers."""
+    """Prompts are templates as in a node or file: variables are filled in first, then the markers."""
 
     # -- memories --------------------------------------------------------------------------------------------------
     def handle_discussion_id_flow(self, context: ExecutionContext, force_file_memory: bool = False) -> None:
-        """Make the memories that are due: files, or searchable ones if the user's settings say so.
+        """Make the memories that are due: files, or searchable ones if the user's settings want those.
 
-        What goes wrong is logged, and tried again with the next request. Nothing is made from a part of a
-        conversation: its messages would become memories once more with the whole. Raises DataKeyError, and
-        EarlyTerminationException if the request is cancelled.
+        Failures are logged, and the work is retried with the next request. A part of a conversation yields no memories:
+        its messages would become memories again with the whole. Raises DataKeyError, and EarlyTerminationException if
+        the request is cancelled.
         """
         folder = folder_of(context)
         if folder is None or _sees_but_a_part(context) or len(raw_messages(context)) < FEWEST_MESSAGES:
@@ -56,7 +56,7 @@ class SlowButQualityRAGTool:
 
     def generate_and_store_vector_memories(self, pairs: Sequence[Pair], settings: MemorySettings | Mapping[str, object],
                                            context: ExecutionContext) -> int:
-        """Searchable memories of texts and the hashes of their last messages; returns how many were stored."""
+        """Store searchable memories of texts and the hashes of their last messages; return how many were stored."""
         return generate_and_store(pairs, _as_settings(settings), context)
 
     def process_new_memory_chunks(self, chunks: Sequence[str], hash_chunks: Sequence[Pair], rag_system_prompt: str,
@@ -79,9 +79,9 @@ class SlowButQualityRAGTool:
 
     def condense_memories(self, discussion_id: str, settings: MemorySettings | Mapping[str, object],
                           context: ExecutionContext) -> bool:
-        """Join older memories if enough of them have come together; returns whether that was done.
+        """Join older memories if there are enough of them; return whether that was done.
 
-        Skipped, with a warning, while anybody else works on the memories.
+        Skipped, with a warning, while another request works on the memories.
         """
         settings = _as_settings(settings)
         if not (discussion_id and settings.condense):
@@ -95,7 +95,7 @@ class SlowButQualityRAGTool:
         return done
 
     def perform_keyword_search(self, keywords: str, target: str, context: ExecutionContext) -> str:
-        """What ``CurrentConversation`` or ``RecentMemories`` says about the words; "" for other targets."""
+        """Return the result of searching ``CurrentConversation`` or ``RecentMemories``; "" for other targets."""
         messages = raw_messages(context)
         if target == "CurrentConversation":
             return search_conversation(messages, keywords, NODE.number(context.config, "lookbackStartTurn"))
@@ -107,7 +107,7 @@ class SlowButQualityRAGTool:
     # -- blocks of a text ------------------------------------------------------------------------------------------
     def perform_rag_on_conversation_chunk(self, system_prompt: str, prompt: str, text_chunk: str,
                                           context: ExecutionContext) -> str:
-        """The answers for all blocks of ``text_chunk``, by the settings in the node; empty without a discussion id."""
+        """Return the answers for all blocks of ``text_chunk``, by the node's settings; "" without a discussion id."""
         if not context.discussion_id:
             return ""
         return self.perform_rag_on_memory_chunk(system_prompt, prompt, text_chunk, context, context.config)
@@ -115,9 +115,9 @@ class SlowButQualityRAGTool:
     def perform_rag_on_memory_chunk(self, system_prompt: str, prompt: str, text_chunk: str, context: ExecutionContext,
                                     workflow_config: Mapping[str, object], custom_delimiter: str = "",
                                     chunks_per_memory: int = 3) -> str:
-        """One answer for each block between ``--ChunkBreak--``, joined in order; none is asked for a blank block.
+        """Return one answer for each block between ``--ChunkBreak--``, joined in order; blank blocks are skipped.
 
-        ``workflow_config`` says who answers: ``multiModelList``, else ``fileMemoryWorkflowName``, else the LLM of the
+        ``workflow_config`` selects the source: ``multiModelList``, else ``fileMemoryWorkflowName``, else the LLM of the
         node. ``chunks_per_memory`` has no effect. Raises what the LLM or the workflow raises.
         """
         blocks = text_chunk.split(CHUNK_BREAK)
@@ -137,7 +137,7 @@ class SlowButQualityRAGTool:
 
     def process_single_chunk(self, chunk: str, prompt: str, system_prompt: str, context: ExecutionContext,
                              memory: DiscussionMemory | None = None) -> str:
-        """One call of the node's LLM; empty, with an error in the log, if the node has none."""
+        """Return the answer of the node's LLM; "", with an error in the log, if the node has none."""
         if context.llm_handler is None or context.llm_handler.llm is None:
             logger.error("Node '%s' names no endpoint, so there is no answer for its blocks", context.node_name)
             return ""
@@ -157,11 +157,11 @@ class SlowButQualityRAGTool:
 
 
 def _sees_but_a_part(context: ExecutionContext) -> bool:
-    """If so, the log gets a warning, once for each such workflow of a request."""
+    """Return whether the conversation is partial; a warning is logged once for each such workflow of a request."""
     run = context.run
     if run is None or not run.partial:
         return False
-    warning = (f"Discussion {context.discussion_id}: workflow '{run.workflow_name}' sees but a part of the "
+    warning = (f"Discussion {context.discussion_id}: workflow '{run.workflow_name}' sees only a part of the "
                "conversation, so its nodes write no memories; they belong in a workflow that sees all of it")
     if first_time_told(warning):
         logger.warning("%s", warning)
@@ -169,7 +169,7 @@ def _sees_but_a_part(context: ExecutionContext) -> bool:
 
 
 def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHandler:
-    """The node's LLM, unstreamed. The prompt is a whole user turn, so that the endpoint may open the answer's."""
+    """Return the node's LLM, unstreamed. The prompt is a whole user turn, so the endpoint may open the answer's."""
     opens = ENDPOINT.flag(handler.endpoint_config, "addGenerationPrompt") and not NODE.flag(
         context.config, "blockGenerationPrompt")
     return dataclasses.replace(unstreamed(handler, context.request.cancel_scope), add_generation_prompt=opens)

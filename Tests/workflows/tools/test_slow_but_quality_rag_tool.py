@@ -193,7 +193,7 @@ def test_a_part_of_a_conversation_makes_no_memories(memory_lab: MemoryLab, setti
             SlowButQualityRAGTool().handle_discussion_id_flow(context, force)
     assert memory_lab.prompts == [] and not (memory_lab.root / "discussions").exists()
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "Discussion d1: workflow 'Main' sees but a part of the conversation, so its nodes write no memories; they "
+        "Discussion d1: workflow 'Main' sees only a part of the conversation, so its nodes write no memories; they "
         "belong in a workflow that sees all of it"]
 
 

@@ -61,7 +61,7 @@ class CurlCommandHandler(BaseHandler):
         except CurlError as error:
             if raises:
                 raise
-            logger.warning("CurlCommand node '%s' failed (%s); its output says so", context.node_name,
+            logger.warning("CurlCommand node '%s' failed (%s); its output describes the failure", context.node_name,
                            type(error).__name__)
             text = _render_failure(error, output_format)
         return self.static_text(context, text)

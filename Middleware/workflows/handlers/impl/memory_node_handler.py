@@ -236,7 +236,7 @@ class WriteCurrentSummaryHandler(BaseHandler):
     def _write(self, text: str, folder: DiscussionFolder, context: ExecutionContext) -> None:
         if not text.strip() or is_cut_off_thought(text):
             logger.warning("Discussion %s: node '%s' gives %s; the summary stays as it is", folder.discussion_id,
-                           context.node_name, "a thought without an end" if text.strip() else "no text")
+                           context.node_name, "unfinished reasoning" if text.strip() else "no text")
             return
         store = MemoryStore(folder)
         with contextlib.ExitStack() as turn:

@@ -93,7 +93,7 @@ class SlowButQualityRAGHandler(BaseHandler):
             if self.value(context, name) is None:
                 return complaint
         if not context.discussion_id:
-            logger.info("Node '%s' asks nothing and gives an empty text: the conversation has no discussion id",
+            logger.info("Node '%s' makes no call and returns an empty text: the conversation has no discussion id",
                         context.node_name)
             return ""
         return SlowButQualityRAGTool().perform_rag_on_conversation_chunk(

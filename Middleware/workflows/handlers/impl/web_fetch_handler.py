@@ -64,7 +64,7 @@ class WebFetchHandler(BaseHandler):
         except WebFetchError as error:
             if raises:
                 raise
-            logger.warning("WebFetch node '%s' failed (%s); its output says so", context.node_name,
+            logger.warning("WebFetch node '%s' failed (%s); its output describes the failure", context.node_name,
                            type(error).__name__)
             sensitive_log(logger, logging.DEBUG, "WebFetch failed: %s", error)
             failure = error

@@ -1,1 +1,1 @@
-"""Writing what is remembered of a conversation: the passes over it, and the calls of LLMs and workflows in them."""
+"""The passes that write the memories of a conversation, and the calls of LLMs and workflows in them."""

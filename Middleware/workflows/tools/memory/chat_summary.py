@@ -32,24 +32,25 @@ PROMPTS = ("systemPrompt", "prompt")
 
 
 class ChatSummarizer:
-    """Folds new memories into the summary, some at a time, with the LLM of the node in ``context``.
+    """Folds new memories into the summary, in batches, with the LLM of the node in ``context``.
 
     Args:
-        least: as many memories make a call worth while.
-        most: more memories than that are folded in by several calls.
+        least: the number of new memories from which a call is worthwhile.
+        most: the size of a batch; more memories take several calls.
     """
 
     def __init__(self, context: ExecutionContext, folder: DiscussionFolder, least: int = 3, most: int = 3) -> None:
         if context.clock is None:
-            context.clock = datetime.now()  # all calls of the node tell the same time
+            # All calls of the node state the same time.
+            context.clock = datetime.now()
         self._context, self._folder = context, folder
         self._store = MemoryStore(folder)
         self._least, self._most = least, max(1, most)
         self._folded = self._covered = 0
 
     def update(self) -> str:
-        """The summary afterwards. Raises ConfigurationError, BackendError, DataKeyError, and
-        EarlyTerminationException if the request is cancelled; what was folded in before stays.
+        """Update the summary and return it. Raises ConfigurationError, BackendError, DataKeyError, and
+        EarlyTerminationException if the request is cancelled; batches folded in before that stay.
         """
         if not unsummarized(self._store):
             return self._current()
@@ -83,7 +84,7 @@ class ChatSummarizer:
         return self._fold(batch, {CURRENT_SUMMARY: self._current(), LATEST_MEMORIES: memories})
 
     def _fold(self, batch: Sequence[Pair], markers: Mapping[str, str]) -> str:
-        """The new summary; empty if there is none, or it cannot be stored."""
+        """Return the new summary; "" if there is none, or it cannot be stored."""
         text = self._ask(markers)
         if not text.strip():
             logger.error("Discussion %s: the LLM wrote no summary; the present one stays", self._folder.discussion_id)
@@ -122,7 +123,7 @@ class ChatSummarizer:
 
 
 class _WithMarkers:
-    """Fills in variables and then the markers of a node's texts, so that what is inserted is never filled in again."""
+    """Fills in the variables and then the markers of a node's texts, so that inserted text is never filled in again."""
 
     def __init__(self, variables: VariableService, markers: Mapping[str, str]) -> None:
         self._variables, self._markers = variables, markers
@@ -135,7 +136,7 @@ class _WithMarkers:
 
 
 def save_summary(store: MemoryStore, text: str, stored_hash: str, covered: int | None = None) -> bool:
-    """Whether the summary could be stored; if not, the log says why and nothing has changed.
+    """Store the summary and return whether that worked; if not, the log explains why and nothing has changed.
 
     ``covered`` is the number of memories in it; None leaves the stored number alone. Raises DataKeyError for a file of
     another API key.
@@ -149,9 +150,9 @@ def save_summary(store: MemoryStore, text: str, stored_hash: str, covered: int |
 
 
 def take_turn(turn: contextlib.ExitStack, context: ExecutionContext, folder: DiscussionFolder) -> bool:
-    """Be the only one at work on the discussion's memories until ``turn`` ends; False, with a warning, if others are.
+    """Hold the lock on the discussion's memories until ``turn`` ends; False, with a warning, if it is not free.
 
-    Raises EarlyTerminationException if the request is cancelled meanwhile.
+    Raises EarlyTerminationException if the request is cancelled while it waits.
     """
     try:
         return turn.enter_context(memory_turn(context, folder, turn_timeout(_settings(), context)))
@@ -162,7 +163,7 @@ def take_turn(turn: contextlib.ExitStack, context: ExecutionContext, folder: Dis
 
 
 def _settings() -> MemorySettings:
-    """The user's memory settings, if there are any: summaries work without them."""
+    """Return the user's memory settings, or the defaults: summaries work without settings."""
     try:
         name = config_utils.user_name_setting(USER_KEY)
         content, display = config_utils.load_settings_file(name) if name else ({}, "")

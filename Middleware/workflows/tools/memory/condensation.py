@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 BATCH = "[MemoriesToCondense]"
 PRECEDING = "[Memories_Before_Memories_to_Condense]"
-_BATCH_AS_WRITTEN = "[MemoriesToCondense as written]"  # the system prompt shows no memories to join
+# The system prompt keeps this marker as written: it never shows the memories to join.
+_BATCH_AS_WRITTEN = "[MemoriesToCondense as written]"
 
 SYSTEM_PROMPT = (
     "You keep the long-term notes of a conversation short. You are given several consecutive notes and write one note "
@@ -41,16 +42,16 @@ PROMPT = (
 
 
 class Condensation:
-    """One step for the discussion in ``folder``, whose memories the caller has the turn of."""
+    """One condensation step for the discussion in ``folder``. The caller holds the lock on its memories."""
 
     def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
         self._context, self._settings, self._discussion = context, settings, folder.discussion_id
         self._store = MemoryStore(folder)
 
     def run(self) -> bool:
-        """Join the oldest memories that were not looked at yet, if there are enough; returns whether that was done.
+        """Join the oldest memories that were not condensed yet, if there are enough; return whether that was done.
 
-        Without a usable answer, or a place to store it, everything stays as it is, with an error in the log. Raises
+        Without a usable answer, or if it cannot be stored, nothing changes, and the log holds an error. Raises
         UnreadableDataError, DataKeyError, OSError, and EarlyTerminationException if the request is cancelled.
         """
         if not self._settings.condense:
@@ -85,7 +86,8 @@ class Condensation:
             text = self._ask([text for text, _ in batch], [text for text, _ in preceding])
         except DataKeyError:
             raise
-        except Exception as error:  # whatever keeps the LLM from answering must not end the chat
+        # A failure of the LLM must not end the chat.
+        except Exception as error:
             raise_if_cancelled(self._context.request.cancel_scope)
             logger.error("Discussion %s: memories stay uncondensed: %s", self._discussion, reason(error))
             return ""
@@ -103,11 +105,11 @@ class Condensation:
         return call.ask(system_prompt, settings.condense_prompt or PROMPT, markers)
 
     def _store_in_place_of(self, batch: list[Pair], expected: int, text: str) -> bool:
-        """Look again, since the answer took its time and people may edit the file: only what was joined may go."""
+        """Replace the batch, unless the memories changed while the LLM answered, or a user edited the file."""
         pairs = self._store.memories() if readable(self._store) else []
         start = _place_of(batch, pairs, expected)
         if start is None:
-            logger.warning("Discussion %s: the memories to be joined were changed meanwhile; they stay as they are now",
+            logger.warning("Discussion %s: the memories to be joined were changed in the meantime; they are kept",
                            self._discussion)
             return False
         self._replace(pairs, start, start + len(batch), text)
@@ -117,9 +119,10 @@ class Condensation:
     def _replace(self, pairs: list[Pair], start: int, end: int, text: str) -> None:
         """Write the three files so that a crash in between neither loses nor repeats a memory.
 
-        With the tracker alone ahead the originals simply stay. With the summary's pointer ahead as well, the summary
-        takes them in once more, as it does with the memory that replaces them. The other way round a summary would
-        point nowhere and take in everything again, and the new memory would be condensed again.
+        If only the tracker is ahead, the originals stay. If the summary's pointer is ahead as well, the summary takes
+        them in once more, as it does with the memory that replaces them. In the opposite order the summary's pointer
+        would refer to a missing memory, so that it takes in everything again, and the new memory would be condensed
+        again.
         """
         stored_hash = pairs[end - 1][1]
         after = [*pairs[:start], (text, stored_hash), *pairs[end:]]
@@ -128,10 +131,10 @@ class Condensation:
         self._store.replace_memories(after)
 
     def _move_summary(self, pairs: list[Pair], after: list[Pair], start: int, end: int) -> None:
-        """Make the summary refer to the last memory that it knows and that stays.
+        """Make the summary refer to the last memory that it covers and that stays.
 
-        Until the memories follow, its place is too low rather than too high: with equal hashes a memory is summarized
-        again rather than never.
+        Until the memories are written, its position is too low rather than too high: with equal hashes a memory is
+        summarized twice rather than never.
         """
         summary = self._store.summary()
         place = place_among(pairs, summary, self._store.summary_place())
@@ -146,14 +149,14 @@ class Condensation:
 
 
 def _moved(place: int | None, start: int, end: int) -> int | None:
-    """The place of the summary once the memories from ``start`` to before ``end`` have become one."""
+    """Return the position of the summary once the memories from ``start`` to before ``end`` have become one."""
     if place is None or place <= start:
         return place
     return start if place < end else place - (end - start - 1)
 
 
 def _place_of(batch: list[Pair], pairs: list[Pair], expected: int) -> int | None:
-    """Where ``pairs`` hold the whole batch in one piece, as near as possible to ``expected``; None: nowhere."""
+    """Return the index nearest to ``expected`` at which ``pairs`` hold the whole batch in one piece; None: nowhere."""
     size = len(batch)
     places = [start for start in range(len(pairs) - size + 1) if pairs[start:start + size] == batch]
     return min(places, key=lambda start: abs(start - expected), default=None)

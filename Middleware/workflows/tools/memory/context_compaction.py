@@ -1,7 +1,7 @@
-"""Keeps summaries of the parts of a conversation that a model no longer gets to see.
+"""Keeps summaries of the parts of a conversation that no longer fit the context of a model.
 
-The conversation is cut in three: Recent, the newest messages, stays as it is; Old, the messages before, has a summary
-that is written afresh whenever the section moves; Oldest, all before that, has one into which the messages that leave
+The conversation is cut in three: Recent, the newest messages, stays unchanged; Old, the messages before, has a summary
+that is rewritten whenever the section moves; Oldest, all before that, has one into which the messages that leave
 Old are folded.
 """
 from __future__ import annotations
@@ -60,7 +60,7 @@ def cut_sections(messages: Sequence[Message], lookback: int, recent_budget: int,
 
 
 def _start_within(messages: Sequence[Message], end: int, budget: int) -> int:
-    """The smallest index from which all messages before ``end`` fit ``budget``."""
+    """Return the smallest index from which all messages before ``end`` fit ``budget``."""
     used = 0
     for index in range(end - 1, -1, -1):
         used += estimate_message(messages[index])
@@ -70,10 +70,10 @@ def _start_within(messages: Sequence[Message], end: int, budget: int) -> int:
 
 
 def is_run_needed(messages: Sequence[Message], sections: Sections, state: CompactorState) -> bool:
-    """Whether the stored summary is none of just these messages, or it is not known that it is.
+    """Return whether the stored summary may be of other messages than these.
 
-    Equal messages have equal hashes, so that the index counts, too. Where it is only the index that has changed, as a
-    client has dropped older messages, the summary is written once more, with the new index.
+    Equal messages have equal hashes, so the index counts too. If only the index has changed, because a client has
+    dropped older messages, the summary is written again, with the new index.
     """
     if sections.end < FEWEST_MESSAGES or sections.old >= sections.recent:
         return False
@@ -85,7 +85,7 @@ def is_run_needed(messages: Sequence[Message], sections: Sections, state: Compac
 
 
 def folded_up_to(messages: Sequence[Message], boundary: Boundary | None) -> int:
-    """The number of messages before the boundary, which Oldest tells of already; 0 if the boundary is gone."""
+    """Return how many messages before the boundary Oldest covers; 0 if the boundary is gone."""
     if boundary is None:
         return 0
     if boundary.index is not None and _stands_still(messages, boundary):
@@ -94,11 +94,11 @@ def folded_up_to(messages: Sequence[Message], boundary: Boundary | None) -> int:
 
 
 def told_up_to(messages: Sequence[Message], state: CompactorState, folded: Folded | None, due: int) -> int:
-    """The number of messages that Oldest tells of already; the boundary may have moved back behind that.
+    """Return how many messages Oldest covers; the boundary may have moved back behind them.
 
-    Where all messages have moved, as a client has dropped the first ones, the last two folded ones tell it: the text of
-    the boundary alone may be that of others, too, even of the one that stands in its place now. It is taken for another
-    if it comes behind those that are ``due``.
+    If all messages have moved, because a client has dropped the first ones, the last two folded messages identify the
+    position: the text of the boundary alone may occur elsewhere, even at its former position. A match after the
+    messages that are ``due`` is rejected.
     """
     boundary = folded_up_to(messages, state.boundary)
     stands = _stands_still(messages, state.boundary)
@@ -119,14 +119,14 @@ def _stands_still(messages: Sequence[Message], boundary: Boundary | None) -> boo
 
 
 def _ends_of(messages: Sequence[Message], folded: Folded) -> list[int]:
-    """How many messages reach up to the last folded one, for each place where the last two stand."""
+    """Return how many messages reach up to the last folded one, for each position where the last two occur."""
     hashes = [_hash(message) for message in messages]
     return [index + 2 for index in range(len(hashes) - 1)
             if hashes[index:index + 2] == [folded.previous_hash, folded.stored_hash]]
 
 
 def folded_mark(messages: Sequence[Message], count: int, oldest: Pair | None) -> Folded | None:
-    """What is noted when the summary ``oldest`` tells of the first ``count`` messages; None if it cannot."""
+    """Return the record that ``oldest`` covers the first ``count`` messages; None if there is none."""
     if oldest is None or not 0 < count <= len(messages):
         return None
     previous = _hash(messages[count - 2]) if count > 1 else ""
@@ -140,14 +140,14 @@ def _hash(message: Message) -> str:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 def message_lines(messages: Sequence[Message]) -> str:
-    """The messages as a model reads them, each with its role."""
+    """Return the messages as a model reads them, each with its role."""
     return "\n".join(f"{message.get('role') or ''}: {restore_braces(message_text(message))}" for message in messages)
 
 
 def tagged_summaries(old: str, oldest: str) -> str:
-    """The summaries in tags; blank ones are left out.
+    """Return the summaries in tags; blank ones are left out.
 
-    The same tags inside a summary get square brackets, so that who looks for a section finds all of it.
+    The same tags inside a summary get square brackets, so that a search for a section finds all of it.
     """
     sections = ((OLD_TAG, old), (OLDEST_TAG, oldest))
     return "\n".join(f"<{tag}>{_without_tags(text)}</{tag}>" for tag, text in sections if text.strip())
@@ -164,10 +164,10 @@ def _shown(state: CompactorState) -> str:
 # -- a run -------------------------------------------------------------------------------------------------------------
 
 class ContextCompaction:
-    """One look at a conversation: brings its summaries up to date if they are not, and tells them.
+    """One pass over a conversation: updates its summaries if necessary, and returns them.
 
-    Summaries are a help, so that most failures are logged and cost no more than a new attempt next time: the stored
-    summaries are told then.
+    A missing summary costs little, so most failures are only logged and retried next time; the stored summaries are
+    returned then.
     """
 
     def __init__(self, context: ExecutionContext, settings: CompactorSettings, folder: DiscussionFolder) -> None:
@@ -179,7 +179,7 @@ class ContextCompaction:
         self._sections = cut_sections(self._messages, settings.lookback, settings.recent_budget, settings.old_budget)
 
     def run(self) -> str:
-        """The summaries in tags; "" if there are none.
+        """Return the summaries in tags; "" if there are none.
 
         Raises EarlyTerminationException if the request is cancelled, DataKeyError for files of another API key, and
         GateTimeoutError.
@@ -188,7 +188,8 @@ class ContextCompaction:
         if self._is_needed(state):
             with contextlib.ExitStack() as stack:
                 if self._takes_turn(stack):
-                    state = self._store.read()  # another request may have just done it
+                    # Another request may have stored them while this one waited.
+                    state = self._store.read()
                     if self._is_needed(state):
                         state = self._renewed(state)
         return _shown(state)
@@ -208,7 +209,7 @@ class ContextCompaction:
         return False
 
     def _renewed(self, state: CompactorState) -> CompactorState:
-        """The summaries of the present sections, saved if they tell of every message."""
+        """Return the summaries of the present sections, saved if they cover every message."""
         old = self._tried(self._old_summary)
         if old is None:
             return state
@@ -219,7 +220,8 @@ class ContextCompaction:
         if not shifted:
             return self._saved(renewed, told)
         oldest = self._tried(lambda: self._oldest_summary(state.oldest[0] if state.oldest else "", shifted))
-        if not oldest:  # what there is now serves this request; the next one tries again
+        # The present text serves this request; the next one tries again.
+        if not oldest:
             if oldest is not None:
                 logger.error("Discussion %s: the model gave no summary of the oldest messages; nothing is saved",
                              self._folder.discussion_id)
@@ -228,7 +230,7 @@ class ContextCompaction:
         return self._saved(renewed, self._sections.old, new_oldest=True)
 
     def _tried(self, ask: Callable[[], str]) -> str | None:
-        """What ``ask`` returns; None, with an error in the log, if it fails."""
+        """Return the result of ``ask``; "", with an error in the log, if it fails."""
         try:
             return ask()
         except (BackendError, ConfigurationError) as error:
@@ -237,7 +239,7 @@ class ContextCompaction:
             return None
 
     def _saved(self, state: CompactorState, told: int, new_oldest: bool = False) -> CompactorState:
-        """``state``, written with the number of messages that its Oldest tells of."""
+        """Return ``state`` with the number of messages that its Oldest covers."""
         assert state.old is not None and state.boundary is not None
         try:
             self._store.save(state.old, state.boundary, state.oldest if new_oldest else None,
@@ -252,7 +254,7 @@ class ContextCompaction:
                         self._folder.discussion_id, self._sections.recent, self._sections.old)
         return state
 
-    # -- what the model is asked -----------------------------------------------------------------------------------
+    # -- LLM calls -------------------------------------------------------------------------------------------------
     def _old_summary(self) -> str:
         sections, settings = self._sections, self._settings
         lines = message_lines(self._messages[sections.old:sections.recent])
@@ -261,7 +263,7 @@ class ContextCompaction:
             settings.old_system_prompt, settings.old_prompt, {MESSAGES: lines, RECENT: recent}) or lines
 
     def _oldest_summary(self, existing: str, shifted: Sequence[Message]) -> str:
-        """The existing summary with messages folded in; "" if the model said nothing."""
+        """Return the existing summary with messages folded in; "" if the model returned nothing."""
         settings, lines = self._settings, message_lines(shifted)
         new = self._summarizer.ask(
             settings.neutral_system_prompt, settings.neutral_prompt, {MESSAGES: lines}) or lines
@@ -270,7 +272,7 @@ class ContextCompaction:
 
 
 class _Summarizer:
-    """The LLM of the settings, made when it is first asked."""
+    """The LLM of the settings, created at its first call."""
 
     def __init__(self, context: ExecutionContext, settings: CompactorSettings) -> None:
         self._request_id, self._scope = context.request_id, context.request.cancel_scope
@@ -285,9 +287,9 @@ class _Summarizer:
             settings.endpoint, settings.preset or None, max_tokens=settings.max_response_tokens, scope=self._scope)
 
     def ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
-        """The cleaned answer, "" if it is blank or a thought without an end.
+        """Return the cleaned answer, "" if it is blank or the model's reasoning was cut off.
 
-        Both texts go as they are, but for the prompt's markers.
+        Both texts are sent unchanged except for the prompt's markers.
 
         Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
         """

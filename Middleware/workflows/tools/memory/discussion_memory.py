@@ -1,4 +1,4 @@
-"""What is known of a discussion, as prompts show it."""
+"""The stored memories and summary of a discussion, as prompts show them."""
 from __future__ import annotations
 
 import dataclasses
@@ -17,7 +17,7 @@ NO_MEMORIES = "No preceding memories to show"
 
 @dataclass(frozen=True)
 class DiscussionMemory:
-    """What is known of a discussion so far: its memories, oldest first, and its summary."""
+    """The stored memories of a discussion, oldest first, and its summary."""
 
     memories: tuple[str, ...] = ()
     summary: str = NO_SUMMARY
@@ -40,13 +40,14 @@ class DiscussionMemory:
 
 
 def load_discussion_memory(context: ExecutionContext) -> DiscussionMemory:
-    """What is stored of the node's discussion; nothing for one without a name. Raises DataKeyError and OSError."""
+    """Return the stored data of the node's discussion; empty without a discussion id. Raises DataKeyError and OSError.
+    """
     folder = folder_of(context)
     return DiscussionMemory() if folder is None else stored_memory(MemoryStore(folder))
 
 
 def stored_memory(store: MemoryStore) -> DiscussionMemory:
-    """Raises DataKeyError and OSError."""
+    """Return the stored data of a discussion. Raises DataKeyError and OSError."""
     summary = store.summary()
     return DiscussionMemory(tuple(text for text, _ in store.memories()), summary[0] if summary else NO_SUMMARY)
 

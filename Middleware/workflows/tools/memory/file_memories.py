@@ -1,4 +1,4 @@
-"""Writes the memory file of a conversation: older messages, some at a time, as texts that an LLM made of them."""
+"""Writes the memory file of a conversation: an LLM turns older messages, chunk by chunk, into texts."""
 from __future__ import annotations
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class MemoryWriter:
-    """Turns chunks into memories, each stored as soon as it is there. The caller has the turn of the memories."""
+    """Turns chunks into memories and stores each at once. The caller holds the lock on the memories."""
 
     def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
         self._context, self._settings, self._discussion = context, settings, folder.discussion_id
@@ -39,10 +39,11 @@ class MemoryWriter:
         self._written = 0
 
     def write(self, chunks: Sequence[Chunk], as_condensed: bool = False) -> bool:
-        """Returns False, with an error in the log, at the first chunk that gives no memory: later ones would hide it.
+        """Write memories up to the first chunk that fails, since later memories would hide it. Return whether all
+        succeeded.
 
-        ``as_condensed``: condensation leaves these memories alone. Raises UnreadableDataError, DataKeyError, OSError,
-        and EarlyTerminationException if the request is cancelled; what was written stays.
+        ``as_condensed``: condensation skips these memories. Raises UnreadableDataError, DataKeyError, OSError,
+        and EarlyTerminationException if the request is cancelled; memories written before that stay.
         """
         began, self._written = time.monotonic(), 0
         try:
@@ -69,15 +70,15 @@ class MemoryWriter:
         return True
 
     def _last(self) -> str | None:
-        """The message that the stored memories reach to."""
+        """Return the hash of the last message that the stored memories cover."""
         pairs = self._store.memories()
         return pairs[-1][1] if pairs else None
 
     def _changed_since(self, last: str | None) -> bool:
-        """Whether somebody removed memories, by hand as a rule: a later one would hide that those are missing."""
+        """Return whether memories were removed, by hand as a rule: a new memory would hide that they are missing."""
         changed = last is not None and self._last() != last
         if changed:
-            logger.error("Discussion %s: somebody else changed its memories meanwhile", self._discussion)
+            logger.error("Discussion %s: its memories were changed in the meantime", self._discussion)
         return changed
 
     def _note(self, chunk: Chunk) -> None:
@@ -85,12 +86,13 @@ class MemoryWriter:
             self._anchors.note(chunk.hash, chunk.place, {stored for _, stored in self._store.memories()})
 
     def _memory(self, chunk: Chunk, known: DiscussionMemory) -> str:
-        """The text for one chunk; "" if there is none."""
+        """Return the text for one chunk; "" if there is none."""
         try:
             text = self._ask(restore_braces(chunk.text), known)
         except DataKeyError:
             raise
-        except Exception as error:  # an LLM or a workflow of the user, which may do anything
+        # A workflow of the user may raise anything.
+        except Exception as error:
             raise_if_cancelled(self._context.request.cancel_scope)
             logger.error("Discussion %s: no memory: %s", self._discussion, reason(error))
             return ""
@@ -118,12 +120,12 @@ class MemoryWriter:
 
 
 def _problem_with(text: str) -> str:
-    """Why a text cannot be a memory, "" if it can."""
+    """Return why a text cannot be a memory, "" if it can."""
     if not text.strip():
         return "the answer was blank"
     if tells_of_a_failure(text):
         return "a script of the workflow failed"
-    return "the answer is a thought without an end" if is_cut_off_thought(text) else ""
+    return "the answer is unfinished reasoning" if is_cut_off_thought(text) else ""
 
 
 class FileMemoryPass:
@@ -136,7 +138,7 @@ class FileMemoryPass:
         self._end = max(0, len(self._messages) - max(0, settings.lookback))
 
     def run(self) -> None:
-        """Write what is due. What cannot be made or stored is logged and tried again with the next request.
+        """Write what is due. Failures are logged, and the work is retried with the next request.
 
         Raises DataKeyError, and EarlyTerminationException if the request is cancelled.
         """
@@ -149,12 +151,12 @@ class FileMemoryPass:
                     self._write(existed)
 
     def _open(self) -> tuple[list[Pair], bool]:
-        """Not while somebody else opens them: a file that both found missing would be emptied again."""
+        """Open the file under the lock: a file that two requests found missing would be emptied again by the second."""
         with self._folder.lock(SHORT, self._context.request.cancel_scope):
             return self._store.open_memories()
 
     def _start(self, pairs: Sequence[Pair]) -> int:
-        """The index of the first message without a memory."""
+        """Return the index of the first message without a memory."""
         if not pairs or not self._end:
             return 0
         places = MemoryAnchors(self._folder).read()
@@ -165,7 +167,7 @@ class FileMemoryPass:
         return hash_messages(self._messages)
 
     def _due(self, start: int, existed: bool) -> bool:
-        """Whether there is enough new text; for a discussion that had a memory file, enough messages also do."""
+        """Return whether there is enough new text; if the memory file existed before, enough messages also count."""
         new = self._messages[start:self._end]
         if not new:
             return False
@@ -173,9 +175,9 @@ class FileMemoryPass:
         return tokens >= self._settings.file_chunk_size or (existed and len(new) >= self._settings.chunk_messages)
 
     def _write(self, existed: bool) -> None:
-        """Look again, since others may have written meanwhile; then make the memories and condense older ones.
+        """Make the memories and condense older ones, unless another request has written them by now.
 
-        The memories of a long history that is new here do not wait to be condensed.
+        The memories of a long history that is new here are marked as condensed at once.
         """
         pairs, _ = self._open()
         start = self._start(pairs)
@@ -188,13 +190,13 @@ class FileMemoryPass:
 
 
 class MemoryAnchors:
-    """The file of one discussion. A file that cannot be used is ignored, and left as it is."""
+    """The anchors file of one discussion. A file that cannot be used is ignored, and left unchanged."""
 
     def __init__(self, folder: DiscussionFolder) -> None:
         self._folder = folder
 
     def read(self) -> dict[str, MessagePlace]:
-        """Hash of a memory's last message -> where that one stood."""
+        """Return the position of each memory's last message, by its hash."""
         try:
             places = {key: place_from_json(value) for key, value in self._content().items()}
             return {key: place for key, place in places.items() if place is not None}
@@ -203,7 +205,7 @@ class MemoryAnchors:
             return {}
 
     def note(self, stored_hash: str, place: MessagePlace, keep: Collection[str]) -> None:
-        """Add an entry, and drop those of memories that are not in ``keep`` any more."""
+        """Add an entry, and drop the entries of memories that are not in ``keep`` any more."""
         try:
             known = {key: value for key, value in self._content().items() if key in keep}
             write_json(self._folder.file(ANCHORS_FILE), {**known, stored_hash: place.as_json()},

@@ -18,7 +18,8 @@ class MemoryCall:
     """Calls of one endpoint, named literally in the settings.
 
     Args:
-        settings: the settings file; it plays the part of a node, whose keys say how variables see the conversation.
+        settings: the settings file; its keys apply as those of a node would, such as how variables see the
+        conversation.
         max_tokens: the longest answer.
     """
 
@@ -38,9 +39,9 @@ class MemoryCall:
             scope=self._context.request.cancel_scope)
 
     def ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
-        """The cleaned answer to two templates: their variables are filled in first, then the markers.
+        """Return the cleaned answer to two templates: their variables are filled in first, then the markers.
 
-        "" for one that is a thought without an end.
+        The answer is "" if the model's reasoning was cut off.
         Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
         """
         raise_if_cancelled(self._context.request.cancel_scope)

@@ -58,7 +58,7 @@ def memory_turn(context: ExecutionContext, folder: DiscussionFolder, timeout: fl
         try:
             stack.enter_context(folder.lock(MEMORIES, context.request.cancel_scope, timeout))
         except TimeoutError:
-            logger.warning("Discussion %s: somebody else is at work on the memories; they are left alone this time",
+            logger.warning("Discussion %s: another request is working on the memories; this one skips them",
                            folder.discussion_id)
             yield False
             return

@@ -1,4 +1,4 @@
-"""Which messages of a conversation no memory covers yet, and the pieces in which they become memories."""
+"""Finds the messages of a conversation that no memory covers yet, and cuts them into the chunks of new memories."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ class Chunk:
     Attributes:
         text: their contents in escaped form.
         hash: the hash of the last of them.
-        place: where that one stands in the conversation; None if it is not known.
+        place: the position of the last one in the conversation; None if it is not known.
     """
 
     text: str
@@ -25,16 +25,16 @@ class Chunk:
 
 
 def first_new(hashes: Sequence[str], stored: Sequence[str], end: int, places: Mapping[str, MessagePlace]) -> int:
-    """The index of the first message that no memory covers; ``end`` if there is none among the first ``end``.
+    """Return the index of the first message that no memory covers; ``end`` if there is none among the first ``end``.
 
-    The newest memory whose message is still in the conversation decides. Of several equal messages the one counts that
-    stands where the memory's did; if nobody noted that, the last up to the index ``end``. If the message lies behind
-    that (newer messages were deleted), everything is covered.
+    The newest memory whose message is still in the conversation decides. Of several equal messages, the one at the
+    memory's position counts; if the position was not recorded, the last one up to the index ``end``. If the message
+    comes after that (newer messages were deleted), everything is covered.
 
     Args:
         hashes: of all messages.
         stored: the hashes of the memories, oldest first.
-        places: hash of a memory -> where the message stood.
+        places: hash of a memory -> the position of its message.
     """
     where = indexes_by_hash(hashes)
     for known in dict.fromkeys(reversed(stored)):
@@ -52,11 +52,11 @@ def indexes_by_hash(hashes: Sequence[str]) -> dict[str, list[int]]:
 
 
 def reached(found: Sequence[int], hashes: Sequence[str], place: MessagePlace | None, before: int) -> int | None:
-    """The index of the message that a memory ends with; None if it is not there any more.
+    """Return the index of the message that a memory ends with; None if it is no longer there.
 
     Args:
         found: the indexes of all messages with its hash.
-        before: without a place, the last message with an index below this counts; if there is none, the last of all.
+        before: without a position, the last message with an index below this counts; if there is none, the last of all.
     """
     if not found:
         return None
@@ -66,7 +66,7 @@ def reached(found: Sequence[int], hashes: Sequence[str], place: MessagePlace | N
 
 
 def chunks_of(messages: Sequence[Message], hashes: Sequence[str], start: int, end: int, size: int) -> list[Chunk]:
-    """The messages from ``start`` up to ``end`` in pieces of at most ``size`` estimated tokens."""
+    """Return the messages from ``start`` up to ``end`` in chunks of at most ``size`` estimated tokens."""
     chunks: list[Chunk] = []
     last = start - 1
     for group in chunk_messages_by_token_size(messages[start:end], size):

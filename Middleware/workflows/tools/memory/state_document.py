@@ -1,4 +1,4 @@
-"""The document that says how things stand in a conversation, rewritten when new facts are known."""
+"""The document about the current state of a conversation, rewritten when new facts are known."""
 from __future__ import annotations
 
 import logging
@@ -18,15 +18,15 @@ from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
 logger = logging.getLogger(__name__)
 
 SHORT_DOCUMENT = 500
-"""Characters up to which a document may be replaced by one of any length."""
+"""A document of up to this many characters may be replaced by one of any length."""
 
 
 def update_state_document(context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder,
                           facts: Sequence[str]) -> None:
     """Let the user's workflow rewrite the document with new facts, if the settings want one.
 
-    Whatever goes wrong is logged and leaves the document as it was. Raises EarlyTerminationException alone,
-    for a cancelled request.
+    Every failure is logged and leaves the document unchanged. Raises only EarlyTerminationException, for a cancelled
+    request.
     """
     if not settings.use_state_document or not facts:
         return
@@ -35,13 +35,14 @@ def update_state_document(context: ExecutionContext, settings: MemorySettings, f
         return
     try:
         _rewrite(context, settings, MemoryStore(folder), facts)
-    except Exception as error:  # workflows run foreign code, and a document is never worth a chat
+    # Workflows run code of other packages, and a document is not worth losing the chat.
+    except Exception as error:
         raise_if_request_ended(error, context)
         logger.error("%s is not updated: %s", folder.display(STATE_FILE), public_text(error))
 
 
 def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
-    """Raises EarlyTerminationException if nobody waits any more; a held lock ends only the workflow that wants it."""
+    """Raise EarlyTerminationException if the request was cancelled; a held WorkflowLock ends only its own workflow."""
     raise_if_cancelled(context.request.cancel_scope)
     if isinstance(error, EarlyTerminationException) and error.is_cancellation:
         raise error
@@ -56,12 +57,12 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
     elif tells_of_a_failure(answer):
         logger.error("%s is not updated: a script of workflow '%s' failed", name, settings.state_workflow)
     elif is_cut_off_thought(answer):
-        logger.error("%s is not updated: workflow '%s' gave a thought without an end", name, settings.state_workflow)
+        logger.error("%s is not updated: workflow '%s' gave unfinished reasoning", name, settings.state_workflow)
     elif loses_too_much(current, answer, settings.state_retention):
         logger.error("%s is not updated: the new text has %d characters, less than %g of the present %d "
                      "(stateDocumentMinRetentionRatio)", name, len(answer), settings.state_retention, len(current))
     elif store.state_document() != current:
-        logger.warning("%s is not updated: somebody else changed it meanwhile", name)
+        logger.warning("%s is not updated: it was changed in the meantime", name)
     elif answer != current:
         store.save_state_document(answer)
         logger.info("%s rewritten with %d new facts", name, len(facts))

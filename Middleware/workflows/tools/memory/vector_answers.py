@@ -1,8 +1,8 @@
-"""Reading memories out of what an LLM wrote.
+"""Extracts memories from the answer of an LLM.
 
 A memory is a JSON object with at least ``title``, ``summary``, ``entities`` and ``key_phrases``. Models wrap it in
-thinking, prose and code fences, cut it off, and repeat what strangers told them to say: every step here takes time in
-proportion to the length of the answer.
+reasoning, prose and code fences, cut it off, and repeat what injected text tells them to write: every step here takes
+time in proportion to the length of the answer.
 """
 from __future__ import annotations
 
@@ -21,24 +21,30 @@ logger = logging.getLogger(__name__)
 Item = dict[str, Any]
 
 REQUIRED = ("title", "summary", "entities", "key_phrases")
-MOST_CHARACTERS = 2_000_000  # a longer answer is not looked at
-MOST_ITEMS = 500  # of one answer
-MOST_ITEM_BYTES = 64 * 1024  # of one item as JSON
-MOST_LEVELS = 32  # of objects and lists inside one item
-_EFFORT = 16  # how often the text may be read, all attempts to parse parts of it taken together
+# A longer answer is ignored: no set of memories is that long.
+MOST_CHARACTERS = 2_000_000
+# The most memories of one answer; more are a model that repeats itself.
+MOST_ITEMS = 500
+# The most bytes of one item as JSON.
+MOST_ITEM_BYTES = 64 * 1024
+# The deepest nesting of objects and lists inside one item.
+MOST_LEVELS = 32
+# How often the text may be read, all attempts to parse parts of it taken together.
+_EFFORT = 16
 _MOST_DIGITS = 300
 
 _FENCE = re.compile(r"```[ \t]*(\w*)")
-_START = re.compile(r'\{\s*"|\[\s*[{\]]')  # of an object that is not empty, a list of objects, an empty list
+# The start of an object that is not empty, a list of objects, or an empty list.
+_START = re.compile(r'\{\s*"|\[\s*[{\]]')
 _NEXT_OBJECT = re.compile(r"[\s,;]*(?=\{)")
 _CONTAINER = "memories"
 
 
 def parse_memories(answer: str) -> list[Item] | None:
-    """The memories in an answer; an empty list if it says that nothing is worth keeping; None if it is unusable.
+    """Return the memories in an answer; [] if it states that nothing is worth keeping; None if it is unusable.
 
-    Items that lack a key, whose summary is no text, or that are too large or too deep are left out; what remains is
-    fit for JSON and UTF-8. The text of each is its ``summary``.
+    Items that lack a key, whose summary is not a string, or that are too large or too deep are left out; the rest can
+    be written as JSON and UTF-8. The text of each is its ``summary``.
     """
     if len(answer) > MOST_CHARACTERS:
         logger.warning("An answer of %d characters is too long to be memories", len(answer))
@@ -54,10 +60,11 @@ def parse_memories(answer: str) -> list[Item] | None:
     return items or None
 
 
-# -- thinking ----------------------------------------------------------------------------------------------------------
+# -- reasoning ---------------------------------------------------------------------------------------------------------
 
 def without_thinking(text: str) -> str:
-    """The text without blocks of thinking, also if their opening tag is missing or the last block is never closed."""
+    """Return the text without blocks of reasoning, even if the first tag is missing or the last block is never closed.
+    """
     starts = [found.start() for found in _START.finditer(text)]
     first, last = (starts[0], starts[-1]) if starts else (len(text), -1)
     kept: list[str] = []
@@ -70,10 +77,12 @@ def without_thinking(text: str) -> str:
         elif not closing:
             kept.append(text[position:tag.start()])
             position, block = tag.start(), name
-        elif tag.end() <= last:  # it began before the answer did; else the tag is a word of the answer
+        # The block began before the answer did; otherwise the tag is a word of the answer.
+        elif tag.end() <= last:
             kept.clear()
             position = tag.end()
-    if block and position <= first:  # nothing but thinking so far
+    # There is nothing but reasoning so far.
+    if block and position <= first:
         return "".join(kept)
     return "".join(kept) + text[position:]
 
@@ -94,7 +103,7 @@ _DECODER = json.JSONDecoder(strict=False, parse_int=_number, parse_float=_number
 
 
 class _Parser:
-    """Parses JSON values at places of a text, as long as the effort stays in proportion to its length."""
+    """Parses JSON values inside a text, as long as the effort stays in proportion to its length."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -105,14 +114,15 @@ class _Parser:
         return self._left <= 0
 
     def at(self, start: int) -> tuple[Any, int] | None:
-        """The value that begins at ``start`` and where it ends; None if none does."""
+        """Return the value that begins at ``start`` and its end; None if none does."""
         if self.tired:
             return None
         try:
             value, end = _DECODER.raw_decode(self.text, start)
         except json.JSONDecodeError as error:
             read_to = len(self.text) if error.msg.startswith("Unterminated") else error.pos
-            self._left -= read_to - start + 1 + error.pos // _EFFORT  # the error counts lines from the start
+            # The error counts lines from the start.
+            self._left -= read_to - start + 1 + error.pos // _EFFORT
             return None
         except (RecursionError, ValueError):
             self._left -= len(self.text) - start + 1
@@ -122,7 +132,7 @@ class _Parser:
 
 
 def _whole(answer: str) -> list[Item] | None:
-    """The candidates of an answer that is JSON from its first to its last character."""
+    """Return the candidates of an answer that is JSON from its first to its last character."""
     text = answer.strip()
     if not text.startswith(("{", "[")):
         return None
@@ -133,7 +143,7 @@ def _whole(answer: str) -> list[Item] | None:
 
 
 def _search(text: str) -> list[Item] | None:
-    """The candidates of the first place that has any: in a fence for JSON, in another fence, anywhere."""
+    """Return the candidates of the first source that has any: a fence for JSON, another fence, the whole text."""
     parser = _Parser(text)
     labelled, others = _fences(text)
     for start, end in (*labelled, *others):
@@ -144,7 +154,7 @@ def _search(text: str) -> list[Item] | None:
 
 
 def _fences(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Where fenced blocks for JSON, and ones without a label, begin and end. An open one ends with the text."""
+    """Yield the bounds of fenced blocks for JSON, and of blocks without a label. An open block ends with the text."""
     marks = list(_FENCE.finditer(text))
     labelled: list[tuple[int, int]] = []
     others: list[tuple[int, int]] = []
@@ -161,9 +171,9 @@ def _fences(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 
 
 def _first_items(parser: _Parser, start: int, end: int) -> list[Item] | None:
-    """The candidates of the first value that begins between the places and has any.
+    """Return the candidates of the first value that begins inside the bounds and has any.
 
-    Values inside something unfinished count too, but an empty list there may be a part of what got lost.
+    Values inside something unfinished count too, but an empty list there may be a part of what was cut off.
     """
     nothing: list[Item] | None = None
     whole = True
@@ -182,7 +192,7 @@ def _first_items(parser: _Parser, start: int, end: int) -> list[Item] | None:
 
 
 def _more_objects(parser: _Parser, position: int) -> Iterator[Item]:
-    """Objects that follow with nothing but commas or space between: a list whose brackets are missing or cut off."""
+    """Return the objects that follow, separated by commas or space: a list whose brackets are missing or cut off."""
     while following := _NEXT_OBJECT.match(parser.text, position):
         parsed = parser.at(following.end())
         if parsed is None:
@@ -192,7 +202,7 @@ def _more_objects(parser: _Parser, position: int) -> Iterator[Item]:
 
 
 def _items_in(value: object) -> list[Item] | None:
-    """The memories in a JSON value, unchecked; empty if it is an empty list; None if it holds something else."""
+    """Return the unchecked memories in a JSON value; [] for an empty list; None if it holds something else."""
     if isinstance(value, dict) and not _is_memory(value):
         value = value.get(_CONTAINER)
     if isinstance(value, dict):
@@ -208,10 +218,10 @@ def _is_memory(entry: Item) -> bool:
     return all(key in entry for key in REQUIRED) and isinstance(summary, str) and bool(summary.strip())
 
 
-# -- what may be stored ------------------------------------------------------------------------------------------------
+# -- storable items ----------------------------------------------------------------------------------------------------
 
 def _checked(item: Item) -> Item | None:
-    """The item with nothing in it that cannot be stored; None, with a warning, if it is too large or too deep."""
+    """Return the item without anything that cannot be stored; None, with a warning, if it is too large or too deep."""
     if _too_deep(item):
         logger.warning("A memory is not kept: it is nested more than %d levels deep", MOST_LEVELS)
         return None
@@ -223,7 +233,7 @@ def _checked(item: Item) -> Item | None:
 
 
 def _storable(value: object) -> Any:
-    """A copy without NULs and halves of surrogate pairs, in keys and texts."""
+    """Return a copy without NULs and halves of surrogate pairs, in keys and strings."""
     if isinstance(value, str):
         return without_surrogates(value).replace("\0", "\ufffd")
     if isinstance(value, list):

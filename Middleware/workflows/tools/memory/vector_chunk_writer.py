@@ -1,4 +1,4 @@
-"""Making the searchable memories of chunks of a conversation, and storing them."""
+"""Makes and stores the searchable memories of chunks of a conversation."""
 from __future__ import annotations
 
 import json
@@ -82,16 +82,17 @@ PROMPT = escape_braces(_PROMPT)
 
 Pair = tuple[str, str]
 
-MOST_FAILURES = 3  # in a row, of one chunk
+# After this many failures in a row a chunk is left without memories: it would block all later ones.
+MOST_FAILURES = 3
 
 
 def _failures() -> Once[Pair]:
-    """How often in a row work failed on a chunk, by folder and name of the chunk."""
+    """The number of failures in a row for each chunk, by folder and name of the chunk."""
     return Once()
 
 
 class ChunkWriter:
-    """Makes and stores memories. Whoever uses it has the turn with the conversation's memories.
+    """Makes and stores memories. The caller holds the lock on the conversation's memories.
 
     Attributes:
         stored: memories stored so far.
@@ -110,8 +111,8 @@ class ChunkWriter:
 
         Args:
             after: hash of the message before the first chunk, "" for none. A chunk that fails may end elsewhere next
-                time, when there are more messages, but it begins at the same place, so it is there that failures are
-                counted. None: they are counted by the chunk's own hash.
+                time, when there are more messages, but it begins at the same position, so failures are counted there.
+                None: they are counted by the chunk's own hash.
         """
         self._after = after
         chunks = [chunk for chunk in pieces if chunk.text.strip()]
@@ -129,12 +130,13 @@ class ChunkWriter:
                             time.monotonic() - started)
 
     def _items_of(self, chunk: Chunk) -> list[Item] | None:
-        """The memories in a chunk; None, with a warning, if nobody could say."""
+        """Return the memories in a chunk; None, with a warning, if the LLM or workflow failed."""
         try:
             answer = self._ask(chunk.text)
         except DataKeyError:
             raise
-        except Exception as error:  # workflows run foreign code
+        # Workflows run code of other packages.
+        except Exception as error:
             raise_if_request_ended(error, self._context)
             self._note_failure(chunk, public_text(error), _blames_text(error))
             return None
@@ -157,7 +159,7 @@ class ChunkWriter:
                           settings.vector_max_response_tokens)
 
     def _store(self, items: Sequence[Item], chunk: Chunk) -> None:
-        """Memories and hash first, together; what comes after them may fail."""
+        """Store the memories and the hash first, together; the steps after that may fail."""
         texts = [(item["summary"], json.dumps(item, ensure_ascii=False)) for item in items]
         rows = self._memories.store_chunk(texts, chunk.hash, self._settings.index_topics, place=chunk.place)
         process().one(_failures).over(self._failing(chunk))
@@ -170,7 +172,7 @@ class ChunkWriter:
             update_state_document(self._context, self._settings, self._folder, [text for text, _ in texts])
 
     def _embed(self, rows: Sequence[int]) -> None:
-        """Vectors for new memories. After a failure no more are tried: each may take minutes, and later calls do it."""
+        """Embed new memories. After one failure no more are tried: each may take minutes, and later calls catch up."""
         settings = self._settings
         if not settings.embedding_endpoint or not self._embedding_works:
             return
@@ -179,7 +181,8 @@ class ChunkWriter:
             done = embed_new_rows(self._memories, rows, settings.embedding_endpoint, settings.backfill,
                                   self._context.request.cancel_scope)
             self._embedding_works = done >= len(rows)
-        except Exception as error:  # a memory without a vector is still found by its words
+        # A memory without a vector is still found by its words.
+        except Exception as error:
             raise_if_request_ended(error, self._context)
             logger.error("Discussion %s: new memories got no vectors: %s", self._folder.discussion_id,
                          public_text(error))
@@ -204,7 +207,7 @@ def _short(message_hash: str) -> str:
 
 
 def _blames_text(error: Exception) -> bool:
-    """Whether a failure may be due to the chunk: not to a server that is away, a held lock, or wrong settings."""
+    """Return whether the chunk may be the cause: not for an unreachable server, a held lock, or wrong settings."""
     if isinstance(error, FailoverError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
     if isinstance(error, BackendStatusError):

@@ -1,4 +1,4 @@
-"""Searchable memories, made by an LLM or a workflow from the messages of a conversation that are new."""
+"""Searchable memories, made by an LLM or a workflow from the new messages of a conversation."""
 from __future__ import annotations
 
 import contextlib
@@ -22,21 +22,22 @@ from Middleware.workflows.tools.memory.vector_chunk_writer import ChunkWriter, P
 
 logger = logging.getLogger(__name__)
 
-KNOWN_HASHES = 10  # logged hashes that are looked for among the messages
+# How many logged hashes are looked up among the messages: enough that one of them survives edits by the client.
+KNOWN_HASHES = 10
 
 
 class VectorMemoryPass:
-    """One look at a conversation: are there enough new messages, and which memories are in them?"""
+    """One pass over a conversation that stores the memories of its new messages, if these are enough."""
 
     def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
         self._context, self._settings, self._folder = context, settings, folder
         self._messages = [message for message in raw_messages(context) if message.get("role") != "system"]
 
     def run(self) -> None:
-        """Store the memories of new messages, chunk by chunk; what is not stored is tried again next time.
+        """Store the memories of new messages, chunk by chunk; the rest is retried next time.
 
         Problems with the LLM, a workflow or the database are logged. Raises EarlyTerminationException, and DataKeyError
-        if the stored memories are of another API key; what is stored by then stays.
+        if the stored memories are of another API key; memories stored before that stay.
         """
         with _database_problems_logged(self._folder), _opened(self._context, self._folder) as memories:
             if not self._due(memories):
@@ -46,14 +47,15 @@ class VectorMemoryPass:
                     self._work(memories)
 
     def _work(self, memories: VectorMemories) -> None:
-        new = self._due(memories, warn=True)  # another request may have been here meanwhile
+        # Another request may have stored some of them while this one waited.
+        new = self._due(memories, warn=True)
         if new:
             chunks = chunks_of(self._messages, self._hashes, new.start, new.stop, self._settings.vector_chunk_size)
             after = self._hashes[new.start - 1] if new.start else ""
             ChunkWriter(self._context, self._settings, self._folder, memories).write(chunks, after)
 
     def _due(self, memories: VectorMemories, warn: bool = False) -> range:
-        """The positions of the new messages; none if they are not enough yet."""
+        """Return the positions of the new messages; none if they are not enough yet."""
         if len(self._messages) <= self._settings.lookback:
             return range(0)
         logged = memories.logged_messages(KNOWN_HASHES)
@@ -78,14 +80,14 @@ class VectorMemoryPass:
 
 
 def new_messages(hashes: Sequence[str], logged: Sequence[LoggedMessage], lookback: int) -> range:
-    """The positions of the messages that follow the newest processed one, without the newest ``lookback``.
+    """Return the positions of the messages after the newest processed one, without the newest ``lookback``.
 
     Args:
         hashes: of all messages, oldest first.
-        logged: messages that ended processed chunks, newest first. Of equal messages the one counts that stands where
-            the logged one did; if nobody noted that, the last that is not among the newest.
+        logged: messages that ended processed chunks, newest first. Of equal messages the one at the logged position
+            counts; if the position was not recorded, the last that is not among the newest.
 
-    All are new if none of the logged ones is there; none is if the newest logged one has moved among the newest
+    All are new if no logged message is there; none is if the newest logged one is now among the newest
     ``lookback``, as happens when messages before it are deleted.
     """
     end = max(0, len(hashes) - max(0, lookback))
@@ -98,9 +100,9 @@ def new_messages(hashes: Sequence[str], logged: Sequence[LoggedMessage], lookbac
 
 
 def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context: ExecutionContext) -> int:
-    """Store the memories in chunks ``(text, hash of the last message)``; returns how many.
+    """Store the memories in chunks ``(text, hash of the last message)``; return how many.
 
-    Raises what ``VectorMemoryPass.run`` raises. 0 for a conversation without a name.
+    Raises what ``VectorMemoryPass.run`` raises. 0 for a conversation without an id.
     """
     folder = folder_of(context)
     if folder is None:
@@ -118,7 +120,7 @@ def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context:
     return stored
 
 
-# -- around the work ---------------------------------------------------------------------------------------------------
+# -- database ----------------------------------------------------------------------------------------------------------
 
 def _opened(context: ExecutionContext, folder: DiscussionFolder) -> VectorMemories:
     return VectorMemories.of(folder, write=True, scope=context.request.cancel_scope)

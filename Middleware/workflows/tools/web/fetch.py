@@ -1,4 +1,4 @@
-"""Fetches a document from the web: guarded, bounded in size and time, and ended at once by a stop."""
+"""Fetches a document from the web: guarded, limited in size and time, and ended at once by a stop."""
 from __future__ import annotations
 
 import logging
@@ -32,20 +32,20 @@ from Middleware.workflows.tools.web.request import (
 
 logger = logging.getLogger(__name__)
 
-# As many as browsers of old followed; a longer chain is a circle.
+# As many as browsers have traditionally followed; a longer chain is a loop.
 MAX_REDIRECTS = 10
-# A server that sends a byte now and then is never silent for long, so all of it has a limit, too.
+# A server that sends a byte now and then never triggers the read timeout, so the whole exchange has a limit too.
 TOTAL_TIMEOUTS = 10
 MIN_TOTAL_SECONDS = 60.0
-# What the size of a compressed body is compared with where the node sets no limit.
+# The limit for a compressed body where the node sets none.
 NO_LIMIT = 1 << 62
 DEFAULT_HEADERS = {"Accept": "*/*", "Accept-Encoding": "gzip, deflate", "User-Agent": "WilmerAI"}
 
 
 def fetch(request: WebRequest, scope: CancelScope) -> WebResponse:
-    """The response to ``request``, redirects followed.
+    """Return the response to ``request``, redirects followed.
 
-    Takes at most ten times the request's timeout, or a minute if that is more. Raises WebFetchError subclasses
+    Takes at most ten times the request's timeout, or one minute if that is longer. Raises WebFetchError subclasses
     (a status of 400 or more is one), EarlyTerminationException when ``scope`` is cancelled.
     """
     total = max(TOTAL_TIMEOUTS * request.timeout, MIN_TOTAL_SECONDS)
@@ -64,7 +64,8 @@ def _follow(request: WebRequest, scope: CancelScope, deadline: float) -> WebResp
         try:
             following = redirected(request, response)
         except ValueError:
-            raise WebFetchUrlError("WebFetch was redirected to what is no http or https URL.", response) from None
+            raise WebFetchUrlError("WebFetch was redirected to something that is not an http or https URL.",
+                                   response) from None
         if following is None:
             return response
         request = following
@@ -96,12 +97,12 @@ class _Hop:
             raise self._failure(error.problem) from error
         except ConfigValueError as error:
             raise WebFetchUrlError(f"WebFetch cannot send this request to {self.origin}: a header or the URL holds "
-                                   "what HTTP cannot carry.") from error
+                                   "text that HTTP cannot carry.") from error
 
     def _judge(self) -> Verdict:
         if not self.request.guarded:
             return Verdict()
-        # Looking a name up cannot be interrupted, only left alone.
+        # Name resolution cannot be interrupted, only abandoned.
         return run_interruptible(
             lambda _: judge_url(self.target.url, self.request.block_private, self.request.allowed_hosts), self._scope,
             self._seconds_left())
@@ -110,9 +111,9 @@ class _Hop:
         return max(0.0, self._deadline - time.monotonic())
 
     def _to_http(self, verdict: Verdict) -> HttpRequest:
-        """The request without its body, bound to the addresses that the guard has judged."""
+        """Return the request without its body, bound to the addresses that the guard has checked."""
         request = self.request
-        # With a guard the environment's proxies do not count: they would resolve the name once more.
+        # With a guard the environment's proxies are ignored: they would resolve the name again.
         route = Route(proxy=request.proxy, environment=not request.guarded, addresses=verdict.addresses,
                       tls=request.tls)
         limit = NO_LIMIT if request.max_bytes is None else request.max_bytes
@@ -121,7 +122,7 @@ class _Hop:
 
     def _headers(self) -> dict[str, str]:
         headers = {name: value for name, value in DEFAULT_HEADERS.items() if not self.request.has_header(name.lower())}
-        # The body goes out as it is, with its length.
+        # The body is sent unchanged, with its length.
         given = {name: value for name, value in self.request.headers.items() if name.lower() != "transfer-encoding"}
         return {**headers, **given}
 

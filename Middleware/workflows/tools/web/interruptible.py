@@ -17,10 +17,10 @@ class DeadlineError(Exception):
 
 
 def run_interruptible(work: Callable[[Callable[[], bool]], Result], scope: CancelScope, seconds: float) -> Result:
-    """The result of ``work``, which runs on a helper thread: name resolution, for one, can only be left alone.
+    """Return the result of ``work``, run on a helper thread because name resolution, for one, cannot be interrupted.
 
-    ``work`` is given a function that says whether its caller has gone. Raises what ``work`` raises, DeadlineError after
-    ``seconds``, EarlyTerminationException when ``scope`` is cancelled.
+    ``work`` gets a function that returns whether its caller has gone. Raises what ``work`` raises, DeadlineError after
+    ``seconds``, and EarlyTerminationException when ``scope`` is cancelled.
     """
     results: list[Result] = []
     errors: list[BaseException] = []
@@ -29,14 +29,15 @@ def run_interruptible(work: Callable[[Callable[[], bool]], Result], scope: Cance
     def run() -> None:
         try:
             results.append(work(left.is_set))
-        except BaseException as error:  # boundary of a thread: the waiting one raises it
+        # This is the boundary of a thread: the waiting thread raises the error.
+        except BaseException as error:
             errors.append(error)
         wake.set()
 
     token = scope.add_callback(wake.set)
     try:
         if not scope.cancelled:
-            # What is logged there is the request's, and may be private.
+            # Log entries of the work belong to the request, and may be private.
             context = contextvars.copy_context()
             threading.Thread(target=context.run, args=(run,), name="web-fetch", daemon=True).start()
             wake.wait(min(seconds, threading.TIMEOUT_MAX))

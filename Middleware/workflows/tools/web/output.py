@@ -1,4 +1,4 @@
-"""What a WebFetch node gives: the text of a response or of a failure."""
+"""The output of a WebFetch node: the text of a response or of a failure."""
 from __future__ import annotations
 
 import codecs
@@ -21,24 +21,26 @@ Stopped = Callable[[], bool]
 
 HIDDEN_ELEMENTS = frozenset({"script", "style", "head", "noscript", "iframe"})
 PIECE_CHARACTERS = 64 * 1024
-MOST_EFFORT = 4_000_000  # characters read again for each "<" of an end that may be text after all
+# How many characters may be read again for each "<" of an unfinished end, which may be text after all.
+MOST_EFFORT = 4_000_000
 
 
 def visible_text(html: str, stopped: Callable[[], bool] = lambda: False) -> str:
-    """The page's pieces of text, each trimmed, one per line; entities decoded, hidden elements left out.
+    """Return the page's pieces of text, each trimmed, one per line; entities decoded, hidden elements left out.
 
-    Takes any text; what is no HTML comes back as it is, trimmed. Large pages take seconds: when ``stopped`` says so,
+    Takes any string; one that is not HTML is returned trimmed. Large pages take seconds: once ``stopped`` returns True,
     the rest is left out.
     """
     reader, start = _Reader(), 0
     while start < len(html) and not stopped():
-        # The parser scans what is not closed yet again with each feed: growing pieces keep that linear.
+        # The parser scans the unfinished rest again with each feed; growing pieces keep the effort linear.
         end = start + max(PIECE_CHARACTERS, len(reader.rawdata))
         reader.feed(html[start:end])
         start = end
     rest = reader.rawdata
     if len(rest) <= PIECE_CHARACTERS and len(rest) * rest.count("<") <= MOST_EFFORT:
-        reader.close()  # else it is a tag or comment that never ends, which browsers hide too
+        # A longer rest is a tag or comment that never ends, which browsers hide too.
+        reader.close()
     return "\n".join(reader.finished())
 
 
@@ -46,7 +48,8 @@ class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self._pieces: list[str] = []
-        self._open: list[str] = []  # data that belongs to one piece
+        # The data that belongs to one piece.
+        self._open: list[str] = []
         self._hidden = ""
         self._depth = 0
 
@@ -60,7 +63,8 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._end_piece()
-        if self._hidden == "head" and tag == "body":  # the end tag of head may be left out
+        # The end tag of head may be left out.
+        if self._hidden == "head" and tag == "body":
             self._hidden = ""
         if not self._hidden and tag in HIDDEN_ELEMENTS:
             self._hidden, self._depth = tag, 0
@@ -89,7 +93,8 @@ class _Reader(HTMLParser):
     def parse_marked_section(self, i: int, report: bool = True) -> int:
         try:
             return super().parse_marked_section(i, report)
-        except AssertionError:  # "<![" and something unknown, which browsers take for a comment
+        # "<![" before something unknown, which browsers treat as a comment.
+        except AssertionError:
             return self.parse_bogus_comment(i)
 
     def _end_piece(self) -> None:
@@ -100,33 +105,36 @@ class _Reader(HTMLParser):
 
 
 def render_response(response: WebResponse, output_format: str, stopped: Stopped) -> str:
-    """The output of a node whose request succeeded. Raises WebFetchError if JSON was wanted and did not come."""
+    """Return the output of a node whose request succeeded. Raises WebFetchError if it wanted JSON and got something
+    else.
+    """
     text = body_text(response)
     if output_format == "json":
         try:
             return _as_json(json.loads(text))
         except (ValueError, RecursionError):
-            raise WebFetchError("WebFetch expected JSON, but the response is none.", response) from None
+            raise WebFetchError("WebFetch expected JSON, but the response is not JSON.", response) from None
     if output_format == "full":
         return _as_json({"status_code": response.status, "headers": dict(response.headers), "body": text})
     return visible_text(text, stopped) if output_format == "html-stripped" else text
 
 
 def render_failure(error: WebFetchError, output_format: str, stopped: Stopped) -> str:
-    """The output of a node whose request failed, where failures are not raised."""
+    """Return the output of a node whose request failed, where failures are not raised."""
     response = error.response
     if output_format == "full":
         return _as_json({"error": str(error), "status_code": response.status if response else None,
                          "headers": dict(response.headers) if response else None,
                          "body": body_text(response) if response else None})
-    if response is None or isinstance(error, ResponseTooLargeError):  # half a document would pass for a whole one
+    # A part of a document must not pass for the whole one.
+    if response is None or isinstance(error, ResponseTooLargeError):
         return str(error)
     text = body_text(response)
     return (visible_text(text, stopped) if output_format == "html-stripped" else text) or str(error)
 
 
 def body_text(response: WebResponse) -> str:
-    """The body as text: by its byte order mark, the charset of the response or the page, else UTF-8 or Windows-1252."""
+    """Return the body, decoded by its byte order mark, the charset of response or page, or UTF-8, or Windows-1252."""
     body = response.body
     named = _CHARSET.search(response.header("content-type"))
     mark = next((charset for mark, charset in _MARKS if body.startswith(mark)), None)
@@ -135,7 +143,8 @@ def body_text(response: WebResponse) -> str:
     try:
         return body.decode(charset, "replace")
     except (LookupError, ValueError):
-        pass  # no charset, or none that is known
+        # The response names no charset, or an unknown one.
+        pass
     try:
         return body.decode("utf-8")
     except UnicodeDecodeError:

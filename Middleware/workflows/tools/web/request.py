@@ -1,4 +1,4 @@
-"""A web request, its response, what can go wrong, and what a redirect makes of the one and the other. No I/O."""
+"""A web request, its response, its errors, and the request that follows from a redirect. No I/O."""
 from __future__ import annotations
 
 import dataclasses
@@ -21,7 +21,7 @@ _CONTENT_HEADERS = frozenset({"content-type", "content-length", "content-encodin
 
 @dataclass(frozen=True)
 class WebRequest:
-    """What to ask, and within which bounds.
+    """The address and the content of a request, and its limits.
 
     Attributes:
         timeout: seconds that connecting, and each wait for data, may take.
@@ -53,7 +53,7 @@ class WebRequest:
 
 @dataclass(frozen=True)
 class WebResponse:
-    """What a server answered. ``headers``: repeated ones are joined with commas."""
+    """The answer of a server. ``headers``: repeated ones are joined with commas."""
 
     status: int
     reason: str
@@ -65,7 +65,7 @@ class WebResponse:
 
 
 class WebFetchError(BackendError):
-    """A web request failed. ``response`` is what the server had answered, if it had."""
+    """A web request failed. ``response`` is the server's answer, if there was one."""
 
     def __init__(self, message: str, response: WebResponse | None = None) -> None:
         self.response = response
@@ -103,7 +103,7 @@ class ResponseTooLargeError(WebFetchError):
 
 
 def split_url(url: str) -> Url:
-    """The parts of an absolute http or https URL, percent-encoded. Raises ValueError if it is none."""
+    """Return the parts of an absolute http or https URL, percent-encoded. Raises ValueError for anything else."""
     try:
         parts = parse_url(url.strip())
     except LocationParseError:
@@ -114,16 +114,17 @@ def split_url(url: str) -> Url:
 
 
 def origin_text(parts: Url) -> str:
-    """Scheme, host and port, for messages: path and query may quote conversations, the rest may hold a password."""
+    """Return scheme, host and port, for messages: path and query may quote conversations, the rest may hold a password.
+    """
     port = "" if parts.port is None else f":{parts.port}"
     return f"{parts.scheme}://{parts.host}{port}"
 
 
 def redirected(request: WebRequest, response: WebResponse) -> WebRequest | None:
-    """The request that a response leads to, None if it is no redirect or redirects are not wanted.
+    """Return the request that a response leads to; None if it is not a redirect or redirects are not wanted.
 
     301, 302 and 303 turn methods other than GET and HEAD into GET without a body. Secrets stay with the host they
-    were meant for, and do not go from https to http. Raises ValueError if the new location is no http or https URL.
+    were meant for, and never go from https to http. Raises ValueError if the new location is not an http or https URL.
     """
     location = _as_utf8(response.header("location")).strip()
     if not request.allow_redirects or response.status not in REDIRECTS or not location:
@@ -141,7 +142,7 @@ def redirected(request: WebRequest, response: WebResponse) -> WebRequest | None:
 
 
 def _as_utf8(value: str) -> str:
-    """A header value, which came as Latin-1, as the UTF-8 that servers write into ``Location``."""
+    """Return a header value, decoded as Latin-1 before, as the UTF-8 that servers write into ``Location``."""
     try:
         return value.encode("latin-1").decode("utf-8")
     except UnicodeError:

@@ -187,7 +187,7 @@ def test_a_part_of_the_conversation_is_remembered_once(lab: EngineLab, store: Me
     chat = [user(f"m{number:02}") for number in range(16)]
     assert run(lab, pieces, static("{agent1Output}"), messages=chat).endswith("processed 4 chunk(s).")
     assert lab.prompts == [] and store.memories() == []
-    assert caplog.text.count("workflow 'Each' sees but a part of the conversation") == 1
+    assert caplog.text.count("workflow 'Each' sees only a part of the conversation") == 1
     run(lab, writer, messages=chat)
     asked = [text for text in lab.prompts if "m00" in text]
     assert len(asked) == 1

@@ -52,7 +52,7 @@ def test_two_blocks_two_calls(lab: EngineLab, stream: bool) -> None:
 def test_without_discussion_id(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert run(lab, rag(title="Read each"), discussion_id=None) == "" and lab.backend.requests == []
-    assert "Node 'Read each' asks nothing and gives an empty text: the conversation has no discussion id" in caplog.text
+    assert "Node 'Read each' makes no call and returns an empty text: the conversation has no" in caplog.text
 
 
 @pytest.mark.parametrize("discussion_id", ["k1", None])

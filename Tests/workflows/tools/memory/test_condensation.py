@@ -175,7 +175,7 @@ def test_does_not_wait(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None
     fill(lab, 3)
     with lab.folder.lock(MEMORIES):
         assert not condense(lab)
-    assert lab.stored() == kept(1, 2, 3) and "at work" in caplog.text
+    assert lab.stored() == kept(1, 2, 3) and "another request is working" in caplog.text
 
 
 def test_settings_may_be_a_mapping(lab: MemoryLab) -> None:
@@ -238,7 +238,7 @@ def test_an_edited_batch_is_left_alone(lab: MemoryLab, change: Callable[[Pairs],
     assert not edited(lab, change)
     assert lab.stored() == change(kept(*range(1, 9)))
     assert lab.store.condensation_hash() == "h2" and summary_hash(lab) == "h4"
-    assert "d1: the memories to be joined were changed meanwhile" in caplog.text and "k4" not in caplog.text
+    assert "d1: the memories to be joined were changed in the meantime" in caplog.text and "k4" not in caplog.text
 
 
 def test_of_equal_batches_the_one_that_was_sent_goes(lab: MemoryLab) -> None:

@@ -200,7 +200,7 @@ def test_a_workflows_thought_without_an_end_is_no_memory(lab: MemoryLab, caplog:
     lab.settings(fileMemoryWorkflowName="Maker")
     for count in (3, 8):
         lab.remember(chat(count))
-    assert lab.store.memories() == [] and "no memory: the answer is a thought without an end" in caplog.text
+    assert lab.store.memories() == [] and "no memory: the answer is unfinished reasoning" in caplog.text
 
 
 def test_workflow_gets_the_inputs(lab: MemoryLab) -> None:
@@ -408,7 +408,7 @@ def test_memories_removed_meanwhile_are_all_made_anew(lab: MemoryLab, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(MemoryWriter, "_memory", remove_first)
         lab.remember(talk)
-    assert "changed its memories meanwhile" in caplog.text and "tried again next time" in caplog.text
+    assert "its memories were changed in the meantime" in caplog.text and "tried again next time" in caplog.text
     lab.remember(talk)
     assert [text for text, _ in lab.stored()] == [f"<message{number}>" for number in range(6)]
 
@@ -486,7 +486,7 @@ def test_waiting_has_an_end(lab: MemoryLab, caplog: pytest.LogCaptureFixture) ->
     open_file(lab)
     with lab.folder.lock(MEMORIES):
         lab.remember(chat(8))
-    assert lab.stored() == [] and "somebody else is at work" in caplog.text
+    assert lab.stored() == [] and "another request is working" in caplog.text
     lab.remember(chat(8))
     assert lab.stored() == covering((0, 4))
 

@@ -78,7 +78,7 @@ def test_a_thought_without_an_end_is_no_document(chat: MemoryChat, caplog: pytes
     MemoryStore(chat.folder).save_state_document("old")
     chat.answers = lambda prompt: "<think>Now what has changed"
     update(chat, "fact")
-    assert document(chat) == "old" and "a thought without an end" in caplog.text
+    assert document(chat) == "old" and "unfinished reasoning" in caplog.text
 
 
 def test_loses_too_much() -> None:
@@ -109,7 +109,7 @@ def test_a_document_changed_meanwhile_is_left_to_who_changed_it(chat: MemoryChat
 
     chat.answers = answer
     update(chat, "fact")
-    assert document(chat) == "by hand" and "somebody else" in caplog.text
+    assert document(chat) == "by hand" and "changed in the meantime" in caplog.text
 
 
 def test_foreign_failures_are_logged_without_their_words(chat: MemoryChat, monkeypatch: pytest.MonkeyPatch,

@@ -663,7 +663,7 @@ def test_memories_wait_for_the_next_time_if_the_turn_never_comes(chat: MemoryCha
     with chat.folder.lock(MEMORIES):
         run_pass(chat, numbered(13))
         assert generate(chat, ("x", "h1")) == 0
-    assert "somebody else is at work" in caplog.text and chat.lab.prompts == [] and chat.logged == []
+    assert "another request is working" in caplog.text and chat.lab.prompts == [] and chat.logged == []
 
 
 def test_one_line_for_the_operator(chat: MemoryChat, caplog: pytest.LogCaptureFixture) -> None:
