@@ -1,4 +1,4 @@
-"""The ``apiKey`` of an endpoint: the key itself, or where it is kept."""
+"""The ``apiKey`` of an endpoint: the key itself, or a reference to it."""
 from __future__ import annotations
 
 import logging
@@ -14,26 +14,25 @@ logger = logging.getLogger(__name__)
 
 ENVIRONMENT = "env:"
 FILE = "file:"
-MAX_FILE_BYTES = 65536  # far above any key; a device or a log named by mistake is not read to its end
+# Far above the size of any key: a device or a log file that was named by mistake is not read to its end.
+MAX_FILE_BYTES = 65536
 WANTED = "a key, 'env:' with the name of an environment variable or 'file:' with the path of a text file"
 
 
 def _reported() -> Once[tuple[str, str, str]]:
-    """Endpoint file, value and problem of each key file that was reported."""
+    """The endpoint file, value and problem of each key file that was reported."""
     return Once()
 
 
 def resolve_api_key(value: object, file: str) -> str:
-    """The key that an ``apiKey`` value stands for, ``""`` for none.
+    """Return the key for an ``apiKey`` value, ``""`` for none.
 
     ``env:NAME`` is the content of an environment variable, ``file:PATH`` that of a UTF-8 text file with one line; ``~``
     is the home directory, and a relative path counts from the config root. Both are read on every call and trimmed.
-    Any other text is the key, trimmed too, so a key that itself starts with ``env:`` or ``file:`` has to be given by
-    reference.
+    Any other string is the key, trimmed too; a key that starts with ``env:`` or ``file:`` must be given by reference.
 
-    ``file`` is the endpoint file relative to the config root. Raises ConfigValueError naming it and the variable, never
-    what that holds. The path of a key file is for the operator only: the log tells it. A trial needs no key, and so no
-    place that keeps one.
+    ``file`` is the endpoint file relative to the config root. Raises ConfigValueError with the name of the file and of
+    the variable, but never its content. The path of a key file appears only in the log. A trial needs no key.
     """
     if value is None or current_trial() is not None:
         return ""
@@ -45,11 +44,11 @@ def resolve_api_key(value: object, file: str) -> str:
 
 
 class _Unusable(Exception):
-    """Says why there is no key."""
+    """The reason why there is no key."""
 
 
 def _log_path(value: str, problem: str, file: str) -> None:
-    """Log which key file is meant, for the operator, once per problem."""
+    """Log the path of a key file for the operator, once per problem."""
     path, known = value.removeprefix(FILE).strip(), (file, value, problem)
     if value.startswith(FILE) and path and process().one(_reported).first(known):
         logger.error("%s: %s: %r", file, problem, path)
@@ -59,7 +58,7 @@ def _resolve(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise _Unusable("the API key is not text")
+        raise _Unusable("the API key is not a string")
     reference = value.strip()
     if reference.startswith(ENVIRONMENT):
         return _from_environment(reference[len(ENVIRONMENT):].strip())
@@ -73,7 +72,8 @@ def _from_environment(name: str) -> str:
         raise _Unusable(f"'{ENVIRONMENT}' names no environment variable")
     try:
         text = os.environ.get(name)
-    except ValueError:  # half a surrogate pair in the name
+    # The name contains half a surrogate pair.
+    except ValueError:
         text = None
     if text is None:
         raise _Unusable(f"the environment variable '{name}' is not set")
@@ -90,7 +90,7 @@ def _from_file(path: str) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise _Unusable(f"{what} is not a text in UTF-8") from None
+        raise _Unusable(f"{what} is not a UTF-8 text") from None
     return _single_line(text, what)
 
 
@@ -99,15 +99,17 @@ def _read(path: str, what: str) -> bytes:
         if os.path.isdir(path):
             raise _Unusable(f"{what} is a directory")
         if os.path.exists(path) and not os.path.isfile(path):
-            raise _Unusable(f"{what} is not an ordinary file")  # reading a pipe could take for ever
+            # Reading from a pipe could block for ever.
+            raise _Unusable(f"{what} is not an ordinary file")
         with open(path, "rb") as stream:
             return stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise _Unusable(f"{what} does not exist") from None
     except OSError as error:
         raise _Unusable(f"{what} cannot be read ({error.strerror or type(error).__name__})") from None
-    except ValueError:  # a NUL in the path
-        raise _Unusable(f"{what} has a name that no file can have") from None
+    # The path contains a NUL character.
+    except ValueError:
+        raise _Unusable(f"{what} has an invalid name") from None
 
 
 def _single_line(text: str, what: str) -> str:
@@ -116,6 +118,7 @@ def _single_line(text: str, what: str) -> str:
         raise _Unusable(f"{what} is empty")
     if len(key.splitlines()) > 1:
         raise _Unusable(f"{what} holds more than one line")
-    if not key.isprintable():  # UTF-16, for example, whose every second byte is NUL here
+    # UTF-16, for example, has NUL characters when it is decoded as UTF-8.
+    if not key.isprintable():
         raise _Unusable(f"{what} holds control characters")
     return key

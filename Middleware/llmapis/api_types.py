@@ -1,4 +1,4 @@
-"""The back-end dialects: what the ``type`` of an ApiTypes file can say, and small helpers to read endpoint files."""
+"""The back-end dialects (the ``type`` of an ApiTypes file), and helpers that read endpoint files."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ KNOWN_TYPES = frozenset(TYPES)
 
 
 def canonical_type(api_type: Mapping[str, object], file: str = "") -> str:
-    """The ``type`` of an ApiTypes file with aliases resolved.
+    """Return the ``type`` of an ApiTypes file with aliases resolved.
 
     ``file`` is the file's path relative to the config root, for the error text. Raises ConfigValueError for a missing
-    or unknown type, naming the nearest valid one.
+    or unknown type, with the nearest valid one as a suggestion.
     """
     name = API_TYPE.value(api_type, "type")
     if not isinstance(name, str) or not name.strip():
@@ -36,20 +36,20 @@ def canonical_type(api_type: Mapping[str, object], file: str = "") -> str:
 
 
 def model_name(endpoint: Mapping[str, object]) -> str:
-    """The name of the model that an endpoint file has for the back-end, "" if it has none."""
+    """Return the model name that an endpoint sends to its back-end, "" for none."""
     return str(ENDPOINT.value(endpoint, "modelNameToSendToAPI") or "")
 
 
 def injected_text(endpoint: Mapping[str, object], flag: str, key: str) -> str:
-    """The text of one of the endpoint's text injections, ``""`` unless its flag is on."""
+    """Return the text of one of the endpoint's text injections, ``""`` unless its flag is set."""
     text = ENDPOINT.text(endpoint, key)
     return text if text and ENDPOINT.flag(endpoint, flag) else ""
 
 
 def backend_url(base: str, path: str) -> str:
-    """``path`` below an endpoint's base URL, without doubling a ``/v1`` or ``/api`` the user already wrote.
+    """Append ``path`` to an endpoint's base URL, without repeating a ``/v1`` or ``/api`` that is already there.
 
-    A query of the base URL stays last.
+    A query of the base URL stays at the end.
     """
     base, mark, query = base.strip().partition("?")
     base = base.rstrip("/")

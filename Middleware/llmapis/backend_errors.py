@@ -1,6 +1,6 @@
-"""What a person reads when a back-end fails: which endpoint, what happened, what to check.
+"""The messages for failed back-end calls: the endpoint, the failure, and what to check.
 
-Messages carry the URL without user, password and query, and none of the request's keys.
+Messages contain the URL without user, password and query, and none of the request's keys.
 """
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.problems import HttpProblem, Kind
 from Middleware.utilities.http.wire import Target
 
+# The message has to stay readable in one line of a chat or a log.
 MAX_BODY_CHARACTERS = 500
 MAX_REASON_CHARACTERS = 60
+# A page shows its title and first text within this size; searching more of it takes time.
 MAX_PAGE_CHARACTERS = 16384
-_OWN_WORDS = (BackendConnectionError, BackendTimeoutError)  # nothing in their texts comes from the server
-_OWN_NUMBERS = (ssl.SSLError, socket.gaierror, socket.herror)  # errors of the system whose numbers are not its own
+# The texts of these errors contain nothing that the server sent.
+_OWN_WORDS = (BackendConnectionError, BackendTimeoutError)
+# The numbers of these errors are not those of the operating system.
+_OWN_NUMBERS = (ssl.SSLError, socket.gaierror, socket.herror)
 _SECRET_HEADERS = ("authorization", "x-api-key", "api-key", "proxy-authorization", "x-goog-api-key")
 _MESSAGE_KEYS = ("error", "message", "detail", "msg", "error_description", "errors")
 _DOCKER_HOST = "host.docker.internal"
@@ -50,7 +54,7 @@ _TAG = re.compile(r"<[^<>]*>?")
 
 
 def short_body(body: bytes, secrets: tuple[str, ...] = ()) -> str:
-    """The server's own message out of an error body: one line, at most 500 characters, without ``secrets``."""
+    """Return the server's own message in an error body: one line, at most 500 characters, without ``secrets``."""
     text = body.decode("utf-8-sig", "replace")
     try:
         text = _message_in(json.loads(text)) or text
@@ -63,23 +67,23 @@ def short_body(body: bytes, secrets: tuple[str, ...] = ()) -> str:
 
 
 def masked(text: str, secrets: tuple[str, ...]) -> str:
-    """``text`` with stars in place of each secret."""
+    """Return ``text`` with each secret replaced by asterisks."""
     for secret in secrets:
         text = text.replace(secret, "***")
     return text
 
 
 def log_text(error: Exception, redact: bool | None = None) -> str:
-    """What the log may say of an error: its text, or without any word of the back-end if the log is redacted.
+    """Return the text of an error for the log, without anything that the back-end sent if the log is redacted.
 
-    A back-end may repeat the conversation in what it answers, and so may other errors that are ``private``. ``redact``:
-    None takes that of the current request.
+    A back-end may quote the conversation in an error, and so may other errors that are ``private``. ``redact``: None
+    for the setting of the current request.
     """
     if redact is None:
         request = current_request()
         redact = request is not None and request.redact
     if redact and getattr(error, "private", False) and not isinstance(error, BackendError):
-        return f"{type(error).__name__}, whose text may hold words of the conversation"
+        return f"{type(error).__name__}, whose text may quote the conversation"
     if not redact or not isinstance(error, BackendError) or isinstance(error, _OWN_WORDS):
         return str(error)
     status = "" if error.status is None else f", status {error.status}"
@@ -88,13 +92,13 @@ def log_text(error: Exception, redact: bool | None = None) -> str:
 
 
 def _one_line(text: str, limit: int) -> str:
-    """``text`` without line breaks, runs of spaces and what could drive a terminal."""
+    """Return ``text`` in one line, without repeated spaces and without control characters for a terminal."""
     text = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return text if len(text) <= limit else text[:limit - 3] + "..."
 
 
 def _page_text(page: str) -> str:
-    """The title of an HTML page; without one, the text that its beginning shows."""
+    """Return the title of an HTML page, or the visible text at its beginning."""
     page = page[:MAX_PAGE_CHARACTERS]
     title = _TITLE.search(page)
     for part in (title[1] if title else "", _UNSEEN.sub(" ", page)):
@@ -118,17 +122,18 @@ def _message_in(data: object, depth: int = 0) -> str:
 
 
 def secrets_of(headers: Mapping[str, str], target: Target) -> tuple[str, ...]:
-    """Texts of a request that must not appear in messages, longest first."""
+    """Return the strings of a request that must not appear in messages, longest first."""
     found = set(target.secrets)
     for name, value in headers.items():
         if name.lower() in _SECRET_HEADERS:
             value = value.strip()
             found.update((value, value.partition(" ")[2].strip() or value))
+    # Replacing shorter strings would garble the message. Longest first, so that none is replaced in parts.
     return tuple(sorted((text for text in found if len(text) >= 4), key=len, reverse=True))
 
 
 def call_error(endpoint: str, target: Target, problem: HttpProblem) -> BackendError:
-    """A call that got no answer, or none that can be read."""
+    """Return the error for a call without a readable answer."""
     text = sentence(f"{_where(endpoint, target)}: {problem.text}")
     whole = f"{text} {_advice(problem.kind)} {_container_hint(problem.kind, target.host)}".strip()
     return _CLASSES.get(problem.kind, BackendConnectionError)(whole, endpoint=endpoint)
@@ -161,7 +166,7 @@ def not_json_error(endpoint: str, target: Target, status: int, content_type: str
 
 def status_error(endpoint: str, target: Target, status: int, reason: str, body: str, location: str = "") \
         -> BackendStatusError:
-    """An answer with a status that is no success."""
+    """Return the error for an answer with an error status."""
     said = f": {body}" if body else ""
     hint = _hint(status, location, body)
     reason = _one_line(reason, MAX_REASON_CHARACTERS)
@@ -172,16 +177,16 @@ def status_error(endpoint: str, target: Target, status: int, reason: str, body: 
 
 
 def too_long_hint(said: str) -> str:
-    """What to do if that is a server's way to say that a prompt is too long, else ""."""
+    """Return advice if the text says that a prompt is too long, else ""."""
     if not _TOO_LONG.search(said):
         return ""
-    return ("The prompt is longer than the model's context window. Let 'maxContextTokenSize' of the endpoint be that "
-            "of the server, and set 'clampPromptToContextWindow' to true in the user file. That shortens "
+    return ("The prompt is longer than the model's context window. Set 'maxContextTokenSize' of the endpoint to that "
+            "of the server, and 'clampPromptToContextWindow' to true in the user file. That shortens "
             "conversations, not the 'prompt' of a node.")
 
 
 def sentence(text: str) -> str:
-    """``text`` with a full stop at its end, unless it has one or something like it."""
+    """Return ``text`` with a full stop, unless it ends with a punctuation mark."""
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -189,8 +194,7 @@ def _hint(status: int, location: str, body: str) -> str:
     if status in (400, 413, 500) and (hint := too_long_hint(body)):
         return hint
     if status in (400, 404, 415, 422, 500, 501) and _CANNOT_SEE.search(body):
-        return ("The model cannot see images. Let the node go without 'acceptImages', or name an endpoint whose model "
-                "can.")
+        return ("The model cannot see images. Remove 'acceptImages' from the node, or use an endpoint whose model can.")
     if status in (400, 404) and _NO_MODEL.search(body):
         return ("Check 'modelNameToSendToAPI' of the endpoint: it must be a model that the server has ('ollama list' "
                 "shows those of Ollama, 'ollama pull' gets another).")
@@ -213,9 +217,9 @@ def _where(endpoint: str, target: Target) -> str:
 
 
 def public_text(error: Exception) -> str:
-    """What the log may say of any error; foreign ones may hold anything, so only their kind is told.
+    """Return the text of any error for the log; for errors of libraries, which may quote anything, only the type.
 
-    Errors of the system have a number too, which stands for a text: ``OSError: No space left on device``.
+    A system error also has a number with a fixed text: ``OSError: No space left on device``.
     """
     if isinstance(error, WilmerError):
         return log_text(error)

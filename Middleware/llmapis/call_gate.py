@@ -13,11 +13,12 @@ from Middleware.models.request_context import current_request
 
 logger = logging.getLogger(__name__)
 
+# A cancellation takes effect after this time at the latest.
 SLICE_SECONDS = 0.1
 
 
 class CallSlot:
-    """One call's place at the gate; without a gate at this level it costs nothing."""
+    """One call's slot of the concurrency gate; it does nothing if the gate is not at this level."""
 
     def __init__(self, scope: CancelScope | None) -> None:
         self._scope = scope
@@ -31,7 +32,7 @@ class CallSlot:
             pass
 
     def waiting(self) -> Generator[None, None, None]:
-        """Like ``acquire``, but yields once per second of waiting, so that a stream can show signs of life."""
+        """Wait like ``acquire``, but yield once per second, so that a stream can send heartbeats."""
         if self._semaphore is None or self._held:
             return
         place = self._semaphore.line_up()
@@ -62,7 +63,7 @@ class CallSlot:
         self._held = True
 
     def release(self) -> None:
-        """Give the slot back; again is a no-op."""
+        """Release the slot; a second call does nothing."""
         if self._held and self._semaphore is not None:
             self._held = False
             self._semaphore.release()

@@ -1,4 +1,4 @@
-"""Tells an observer how one LLM call goes."""
+"""Reports the start and end of one LLM call to an observer."""
 from __future__ import annotations
 
 import time
@@ -16,7 +16,7 @@ EVENTS = ("llm_call_started", "llm_call_finished", "llm_call_failed")
 
 
 class CallWatch:
-    """Keeps the record of one call and tells ``observer`` when it starts and how it ends."""
+    """Keeps the record of one call and reports its start and end to ``observer``."""
 
     def __init__(self, observer: Observer, record: LlmCallRecord) -> None:
         self._observer = observer
@@ -25,13 +25,15 @@ class CallWatch:
 
     @staticmethod
     def of(endpoint: str, streamed: bool, request_id: str | None) -> CallWatch | None:
-        """The watch over a call of the current node, else of the current request; None if nobody listens."""
+        """Return the watch for a call of the current node or request; None without a listener."""
         site, request = current_site(), current_request()
         if site is not None and request is not None and site.request_id != request.request_id:
-            site = None  # what an abandoned run of an earlier request left on this thread
+            # The site belongs to an earlier request whose abandoned run left it on this thread.
+            site = None
         observer = site.observer if site is not None else request.listeners if request is not None else None
         if observer is None or not observer.hears(*EVENTS):
-            return None  # a stream costs least if nobody counts its tokens
+            # Without a listener the tokens of a stream need not be counted.
+            return None
         record = LlmCallRecord(request.request_id if request is not None else request_id or "", endpoint, streamed)
         if site is not None:
             record.request_id, record.workflow_name = site.request_id, site.workflow_name
@@ -47,7 +49,7 @@ class CallWatch:
         self._observer.tell("llm_call_started", record)
 
     def count(self, chunks: Generator[Chunk, None, None]) -> Iterator[Chunk]:
-        """Pass the chunks of a stream on."""
+        """Yield the chunks of a stream and count them."""
         first: float | None = None
         texts = characters = 0
         try:
@@ -65,17 +67,17 @@ class CallWatch:
             chunks.close()
 
     def answered(self, answer: Answer) -> None:
-        """A call that does not stream has its answer."""
+        """Record the answer of a call that does not stream."""
         self._record.answer_characters = len(answer if isinstance(answer, str) else answer["content"])
 
     def end(self, error: BaseException | None, outcome: LlmOutcome, settings: BackendSettings,
             failed: Sequence[str], scope: CancelScope | None) -> None:
-        """The call is over.
+        """Report the end of the call.
 
         Args:
-            error: what ended it, None for a complete answer. An abandoned or cancelled call has not failed.
-            outcome, settings: of the endpoint that was asked last.
-            failed: the endpoints before that one.
+            error: the cause of the end, None for a complete answer. An abandoned or cancelled call has not failed.
+            outcome, settings: those of the endpoint that was called last.
+            failed: the endpoints that failed before that one.
         """
         record = self._record
         record.seconds = time.perf_counter() - self._started

@@ -1,4 +1,4 @@
-"""Embeddings: from the name of an endpoint to vectors."""
+"""Embeddings: vectors for texts, by the name of an endpoint."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ TYPES: Mapping[str, type[BaseEmbeddingsHandler]] = {
 class EmbeddingApiService:
     """The embedding model behind one endpoint.
 
-    Building it reads the endpoint and its API type, so that a mistake in them is reported before anything is sent.
-    Calls take no slot of the concurrency gate.
+    The constructor reads the endpoint and its API type, so that a mistake in them is reported before anything is sent.
+    Calls need no slot of the concurrency gate.
 
     Attributes:
         model_name: the endpoint's ``modelNameToSendToAPI``, under which vectors are stored; vectors of different
             models cannot be compared.
 
     Args:
-        scope: stop switch of the request; None: that of the current request, if there is one.
+        scope: cancel scope; None for that of the current request, if there is one.
     """
 
     def __init__(self, endpoint_name: str, *, scope: CancelScope | None = None,
@@ -48,9 +48,5 @@ class EmbeddingApiService:
         self._handler = transport.caller(handler(file.settings({}), transport, scope))
 
     def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
-        """One vector for each text, in order; ``[]`` without a request for no texts, None for a cancelled call.
-
-        One attempt. Raises BackendError; an answer that does not hold one vector of numbers for each text is a
-        BackendResponseError, which is a ValueError.
-        """
+        """Return the vectors of ``texts``, see ``BaseEmbeddingsHandler.embed``."""
         return self._handler.embed(texts)

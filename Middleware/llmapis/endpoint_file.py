@@ -1,4 +1,4 @@
-"""An endpoint file with its API type, checked as far as every call needs it."""
+"""An endpoint file with its API type, validated as far as every call needs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,20 +14,21 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
 @dataclass(frozen=True)
 class EndpointFile:
-    """What stands in ``Endpoints/<name>.json`` and in the ApiTypes file that it names.
+    """The content of ``Endpoints/<name>.json`` and of its ApiTypes file.
 
     Attributes:
-        type: canonical back-end dialect, see ``api_types``.
+        type: the canonical back-end dialect, see ``api_types``.
     """
 
     name: str
-    config: Mapping[str, object] = field(repr=False)  # holds the key
+    # Excluded from repr because it contains the key.
+    config: Mapping[str, object] = field(repr=False)
     api_type: Mapping[str, object]
     type: str
 
     @staticmethod
     def load(name: str) -> EndpointFile:
-        """Read both files. Raises ConfigurationError naming file and key of what is wrong."""
+        """Read both files. Raises ConfigurationError with the file and key of a mistake."""
         config = config_utils.load_endpoint(name)
         api_type_name = str(ENDPOINT.value(config, "apiTypeConfigFileName") or "")
         if not api_type_name.strip():
@@ -46,7 +47,7 @@ class EndpointFile:
         return url
 
     def settings(self, samplers: Mapping[str, object]) -> BackendSettings:
-        """What a back-end handler needs. ``samplers`` are final payload fields."""
+        """Return the settings for a back-end handler. ``samplers`` are final payload fields."""
         config = self.config
         model = None if ENDPOINT.flag(config, "dontIncludeModel") else api_types.model_name(config)
         return BackendSettings(
@@ -55,16 +56,16 @@ class EndpointFile:
             connect_timeout=config_utils.get_connect_timeout())
 
     def mistake(self, message: str, key: str, expected: str) -> ConfigValueError:
-        """An error about ``key`` of this endpoint's file."""
+        """Return an error about ``key`` of this endpoint's file."""
         return mistake(self.name, message, key, expected)
 
 
 def mistake(name: str, message: str, key: str, expected: str) -> ConfigValueError:
-    """An error about ``key`` of the file of endpoint ``name``."""
+    """Return an error about ``key`` of the file of endpoint ``name``."""
     return ConfigValueError(message, file=endpoint_path(name), json_path=key, expected=expected)
 
 
 def endpoint_path(name: str) -> str:
-    """The file of endpoint ``name`` as errors show it, relative to the config root."""
+    """Return the path of an endpoint's file for error messages, relative to the config root."""
     folder = config_utils.user_name_setting("endpointConfigsSubDirectory")
     return "/".join(part for part in ("Endpoints", folder, f"{name}.json") if part)

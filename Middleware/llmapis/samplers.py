@@ -1,8 +1,8 @@
-"""From an endpoint and a preset name to the sampler fields of a payload.
+"""Find the sampler fields of a payload for an endpoint and a preset name.
 
-Three steps: ``SamplerResolver`` finds the fields (a donor endpoint's ``presetSamplers``, or a preset file, plus the
-endpoint's append preset), ``inject_structure`` adds the fields of the request itself, ``normalise`` removes nulls.
-Config objects are never changed.
+There are three steps: ``SamplerResolver`` finds the fields (``presetSamplers`` of a donor endpoint, or a preset file,
+plus the endpoint's append preset), ``inject_structure`` adds the fields of the request itself, and ``normalise``
+removes nulls. Configuration objects are never changed.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
 
-# Pairs of endpoint and preset; the preset may come from a workflow's variable, so there is no natural limit.
+# Pairs of endpoint and preset. The preset may come from a variable of a workflow, so there is no natural limit.
 MAX_RESOLVED = 256
 NULL_MARKER = "__wilmer_null__"
 CANONICAL_SAMPLERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
@@ -42,12 +42,12 @@ Samplers = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """The config objects that decide on the samplers of one call.
+    """The configuration objects that determine the samplers of one call.
 
     Attributes:
         donor: the ``presetSamplers`` to translate, empty when a preset file is used.
-        preset: the preset file, sent as it is.
-        extra: the preset file that is laid over the others.
+        preset: the preset file, sent unchanged.
+        extra: the preset file that is merged over the others.
     """
 
     endpoint: Mapping[str, object]
@@ -63,10 +63,10 @@ class Sources:
 
 def find_sources(endpoint: Mapping[str, object], api_type: Mapping[str, object], preset_name: str | None,
                  endpoint_name: str = "") -> Sources:
-    """Look up what ``preset_name`` means for ``endpoint``.
+    """Find the configuration objects for ``preset_name`` of ``endpoint``.
 
-    Without a preset name the endpoint lends its own ``presetSamplers``, if it has any. Raises ConfigNotFoundError for
-    a preset that exists neither as a donor endpoint nor as a file; for one that the endpoint adds it names the file of
+    Without a preset name the endpoint's own ``presetSamplers`` are used, if it has any. Raises ConfigNotFoundError for
+    a preset that exists neither as a donor endpoint nor as a file; for an append preset the error names the file of
     ``endpoint_name``.
     """
     preset_type = str(api_type.get(*_PRESET_TYPE) or "")
@@ -96,7 +96,7 @@ def _added_preset(name: str, preset_type: str, endpoint_name: str) -> Mapping[st
 
 
 def _donor_samplers(name: str) -> Mapping[str, object]:
-    """The sampler block of the endpoint called ``name``, empty if there is none."""
+    """Return the sampler block of the endpoint ``name``, empty if there is none."""
     if not is_flat_name(name):
         return NOTHING
     donor = config_utils.endpoint_exists_with_samplers(name)
@@ -104,7 +104,7 @@ def _donor_samplers(name: str) -> Mapping[str, object]:
 
 
 def combine(sources: Sources, endpoint_name: str = "") -> Samplers:
-    """The sampler fields in the back-end's own names. The result may share values with config objects."""
+    """Return the sampler fields with the back-end's names. The result may share values with configuration objects."""
     if not API_TYPE.value(sources.api_type, "maxNewTokensPropertyName"):
         logger.warning("Endpoint '%s': its API type has no maxNewTokensPropertyName; no response limit is sent.",
                        endpoint_name)
@@ -113,9 +113,9 @@ def combine(sources: Sources, endpoint_name: str = "") -> Samplers:
 
 
 class SamplerResolver:
-    """Resolves samplers, remembering each result for as long as the config objects behind it are the same.
+    """Resolves samplers and caches each result as long as its configuration objects are the same.
 
-    A repeated call then costs a few look-ups, and a warning about a sampler appears once per edit of its file.
+    A repeated call then takes a few look-ups, and a warning about a sampler appears once per edit of its file.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class SamplerResolver:
 
     def resolve(self, endpoint_name: str, endpoint: Mapping[str, object], api_type: Mapping[str, object],
                 preset_name: str | None) -> Samplers:
-        """The sampler fields of ``endpoint`` under ``preset_name``; shared, not to be changed."""
+        """Return the sampler fields of ``endpoint`` with ``preset_name``. They are shared and must not be changed."""
         sources = find_sources(endpoint, api_type, preset_name, endpoint_name)
         # The entry keeps the endpoint alive, so its id is not reused.
         key = (id(endpoint), preset_name)
@@ -136,7 +136,7 @@ class SamplerResolver:
 
 
 def translate(block: Mapping[str, object], api_type: Mapping[str, object], endpoint_name: str = "") -> Samplers:
-    """``presetSamplers`` in the field names of one API type; what it does not support is dropped with a warning."""
+    """Translate ``presetSamplers`` to the field names of an API type; unsupported ones are dropped with a warning."""
     fields = _block(API_TYPE.value(api_type, "samplerFieldMap"))
     out: Samplers = {}
     for key, value in block.items():
@@ -162,12 +162,12 @@ def translate(block: Mapping[str, object], api_type: Mapping[str, object], endpo
 
 
 def thinking_fields(value: object, descriptor: Mapping[str, object], endpoint_name: str = "") -> Samplers:
-    """The payload fields for a ``thinkingMode``, by an API type's ``thinking`` descriptor."""
+    """Return the payload fields for a ``thinkingMode``, by an API type's ``thinking`` descriptor."""
     mode, field = THINKING.value(descriptor, "mode"), THINKING.value(descriptor, "field")
     if mode not in ("bool", "effort") or not isinstance(field, str) or not field:
         logger.warning("Endpoint '%s': its API type cannot switch thinking; thinkingMode is not sent.", endpoint_name)
         return {}
-    text, place = str(value).strip().lower(), THINKING.value(descriptor, "location")
+    text, location = str(value).strip().lower(), THINKING.value(descriptor, "location")
     fragment: Samplers
     if mode == "bool":
         fragment = {field: text not in THINKING_OFF}
@@ -175,14 +175,14 @@ def thinking_fields(value: object, descriptor: Mapping[str, object], endpoint_na
         return {}
     else:
         fragment = {field: text if text in EFFORTS else "medium"}
-    return {"chat_template_kwargs": fragment} if place == "chat_template_kwargs" else fragment
+    return {"chat_template_kwargs": fragment} if location == "chat_template_kwargs" else fragment
 
 
 def inject_structure(samplers: Mapping[str, object], endpoint: Mapping[str, object], api_type: Mapping[str, Any],
                      stream: bool, max_tokens: int | None) -> Samplers:
-    """``samplers`` with the stream flag, context size and response limit under the API type's own names.
+    """Return ``samplers`` with the stream flag, context size and response limit under the API type's names.
 
-    An explicit null in a preset keeps the context size or the limit from being sent, as does ``max_tokens`` None.
+    An explicit null in a preset omits the context size or the limit; ``max_tokens`` None omits the limit.
     """
     out = dict(samplers)
     stream_key = api_type.get(*_STREAM_KEY)
@@ -200,9 +200,9 @@ def inject_structure(samplers: Mapping[str, object], endpoint: Mapping[str, obje
 
 
 def normalise(samplers: Mapping[str, object]) -> Samplers:
-    """``samplers`` without nulls and emptied objects, the marker for an intended null replaced by null.
+    """Return ``samplers`` without nulls and emptied objects; the marker for an intended null becomes null.
 
-    Lists stay as they are, and so do objects under ``json_schema`` and ``grammar``.
+    Lists are not changed, nor are objects under ``json_schema`` and ``grammar``.
     """
     out: Samplers = {}
     for key, value in samplers.items():
@@ -220,7 +220,7 @@ def normalise(samplers: Mapping[str, object]) -> Samplers:
 
 
 def deep_merge(base: Mapping[str, object], override: Mapping[str, object]) -> Samplers:
-    """A new object: objects merge key by key, anything else of ``override`` replaces that of ``base``."""
+    """Return a new object: objects are merged key by key, other values of ``override`` replace those of ``base``."""
     out = dict(base)
     for key, value in override.items():
         known = out.get(key)

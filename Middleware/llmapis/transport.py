@@ -312,21 +312,15 @@ def _retry_after(stream: BackendStream, default: float) -> float:
 
 def _parse(request: BackendRequest, stream: BackendStream, data: bytes) -> Any:
     try:
-        return json.loads(data)
-    except UnicodeDecodeError:
-        text = data.decode("utf-8", "replace")
+        try:
+            return json.loads(data)
+        except UnicodeDecodeError:
+            # A model can emit half a character; the rest of the answer is still usable.
+            return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
-        raise _not_json(request, stream, data) from error
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _not_json(request, stream, data) from error
-
-
-def _not_json(request: BackendRequest, stream: BackendStream, data: bytes) -> BackendError:
-    head = stream.head
-    return errors.not_json_error(request.endpoint_name, stream.target, head.status if head else 0,
-                                 head.headers.get("content-type", "") if head else "", len(data))
+        head = stream.head
+        raise errors.not_json_error(request.endpoint_name, stream.target, head.status if head else 0,
+                                    head.headers.get("content-type", "") if head else "", len(data)) from error
 
 
 

@@ -56,8 +56,8 @@ def test_anything_else_is_the_key_itself(value: Any, key: str) -> None:
 
 
 @pytest.mark.parametrize("value", [True, False, 1.5, [SECRET], {"key": SECRET}])
-def test_a_key_that_is_not_text_is_refused(value: Any) -> None:
-    assert "not text" in problem_of(value)
+def test_a_key_that_is_not_a_string_is_refused(value: Any) -> None:
+    assert "not a string" in problem_of(value)
 
 
 # -- environment --------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_unusable_environment_variables(monkeypatch: pytest.MonkeyPatch, content
 
 @pytest.mark.parametrize(("value", "text"), [
     ("env:", "names no environment variable"), ("env: ", "names no environment variable"),
-    ("env:\ud800", "is not set"), ("file:", "names no file"), ("file:a\0b", "has a name that no file can have")])
+    ("env:\ud800", "is not set"), ("file:", "names no file"), ("file:a\0b", "has an invalid name")])
 def test_references_to_nothing(lab: Lab, value: str, text: str) -> None:
     assert text in problem_of(value)
 
@@ -125,7 +125,7 @@ def test_a_changed_file_counts_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "text"), [
     (b"", "is empty"), (b" \n", "is empty"), (f"{SECRET}\nsecond".encode(), "holds more than one line"),
-    (SECRET.encode("utf-16"), "is not a text in UTF-8"), (SECRET.encode("utf-16-le"), "holds control characters"),
+    (SECRET.encode("utf-16"), "is not a UTF-8 text"), (SECRET.encode("utf-16-le"), "holds control characters"),
     (b"x" * (MAX_FILE_BYTES + 1), "is too large to hold a key")])
 def test_unusable_files(lab: Lab, content: bytes, text: str) -> None:
     (lab.root / "k").write_bytes(content)

@@ -1,4 +1,4 @@
-"""What goes into one call of a back-end and what comes out of it."""
+"""The data of one back-end call: settings, prompt and messages."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,11 @@ from typing import Required, TypedDict
 from Middleware.models.messages import Message
 
 Block = dict[str, object]
-"""A part of a message, such as a piece of its content or a tool call, in the words of a dialect."""
+"""A part of a message, such as a content block or a tool call, in the form of a dialect."""
 
 
 class BackendMessage(TypedDict, total=False):
-    """A message of a payload. Each dialect leaves the keys that its back-ends know."""
+    """A message of a payload. Each dialect keeps only the keys that its back-ends know."""
 
     role: Required[str]
     content: str | list[Block] | None
@@ -25,7 +25,7 @@ class BackendMessage(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class BackendSettings:
-    """What a handler needs to know of its endpoint.
+    """The settings of an endpoint for its handler.
 
     Attributes:
         base_url: the endpoint's ``endpoint`` key.
@@ -33,13 +33,14 @@ class BackendSettings:
         samplers: final sampler fields, sent as they are.
         endpoint: the endpoint file.
         connect_timeout: seconds.
-        single_attempt: neither retry nor reconnect, because a backup stands by.
-        local_only: refuse to talk to a machine outside the local network.
+        single_attempt: neither retry nor reconnect, because there is a backup.
+        local_only: refuse to connect to a machine outside the local network.
     """
 
     endpoint_name: str
     base_url: str
-    endpoint: Mapping[str, object] = field(repr=False)  # holds the key
+    # Excluded from repr because it contains the key.
+    endpoint: Mapping[str, object] = field(repr=False)
     api_type: Mapping[str, object]
     samplers: Mapping[str, object] = field(default_factory=dict)
     model: str | None = None
@@ -50,7 +51,7 @@ class BackendSettings:
 
 
 def bearer_headers(settings: BackendSettings) -> dict[str, str]:
-    """The headers of most dialects: JSON, and the key if there is one."""
+    """Return the headers of most dialects: JSON, and the key if there is one."""
     headers = {"Content-Type": "application/json"}
     if settings.api_key:
         headers["Authorization"] = f"Bearer {settings.api_key}"
@@ -59,7 +60,7 @@ def bearer_headers(settings: BackendSettings) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What is sent: a list of messages, or two texts. Never changed by a handler."""
+    """The content to send: a list of messages, or two texts. Handlers never change it."""
 
     conversation: Sequence[Message] | None = None
     system_prompt: str | None = None

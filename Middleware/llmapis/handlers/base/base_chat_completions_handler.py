@@ -35,7 +35,7 @@ class BaseChatCompletionsHandler(LlmApiHandler):
         return body
 
     def messages(self, prompt: Prompt) -> list[BackendMessage]:
-        """The messages with the endpoint's texts injected and braces restored; the caller's objects stay unchanged."""
+        """Return copies of the messages with the endpoint's texts injected and braces restored."""
         messages: list[BackendMessage]
         if prompt.conversation is not None:
             messages = [cast(BackendMessage, dict(message)) for message in prompt.conversation]
@@ -55,12 +55,12 @@ class BaseChatCompletionsHandler(LlmApiHandler):
         return messages
 
     def finish_messages(self, messages: list[BackendMessage]) -> Sequence[Mapping[str, object]]:
-        """The messages in the dialect's own words; images, for example."""
+        """Return the messages in the form of the dialect, with converted images for example."""
         return messages
 
 
 def inject_texts(messages: list[BackendMessage], endpoint: Mapping[str, object]) -> None:
-    """Put the endpoint's texts before system and prompt and after the last message, in place.
+    """Insert the endpoint's texts before system and prompt and after the last message, in place.
 
     ``messages`` must be the caller's own copies. A trailing empty assistant message is dropped afterwards.
     """
@@ -91,7 +91,7 @@ def inject_texts(messages: list[BackendMessage], endpoint: Mapping[str, object])
 
 
 def text_of(content: object) -> str:
-    """The text of a content that is a string, null or a list of blocks."""
+    """Return the text of a content that is a string, null or a list of blocks."""
     if isinstance(content, str):
         return content
     if isinstance(content, Sequence):
@@ -101,7 +101,7 @@ def text_of(content: object) -> str:
 
 
 def arguments_object(arguments: object) -> Mapping[str, object]:
-    """The arguments of a tool call, which clients send as JSON text; ``{}`` for anything that is no object."""
+    """Return the arguments of a tool call, which clients send as JSON; ``{}`` for anything but an object."""
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
@@ -123,6 +123,6 @@ def _append(message: BackendMessage, text: str) -> None:
 
 
 def _restored_block(block: Block) -> Block:
-    # What a script sends may hold anything among its blocks.
+    # A user's script can send blocks of any type.
     text = block.get("text") if isinstance(block, Mapping) else None
     return {**block, "text": restore_braces(text)} if isinstance(text, str) else block

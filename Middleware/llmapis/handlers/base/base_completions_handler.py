@@ -9,7 +9,7 @@ from Middleware.utilities.text_utils import restore_braces
 
 
 class BaseCompletionsHandler(LlmApiHandler):
-    """Builds ``prompt``, samplers and schema, in this order. Tools have no place in a text and are left out."""
+    """Builds ``prompt``, samplers and schema, in this order. Tools are omitted."""
 
     def payload(self, prompt: Prompt) -> dict[str, object]:
         body: dict[str, object] = {"prompt": self.text(prompt), **self.settings.samplers}
@@ -19,10 +19,9 @@ class BaseCompletionsHandler(LlmApiHandler):
         return body
 
     def text(self, prompt: Prompt) -> str:
-        """System and prompt as one text, trimmed, with the endpoint's three texts in their places.
+        """Return system and prompt as one text, trimmed, with the endpoint's three texts inserted.
 
-        The completion text comes after the trimming and stays as it is, so that it can end with a space or a line
-        break.
+        The completion text is appended after trimming, so that it can end with a space or a line break.
         """
         endpoint = self.settings.endpoint
         system = injected_text(endpoint, "addTextToStartOfSystem", "textToAddToStartOfSystem") \
@@ -33,7 +32,7 @@ class BaseCompletionsHandler(LlmApiHandler):
 
     @staticmethod
     def images(prompt: Prompt) -> list[object]:
-        """The images of the user messages that came along with the text, as they are."""
+        """Return the unchanged images of the user messages that accompany the text."""
         found: list[object] = []
         for message in prompt.conversation or ():
             images = message.get("images")

@@ -1,4 +1,4 @@
-"""What the embeddings back-ends share: one request with all texts, and a strict look at the vectors."""
+"""The base of the embeddings back-ends: one request with all texts, and strict validation of the vectors."""
 from __future__ import annotations
 
 import json
@@ -19,11 +19,12 @@ from Middleware.utilities.text_utils import restore_braces
 
 logger = logging.getLogger(__name__)
 
-READ_TIMEOUT = 120.0  # seconds
+# Embedding a batch takes seconds even on a slow computer.
+READ_TIMEOUT = 120.0
 
 
 class BaseEmbeddingsHandler(ABC):
-    """Turns texts into vectors. Subclasses set ``PATH`` and say where an answer keeps its vectors."""
+    """Turns texts into vectors. Subclasses set ``PATH`` and find the vectors in an answer."""
 
     PATH = ""
 
@@ -34,12 +35,12 @@ class BaseEmbeddingsHandler(ABC):
 
     @abstractmethod
     def read_vectors(self, body: Mapping[str, object]) -> list[object]:
-        """The vectors of an answer in the order of the texts, not checked yet; raises what ``malformed`` makes."""
+        """Return the vectors of an answer in the order of the texts, unvalidated; raises the error of ``malformed``."""
 
     def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
-        """One vector for each text, in order; ``[]`` without a request for no texts, None for a cancelled call.
+        """Return one vector for each text, in order; ``[]`` for no texts, without a request; None for a cancelled call.
 
-        One attempt. Raises BackendError; an answer that does not hold one vector of numbers for each text is a
+        There are no retries. Raises BackendError; for an answer without one vector of numbers for each text it is
         BackendResponseError, which is a ValueError.
         """
         if not texts:
@@ -47,7 +48,8 @@ class BaseEmbeddingsHandler(ABC):
         request = self.request(texts)
         try:
             body = self._transport.post_json(request, self._scope)
-        except EarlyTerminationException:  # cancelled before or during the call
+        # The request was cancelled before or during the call.
+        except EarlyTerminationException:
             return None
         return self._read(body, request, len(texts))
 
@@ -66,7 +68,7 @@ class BaseEmbeddingsHandler(ABC):
         return bearer_headers(self.settings)
 
     def malformed(self, problem: str) -> BackendResponseError:
-        """An error about the answer, without any of its content."""
+        """Return an error about the answer, without any of its content."""
         name = self.settings.endpoint_name
         return BackendResponseError(f"endpoint '{name}' answered a call for embeddings with {problem}", endpoint=name)
 
@@ -82,7 +84,7 @@ class BaseEmbeddingsHandler(ABC):
         return [self._numbers(vector) for vector in vectors]
 
     def _error(self, body: Mapping[str, object], request: BackendRequest) -> BackendResponseError:
-        """What an error object with a good status says, without the key that some servers repeat in it."""
+        """Return the error for an error object with a success status, without the key that some servers repeat."""
         shown = json.dumps({"error": body["error"], "message": body.get("message")}).encode()
         said = short_body(shown, secrets_of(request.headers, parse_target(request.url)))
         error = self.malformed(f"an error: {said}")
@@ -94,12 +96,14 @@ class BaseEmbeddingsHandler(ABC):
             raise self.malformed("a vector that is not a list of numbers")
         if not vector:
             raise self.malformed("an empty vector")
-        if not all(type(number) is float or type(number) is int for number in vector):  # a bool is no number here
+        # ``bool`` is a subclass of ``int``, so the types are compared exactly.
+        if not all(type(number) is float or type(number) is int for number in vector):
             raise self.malformed("a vector that holds something else than numbers")
         try:
             numbers = [float(number) for number in vector]
         except OverflowError:
             numbers = [math.inf]
-        if not all(map(math.isfinite, array("f", numbers))):  # 32 bits are stored
+        # The vectors are stored as 32-bit numbers, which overflow earlier.
+        if not all(map(math.isfinite, array("f", numbers))):
             raise self.malformed("a vector that holds numbers without a finite value")
         return numbers

@@ -1,7 +1,7 @@
-"""What all generation back-ends share: one call, its request, its answer.
+"""The base of all generation back-ends: one call, its request and its answer.
 
-A handler is a translator. It says which URL, headers and payload a call needs and what an answer means; the transport
-does the talking. One handler serves one call of one endpoint.
+A handler determines the URL, headers and payload of a call and parses the answer; the transport sends and receives. One
+handler serves one call of one endpoint.
 """
 from __future__ import annotations
 
@@ -31,11 +31,15 @@ logger = logging.getLogger(__name__)
 DONE = "[DONE]"
 decode_json = json.JSONDecoder().decode
 
-DRAIN_SECONDS = 1.0  # how long usage may follow a finish reason
-CLOSING_SECONDS = 0.1  # how long the connection may take to end after the last event
+# How long token counts may follow a finish reason.
+DRAIN_SECONDS = 1.0
+# How long the connection may take to end after the last event.
+CLOSING_SECONDS = 0.1
 DRAIN_BYTES = 65536
-UNFRAMED_LIMIT = 65536  # bytes kept of a stream that holds no event, to explain it
-WHOLE_LIMIT = 16 * 1024 * 1024  # the same of one that may be a complete JSON answer
+# Bytes kept of a stream without events, for the error message.
+UNFRAMED_LIMIT = 65536
+# Bytes kept of a stream that may be one complete JSON answer.
+WHOLE_LIMIT = 16 * 1024 * 1024
 
 
 class LlmApiHandler(ABC):
@@ -63,7 +67,7 @@ class LlmApiHandler(ABC):
 
     # -- the dialect ---------------------------------------------------------------------------------------------
     def path(self, stream: bool) -> str:
-        """What is appended to the base URL."""
+        """Return the path that is appended to the base URL."""
         return self.PATH
 
     def headers(self) -> dict[str, str]:
@@ -71,14 +75,14 @@ class LlmApiHandler(ABC):
 
     @abstractmethod
     def payload(self, prompt: Prompt) -> dict[str, object]:
-        """The JSON body of the call."""
+        """Return the JSON body of the call."""
 
     def read_events(self, events: Sequence[SSEEvent | str]) -> list[Chunk]:
-        """The chunks that already delivered events stand for, in order.
+        """Return the chunks of events that have arrived, in order.
 
         Unreadable events are logged and skipped, ``[DONE]`` sets ``self.closed``. An error object raises
-        BackendResponseError; behind events that say something it is put into ``self.failure`` instead, so that those
-        are not lost.
+        BackendResponseError; after events with content it is stored in ``self.failure`` instead, so that these are not
+        lost.
         """
         chunks: list[Chunk] = []
         for event in events:
@@ -97,7 +101,7 @@ class LlmApiHandler(ABC):
         return chunks
 
     def read_body(self, body: object, name: str | None, chunks: list[Chunk]) -> None:
-        """Add what a decoded event stands for to ``chunks``; see ``read_events``."""
+        """Add the chunk of a decoded event to ``chunks``; see ``read_events``."""
         if not isinstance(body, dict):
             self.unreadable("an event that is not an object")
             return
@@ -107,30 +111,32 @@ class LlmApiHandler(ABC):
         except BackendResponseError as error:
             if not chunks:
                 raise
-            self.failure = error  # raised when what came before it has been handed on
+            # It is raised after the chunks before it have been delivered.
+            self.failure = error
             return
         if chunk is not None:
             chunks.append(chunk)
 
     @abstractmethod
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
-        """The chunk of one event, None for one that says nothing.
+        """Return the chunk of one event, None for an event without content.
 
         ``name`` is the event's name in the SSE framing, if it has one. Sets ``self.ended`` at a finish reason and
-        ``self.closed`` at what is the last event by the dialect. After ``ended`` only usage counts. Raises
+        ``self.closed`` at the last event of the dialect. After ``ended`` only token counts are used. Raises
         BackendResponseError for an error object.
         """
 
     @abstractmethod
     def read_response(self, body: object) -> Answer:
-        """The answer in a complete JSON body. Raises BackendResponseError for an error object."""
+        """Return the answer in a complete JSON body. Raises BackendResponseError for an error object."""
 
     # -- the call ------------------------------------------------------------------------------------------------
     def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
         settings = self.settings
         payload = self.payload(prompt)
         if logger.isEnabledFor(logging.DEBUG) and not _redacting():
-            with contextlib.suppress(RecursionError):  # the transport says what is wrong with it
+            # The transport reports a payload that is nested too deeply.
+            with contextlib.suppress(RecursionError):
                 logger.debug("Payload for endpoint '%s': %s", settings.endpoint_name, json.dumps(payload, default=str))
         return BackendRequest(
             endpoint_name=settings.endpoint_name, url=backend_url(settings.base_url, self.path(stream)),
@@ -138,7 +144,7 @@ class LlmApiHandler(ABC):
             single_attempt=settings.single_attempt, local_only=settings.local_only)
 
     def generate(self, prompt: Prompt) -> Answer:
-        """The complete answer: a text, or a dict with tool calls; ``""`` for a cancelled call."""
+        """Return the complete answer: a string, or a dict with tool calls; ``""`` for a cancelled call."""
         self._reset()
         if self.is_cancelled:
             return ""
@@ -152,7 +158,7 @@ class LlmApiHandler(ABC):
             self._log_skipped()
 
     def stream(self, prompt: Prompt) -> Generator[Chunk, None, None]:
-        """The answer chunk by chunk; sends nothing before the first pull and simply ends when cancelled."""
+        """Yield the answer chunk by chunk; sends the request at the first ``next`` and ends when cancelled."""
         self._reset()
         if self.is_cancelled:
             return
@@ -170,14 +176,15 @@ class LlmApiHandler(ABC):
             self._log_skipped()
 
     def abort(self) -> None:
-        """End a stream that another thread is reading: it finds its end."""
+        """End a stream that another thread is reading."""
         connection = self._connection
         if connection is not None:
             connection.abort()
 
     def _chunks(self, connection: BackendStream) -> Iterator[Chunk]:
         framer = self.FRAMER()
-        start = bytearray()  # of an answer of which nothing is understood yet
+        # The beginning of an answer of which no event has been understood.
+        start = bytearray()
         for block in connection:
             if not block:
                 yield {"token": "", "finish_reason": None}
@@ -186,7 +193,8 @@ class LlmApiHandler(ABC):
             chunks = self.read_events(events)
             if not self.understood and not chunks:
                 _collect_start(start, block)
-            if not chunks:  # comments, half an event: bytes that are a sign of life and no more
+            # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
+            if not chunks:
                 yield {"token": "", "finish_reason": None}
             elif len(chunks) == 1:
                 yield chunks[0]
@@ -211,7 +219,7 @@ class LlmApiHandler(ABC):
             yield from self._unframed(bytes(start))
 
     def _batch(self, chunks: list[Chunk]) -> Iterator[Chunk]:
-        """Hand over chunks that arrived together: each but the last says that more follows at once."""
+        """Yield chunks that arrived together; each but the last is marked as followed by another one."""
         if not chunks:
             return
         last = chunks.pop()
@@ -223,9 +231,10 @@ class LlmApiHandler(ABC):
         yield last
 
     def _unframed(self, data: bytes) -> Iterator[Chunk]:
-        """A back-end may answer a streaming call with one plain JSON body: an error, or the whole answer."""
+        """Yield the chunk of a plain JSON body that a back-end sent instead of a stream: an answer or an error."""
         if all(not line.strip() or line.startswith(b":") for line in data.splitlines()):
-            return  # nothing but comments: an empty answer
+            # Only comments: an empty answer.
+            return
         try:
             body = json.loads(data)
         except (ValueError, RecursionError):
@@ -245,7 +254,7 @@ class LlmApiHandler(ABC):
 
     # -- helpers of the dialects ---------------------------------------------------------------------------------
     def raise_error_object(self, error: object) -> None:
-        """Raise what an error object of the back-end says, without the key that some servers repeat in it."""
+        """Raise the error in an error object of the back-end, without the key that some servers repeat in it."""
         secrets = secrets_of(self.headers(), parse_target(self.settings.base_url))
         text = short_body(json.dumps({"error": error}, default=str).encode(), secrets)
         message, hint = f"{self._endpoint_label()}: an error instead of an answer: {text}", too_long_hint(text)
@@ -256,12 +265,12 @@ class LlmApiHandler(ABC):
         return f"Endpoint '{self.settings.endpoint_name}' ({parse_target(self.settings.base_url).display})"
 
     def unreadable(self, what: str) -> None:
-        """Log, without its content, that a part of an answer was skipped: the first of its kind in a call."""
+        """Log that a part of an answer was skipped, without its content and once per kind and call."""
         if self._skipped.first(what):
             logger.warning("Endpoint '%s': skipped %s.", self.settings.endpoint_name, what)
 
     def _log_skipped(self) -> None:
-        """Log how often something was skipped that was logged only once."""
+        """Log the number of skipped parts of each kind that was logged once."""
         for what in self._skipped.keys():  # noqa: SIM118  - not a dict
             count = self._skipped.over(what)
             if count > 1:
@@ -273,7 +282,7 @@ class LlmApiHandler(ABC):
 
 
 def _collect_start(start: bytearray, block: bytes) -> None:
-    """Collect an answer without events: all of what may be one JSON object, else enough to say what it is."""
+    """Collect an answer without events: completely if it may be one JSON object, else enough for a message."""
     whole = (start[:1024] + block[:1024]).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
     start += block[:max((WHOLE_LIMIT if whole else UNFRAMED_LIMIT) - len(start), 0)]
 

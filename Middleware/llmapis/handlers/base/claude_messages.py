@@ -1,4 +1,4 @@
-"""OpenAI-style messages, images and tools in the words of Claude's Messages API. Nothing passed in is changed."""
+"""Convert OpenAI-style messages, images and tools to Claude's Messages API. Arguments are never changed."""
 from __future__ import annotations
 
 import base64
@@ -11,28 +11,32 @@ from Middleware.llmapis.handlers.base.base_chat_completions_handler import argum
 from Middleware.llmapis.handlers.base.image_sources import image_format, looks_like_base64, without_line_breaks
 
 IMAGE_NOTE = "(An image could not be processed.)"
-UNKNOWN_CALL = "unknown"  # id of a tool result that names no call
+# The id for a tool result without a call id.
+UNKNOWN_CALL = "unknown"
 _DATA_URI = re.compile(r"data:(image/[^;,]+)(?:;[^;,]*)*;base64", re.IGNORECASE)
-_MISNAMED = {"image/jpg": "image/jpeg"}  # clients write it, and the API refuses it
-_SNIFFED_LENGTH = 24  # base64 characters that hold the first bytes of an image
+# Clients send this type, and the API rejects it.
+_MISNAMED = {"image/jpg": "image/jpeg"}
+# The base64 characters that contain the first bytes of an image.
+_SNIFFED_LENGTH = 24
 _CHOICES = {"auto": "auto", "required": "any"}
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
 def system_text(messages: Sequence[BackendMessage]) -> str:
-    """The texts of all system messages, joined by a blank line."""
+    """Return the texts of all system messages, joined by a blank line."""
     texts = (text_of(message.get("content")) for message in messages if message.get("role") == "system")
     return "\n\n".join(text for text in texts if text.strip())
 
 
 def turns(messages: Sequence[BackendMessage]) -> list[BackendMessage]:
-    """The messages but the system ones, each with ``role`` and ``content`` only and tool traffic as blocks.
+    """Return the messages except system ones, each with ``role`` and ``content`` only, and tool calls as blocks.
 
-    The API wants all results of an assistant's calls at the start of the next user turn, so results that follow each
-    other and the user's words among and behind them become one turn, results first.
+    The API requires all results of an assistant's calls at the start of the next user turn. So consecutive results and
+    the user messages among and after them become one turn, with the results first.
     """
     out: list[BackendMessage] = []
-    answer: list[Block] | None = None  # content of the turn that answers calls, as long as it may grow
+    # The content of the message that answers calls, as long as more can be added to it.
+    answer: list[Block] | None = None
     results = 0
     for position, message in enumerate(messages):
         role = message.get("role")
@@ -53,7 +57,7 @@ def turns(messages: Sequence[BackendMessage]) -> list[BackendMessage]:
 
 
 def trim_prefill(messages: list[BackendMessage]) -> None:
-    """Trim the start of the answer that a trailing assistant message is: the API refuses white space at its end."""
+    """Trim a trailing assistant message, the start of the answer: the API rejects white space at its end."""
     if messages and messages[-1].get("role") == "assistant" and isinstance(messages[-1]["content"], str):
         messages[-1] = {**messages[-1], "content": messages[-1]["content"].rstrip()}
 
@@ -69,7 +73,7 @@ def _content(message: BackendMessage, position: int) -> str | list[Block]:
 
 
 def _blocks(content: object) -> list[Block]:
-    """A content as blocks; blank text is none, for the API refuses it."""
+    """Return a content as blocks; blank text becomes no block, because the API rejects it."""
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if isinstance(content, str) and content.strip() else []
@@ -147,7 +151,7 @@ def claude_tool(tool: object) -> dict[str, object] | None:
 
 
 def claude_tool_choice(choice: object) -> dict[str, object] | None:
-    """A tool choice other than ``none``; None for one that the API does not know."""
+    """Return a tool choice other than ``none``; None for one that the API does not support."""
     if isinstance(choice, str):
         return {"type": _CHOICES[choice]} if choice in _CHOICES else None
     function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None

@@ -1,10 +1,11 @@
-"""What the entries of a message's ``images`` list are: data URIs, raw base64 or web addresses."""
+"""Classify the entries of a message's ``images`` list: data URIs, raw base64 or web addresses."""
 from __future__ import annotations
 
 import base64
 import binascii
 import re
 
+# Shorter strings are more likely words that happen to be valid base64.
 MIN_RAW_LENGTH = 100
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"BM", "bmp"),
@@ -12,7 +13,7 @@ _SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8
 
 
 def image_format(data: bytes) -> str | None:
-    """The format of an image by its first bytes, as in ``image/<format>``; None if it is none we know."""
+    """Return the format of an image by its first bytes, as in ``image/<format>``; None for an unknown format."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     if data[4:12] in (b"ftypavif", b"ftypheic"):
@@ -21,7 +22,7 @@ def image_format(data: bytes) -> str | None:
 
 
 def without_line_breaks(source: str) -> str:
-    """Base64 as one line; several tools wrap it, and Ollama accepts that."""
+    """Return base64 in one line; several tools wrap it, and Ollama accepts that."""
     return source.replace("\r", "").replace("\n", "") if "\n" in source else source
 
 
@@ -30,7 +31,7 @@ def looks_like_base64(text: str) -> bool:
 
 
 def raw_base64_format(text: str) -> str | None:
-    """The image format of raw base64 text; None if it does not decode to a known image."""
+    """Return the image format of raw base64; None if it does not decode to a known image."""
     if not looks_like_base64(text):
         return None
     try:
@@ -40,17 +41,18 @@ def raw_base64_format(text: str) -> str | None:
 
 
 def base64_data(source: object) -> str | None:
-    """The base64 of an image without the prefix of a data URI; None for web addresses and all else that is no data."""
+    """Return the base64 of an image without the prefix of a data URI; None for web addresses and anything else."""
     if not isinstance(source, str):
         return None
     kind, separator, data = source.partition(",")
     if separator and kind[:5].lower() == "data:" and kind.lower().endswith(";base64"):
         return data
-    return None if ":" in source else source  # base64 has no colon
+    # Base64 contains no colon, unlike a web address.
+    return None if ":" in source else source
 
 
 def image_url(source: object) -> str | None:
-    """``source`` as something a back-end accepts as an image URL; None for anything else, such as ``file://``."""
+    """Return ``source`` as an image URL that back-ends accept; None for anything else, such as ``file://``."""
     if not isinstance(source, str):
         return None
     if source.startswith(("data:image/", "http://", "https://")):

@@ -1,4 +1,4 @@
-"""What Ollama's chat and text generation have in common: options, images, ends of answers, token counts, errors."""
+"""The common part of Ollama's chat and text generation: options, images, ends of answers, token counts, errors."""
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -13,15 +13,16 @@ from Middleware.models.messages import Chunk, Usage
 from Middleware.utilities.answers.stream_parsers import NDJSONParser
 from Middleware.utilities.config.keys.api_type import API_TYPE
 
-TOP_LEVEL_FIELDS = ("think", "keep_alive", "format")  # ignored by Ollama inside ``options``
+# Ollama ignores these fields inside ``options``.
+TOP_LEVEL_FIELDS = ("think", "keep_alive", "format")
 
 
 class OllamaAnswers(LlmApiHandler):
     """Sorts samplers into Ollama's payload and reads the outer object of an answer or an event.
 
     Attributes:
-        streaming: whether the call at hand is a streaming one. ``request`` sets it before the payload is built: the
-            samplers tell it only for API types that name a stream key.
+        streaming: whether the current call streams. ``request`` sets it before the payload is built, because the
+            samplers contain it only for API types with a stream key.
     """
 
     FRAMER = NDJSONParser
@@ -34,18 +35,18 @@ class OllamaAnswers(LlmApiHandler):
 
     @property
     def model(self) -> str:
-        """Ollama needs a model, also from endpoints that leave it out elsewhere."""
+        """The model name, which Ollama needs even from endpoints that omit it elsewhere."""
         return self.settings.model or model_name(self.settings.endpoint)
 
     def sampler_fields(self) -> dict[str, object]:
-        """The samplers as fields of the payload: ``options``, and beside it what Ollama reads at the top level."""
+        """Return the samplers as payload fields: ``options``, and the fields that Ollama reads at the top level."""
         samplers = self.settings.samplers
         apart = {*TOP_LEVEL_FIELDS, "stream", API_TYPE.value(self.settings.api_type, "streamPropertyName")}
         fields = {key: samplers[key] for key in TOP_LEVEL_FIELDS if key in samplers}
         return {**fields, "options": {key: value for key, value in samplers.items() if key not in apart}}
 
     def raw_images(self, sources: Sequence[object]) -> list[str]:
-        """The images as plain base64. Web addresses and whatever else is no data are skipped with a warning."""
+        """Return the images as plain base64. Web addresses and other entries are skipped with a warning."""
         images = [image for image in map(base64_data, sources) if image]
         if len(images) < len(sources):
             self.unreadable(f"{len(sources) - len(images)} image(s): Ollama takes base64 data only, no addresses")
@@ -60,7 +61,7 @@ class OllamaAnswers(LlmApiHandler):
     # -- answer --------------------------------------------------------------------------------------------------
     @abstractmethod
     def read_part(self, body: Mapping[str, object]) -> Chunk | None:
-        """The text, reasoning and tool calls of an event; None for an event without any field for them."""
+        """Return the text, reasoning and tool calls of an event; None for an event without fields for them."""
 
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
         if self.closed:
@@ -78,16 +79,16 @@ class OllamaAnswers(LlmApiHandler):
         return chunk
 
     def check_error(self, body: Mapping[str, object]) -> None:
-        """Raise BackendResponseError for an error object; Ollama also sends it in the midst of a stream."""
+        """Raise BackendResponseError for an error object, which Ollama also sends in the middle of a stream."""
         if body.get("error"):
             self.raise_error_object(body["error"])
 
     def finish_reason(self, body: Mapping[str, object]) -> str:
-        """The finish reason of an answer that is done."""
+        """Return the finish reason of a complete answer."""
         return "length" if body.get("done_reason") == "length" else "stop"
 
     def note_usage(self, body: Mapping[str, object]) -> Usage | None:
-        """The token counts of an object, kept for the outcome too. Ollama leaves out the count of a cached prompt."""
+        """Return and store the token counts of an object. Ollama omits the count of a cached prompt."""
         counts = [value if type(value) is int else None
                   for value in (body.get("prompt_eval_count"), body.get("eval_count"))]
         if counts == [None, None]:
@@ -98,7 +99,7 @@ class OllamaAnswers(LlmApiHandler):
         return self.outcome.usage
 
     def note_end(self, body: Mapping[str, object], reasoning: object) -> None:
-        """Keep what a complete answer says besides its text."""
+        """Store the metadata of a complete answer."""
         self.note_usage(body)
         self.outcome.reasoning = reasoning if isinstance(reasoning, str) else ""
         if body.get("done"):
@@ -106,7 +107,7 @@ class OllamaAnswers(LlmApiHandler):
 
 
 def text_chunk(text: object, reasoning: object) -> Chunk:
-    """A chunk of two values, either of which counts only if it is text."""
+    """Return a chunk of two values, each of which is used only if it is a string."""
     chunk: Chunk = {"token": text if isinstance(text, str) else "", "finish_reason": None}
     if reasoning and isinstance(reasoning, str):
         chunk["reasoning"] = reasoning

@@ -1,4 +1,4 @@
-"""What the answers of OpenAI's chat and text completions have in common: choices, token counts, error objects."""
+"""The common part of OpenAI's chat and text completions: choices, token counts, error objects."""
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ class OpenAiAnswers(LlmApiHandler):
 
     @abstractmethod
     def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
-        """Put what a streamed choice holds, but for its finish reason, into ``chunk``."""
+        """Copy the content of a streamed choice, except its finish reason, to ``chunk``."""
 
     def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
         usage = self.note_usage(body)
@@ -35,7 +35,7 @@ class OpenAiAnswers(LlmApiHandler):
         return chunk
 
     def open_answer(self, body: object) -> Mapping[str, object] | None:
-        """The choice of a complete answer, empty if it has none; what stands beside it is kept. None: no object."""
+        """Return the choice of a complete answer, empty if it has none, and store its metadata. None: not an object."""
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
             return None
@@ -45,9 +45,9 @@ class OpenAiAnswers(LlmApiHandler):
         return choice or {}
 
     def choice(self, body: Mapping[str, object], failed: bool = False) -> Mapping[str, object] | None:
-        """The first choice, None if there is none. Raises BackendResponseError for an error object.
+        """Return the first choice, None if there is none. Raises BackendResponseError for an error object.
 
-        ``failed`` says that the event's name already calls it an error.
+        ``failed`` means that the name of the event is ``error``.
         """
         choices = body.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
@@ -56,7 +56,7 @@ class OpenAiAnswers(LlmApiHandler):
         return choice if isinstance(choice, Mapping) else None
 
     def note_fingerprint(self, body: Mapping[str, object]) -> bool:
-        """Keep the back-end's ``system_fingerprint``; whether this object is the first to say one."""
+        """Store the back-end's ``system_fingerprint``; return whether this object is the first that has one."""
         fingerprint = body.get("system_fingerprint")
         if self.outcome.fingerprint or not isinstance(fingerprint, str):
             return False
@@ -64,28 +64,29 @@ class OpenAiAnswers(LlmApiHandler):
         return bool(fingerprint)
 
     def note_usage(self, body: Mapping[str, object]) -> Usage | None:
-        """The token counts of an object, kept for the outcome too."""
+        """Return and store the token counts of an object."""
         usage = body.get("usage")
         if not isinstance(usage, dict) or not usage:
             return None
-        self.outcome.usage = cast(Usage, usage)  # counts that are no numbers are left out where they are used
+        # Counts that are not numbers are dropped where they are used.
+        self.outcome.usage = cast(Usage, usage)
         return self.outcome.usage
 
 
 def text_in(fields: Mapping[str, object], key: str) -> str:
-    """The text under a key, ``""`` for anything else."""
+    """Return the string under a key, ``""`` for any other value."""
     text = fields.get(key)
     return text if isinstance(text, str) else ""
 
 
 def reasoning_of(fields: Mapping[str, object]) -> str:
-    """The reasoning in a delta, a message or a choice; servers have two names for it, and Mistral blocks of content."""
-    told = text_in(fields, "reasoning_content") or text_in(fields, "reasoning")
+    """Return the reasoning in a delta, message or choice. Servers use two keys for it, and Mistral content blocks."""
+    plain = text_in(fields, "reasoning_content") or text_in(fields, "reasoning")
     content = fields.get("content")
-    return told or (_thinking_in(content) if isinstance(content, list) else "")
+    return plain or (_thinking_in(content) if isinstance(content, list) else "")
 
 
 def _thinking_in(blocks: list[object]) -> str:
-    """What the blocks of type ``thinking`` say, which is a text or a list of text blocks."""
+    """Return the text of the blocks of type ``thinking``, which contain a string or a list of text blocks."""
     thoughts = (block for block in blocks if isinstance(block, Mapping) and block.get("type") == "thinking")
     return "".join(text_of(block.get("thinking")) for block in thoughts)

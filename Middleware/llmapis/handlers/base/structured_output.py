@@ -1,4 +1,4 @@
-"""Where a JSON schema for the answer stands in a payload, as an API type's ``structuredOutput`` says."""
+"""Insert the JSON schema for an answer into a payload, as the API type's ``structuredOutput`` defines."""
 from __future__ import annotations
 
 import logging
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def attach_schema(body: dict[str, Any], schema: Mapping[str, object], descriptor: object, endpoint_name: str) -> None:
-    """Write ``schema`` into ``body`` the way the API type's ``structuredOutput`` says."""
+    """Insert ``schema`` into ``body``; ``descriptor`` is the API type's ``structuredOutput``."""
     descriptor = descriptor if isinstance(descriptor, Mapping) else {}
     field = usable_field(descriptor)
     if field is None:
@@ -33,6 +33,6 @@ def attach_schema(body: dict[str, Any], schema: Mapping[str, object], descriptor
 
 
 def usable_field(descriptor: Mapping[str, object]) -> str | None:
-    """Where an API type's ``structuredOutput`` wants the schema; None if it makes no sense."""
+    """Return the field of the schema by an API type's ``structuredOutput``; None for an invalid descriptor."""
     field, style = STRUCTURED_OUTPUT.value(descriptor, "field"), STRUCTURED_OUTPUT.value(descriptor, "style")
     return field if isinstance(field, str) and field and style in STRUCTURED_OUTPUT["style"].choices else None

@@ -20,7 +20,8 @@ PARAMETERS = frozenset({"model", "messages", "max_tokens", "system", "temperatur
                         "stop_sequences", "metadata", "thinking", "tools", "tool_choice"})
 FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "pause_turn": "stop", "max_tokens": "length",
                   "tool_use": "tool_calls", "refusal": "content_filter"}
-PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")  # disjoint
+# The API counts these tokens separately.
+PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 @dataclass
@@ -28,8 +29,8 @@ class _StreamedCall:
     """A tool call whose arguments are arriving.
 
     Attributes:
-        index: its place among the calls of the answer.
-        start: the arguments its first event held; they count only if no others follow.
+        index: its position among the calls of the answer.
+        start: the arguments in its first event; they are used only if no others follow.
     """
 
     index: int
@@ -45,7 +46,8 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
 
     def _reset(self) -> None:
         super()._reset()
-        self._calls: dict[int | None, _StreamedCall] = {}  # by content block, those that have not ended
+        # The calls that have not ended, by content block.
+        self._calls: dict[int | None, _StreamedCall] = {}
         self._call_count = 0
         self._prompt_counts: dict[str, int] = {}
 
@@ -72,7 +74,8 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
     def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
         try:
             converted, unusable = claude_messages.with_images(messages)
-        except Exception as error:  # whatever is wrong with an image, the words are still worth an answer
+        # The text is worth an answer even if an image cannot be converted.
+        except Exception as error:
             self._warn("converting images failed (%s), only text is sent", type(error).__name__)
             return claude_messages.texts_only(messages)
         if unusable:
@@ -98,7 +101,8 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         if named:
             body["tools"] = named
         choice = claude_messages.claude_tool_choice(prompt.tool_choice)
-        if choice is not None and body.get("tools"):  # a choice among no tools is refused
+        # The API rejects a tool choice without tools.
+        if choice is not None and body.get("tools"):
             body["tool_choice"] = choice
 
     def _warn(self, text: str, *values: object) -> None:
@@ -153,14 +157,14 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         return _call_chunk({"index": call.index, **_call(block, "")})
 
     def _read_block_end(self, body: Mapping[str, object]) -> Chunk | None:
-        """A call without arguments streams none, and clients cannot parse ``""``: it gets the text of its object."""
+        """Add the arguments of a call that streamed none as a JSON object, because clients cannot parse ``""``."""
         call = self._calls.pop(_block_index(body), None)
         if call is None or call.has_arguments:
             return None
         return _call_chunk({"index": call.index, "function": {"arguments": _json_object(call.start)}})
 
     def _read_end(self, body: Mapping[str, object]) -> Chunk | None:
-        """The event with the stop reason and the final token counts."""
+        """Parse the event with the stop reason and the final token counts."""
         chunk: Chunk = {"token": "", "finish_reason": None}
         usage = self._note_usage(body)
         if usage:
@@ -199,9 +203,9 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
             self.raise_error_object(body.get("error") or body)
 
     def _note_usage(self, body: Mapping[str, object]) -> Usage | None:
-        """All token counts in OpenAI's shape, if this object completes them.
+        """Return all token counts in OpenAI's form, if this object completes them.
 
-        The first event of a stream tells the prompt's tokens, the last the answer's and sometimes both.
+        The first event of a stream has the prompt's tokens, the last one those of the answer and sometimes both.
         """
         usage = _object(body.get("usage"))
         self._note_prompt_tokens(usage)
@@ -251,5 +255,5 @@ def _finish_reason(reason: object) -> str:
 
 
 def _joined(blocks: list[Mapping[str, Any]], kind: str) -> str:
-    """The texts of the blocks of one type, which hold it under that type's name."""
+    """Return the texts of the blocks of one type, which is also the key of the text."""
     return "".join(block[kind] for block in blocks if block.get("type") == kind and isinstance(block.get(kind), str))

@@ -18,14 +18,15 @@ from Middleware.models.process import process
 logger = logging.getLogger(__name__)
 
 ABORT_PATH = "/api/extra/abort"
+# No caller waits for an abort, but its thread must not live long.
 ABORT_CONNECT_SECONDS = 2.0
 ABORT_READ_SECONDS = 5.0
 
 
 class CallCounter:
-    """On which servers calls of this process are running. Thread-safe.
+    """Counts the running calls of this process by server. Thread-safe.
 
-    A server goes by any text that is the same for all calls to it.
+    Any string that is the same for all calls to a server identifies it.
     """
 
     def __init__(self) -> None:
@@ -50,13 +51,11 @@ class CallCounter:
             return self._calls[server] > 0
 
 
-
-
 class KoboldCppApiHandler(BaseCompletionsHandler):
     """Calls ``/api/v1/generate``, for streams ``/api/extra/generate/stream``.
 
-    KoboldCpp goes on generating for a client that has left before the first token, so a cancelled call is followed
-    by an abort. That stops whatever runs on the server, hence only if no other call of this process does.
+    KoboldCpp continues to generate for a client that disconnects before the first token, so an abort follows a
+    cancelled call. It stops everything on the server, so it is sent only if no other call of this process is running.
     """
 
     def path(self, stream: bool) -> str:
@@ -64,7 +63,8 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
 
     def payload(self, prompt: Prompt) -> dict[str, object]:
         body = super().payload(prompt)
-        body.pop("images", None)  # only those of this very call count
+        # Images of presets are dropped: only those of this call count.
+        body.pop("images", None)
         sources = self.images(prompt)
         images = [data for data in map(base64_data, sources) if data]
         if images:
@@ -83,12 +83,14 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             return None
         if finish_reason is not None:
             self.outcome.finish_reason = finish_reason
-            self.ended = self.closed = True  # nothing follows, no token counts either
+            # KoboldCpp sends nothing after the finish reason, not even token counts.
+            self.ended = self.closed = True
         token = body.get("token")
         return {"token": token if isinstance(token, str) else "", "finish_reason": finish_reason}
 
     def read_response(self, body: object) -> str:
-        self.ended = True  # whatever it says, the server is done
+        # The server has finished, whatever its answer contains.
+        self.ended = True
         if not isinstance(body, Mapping):
             self.unreadable("an answer that is not an object")
             return ""
@@ -120,8 +122,9 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
 
     @contextmanager
     def _aborting(self) -> Iterator[None]:
-        """Count the call; if it was cancelled before its end, have the server stop too."""
-        if self.is_cancelled:  # nothing will be sent
+        """Count the call; if it is cancelled before its end, stop the server too."""
+        # Nothing will be sent.
+        if self.is_cancelled:
             yield
             return
         request = BackendRequest(
@@ -138,16 +141,18 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
                 threading.Thread(target=self._abort, args=(request,), name="koboldcpp-abort", daemon=True).start()
 
     def _abort(self, request: BackendRequest) -> None:
-        if process().one(CallCounter).busy(request.url):  # a new call came meanwhile
+        # A call that started in the meantime must not be aborted.
+        if process().one(CallCounter).busy(request.url):
             return
         try:
             self._transport.post_json(request)
-        except Exception as error:  # boundary of a thread whose work nobody waits for
+        # No caller waits for this thread, so the error can only be logged.
+        except Exception as error:
             logger.debug("Endpoint '%s' was not told to stop: %s", request.endpoint_name, error)
 
 
 def _finish_reason(answer: Mapping[str, object]) -> str | None:
-    """None for none; older servers write it as the text ``null``."""
+    """Return the finish reason, None for none; older servers send the string ``null``."""
     reason = answer.get("finish_reason")
     return reason if isinstance(reason, str) and reason not in ("", "null") else None
 

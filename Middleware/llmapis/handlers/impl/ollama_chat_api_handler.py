@@ -29,15 +29,18 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
     def payload(self, prompt: Prompt) -> dict[str, object]:
         body: dict[str, object] = {"model": self.model, "messages": self.finish_messages(self.messages(prompt))}
         if not self.streaming:
-            body["stream"] = False  # Ollama streams unless told otherwise
+            # Ollama streams by default.
+            body["stream"] = False
         body.update(self.sampler_fields())
         if prompt.tools:
-            body["tools"] = list(prompt.tools)  # and no tool_choice, which Ollama does not know
+            # Ollama does not support tool_choice.
+            body["tools"] = list(prompt.tools)
         self.add_schema(body, prompt)
         return body
 
     def finish_messages(self, messages: list[BackendMessage]) -> list[BackendMessage]:
-        names: dict[str, str] = {}  # of the tools called so far, by call id
+        # The names of the tools that were called so far, by call id.
+        names: dict[str, str] = {}
         for message in messages:
             message["content"] = text_of(message.get("content"))
             if "images" in message:
@@ -51,7 +54,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         return messages
 
     def _convert_images(self, message: BackendMessage) -> None:
-        """Keep what a user message shows, as plain base64."""
+        """Convert the images of a user message to plain base64; remove those of others."""
         images = message.pop("images")
         if message.get("role") == "user" and images:
             raw = self.raw_images(images if isinstance(images, list) else [images])
@@ -71,7 +74,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         return chunk
 
     def finish_reason(self, body: Mapping[str, object]) -> str:
-        """Ollama calls an answer with tool calls stopped; clients that act on calls must be told of them."""
+        """Return ``tool_calls`` for an answer with tool calls, which Ollama reports as ``stop``: clients rely on it."""
         return "tool_calls" if self._call_count else super().finish_reason(body)
 
     def read_response(self, body: object) -> Answer:
@@ -91,7 +94,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
         return {"content": content, "tool_calls": calls, "finish_reason": "tool_calls"}
 
     def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:
-        """The tool calls of a message in OpenAI's shape, counted for the whole answer."""
+        """Return the tool calls of a message in OpenAI's form and count them for the whole answer."""
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return []
@@ -103,7 +106,7 @@ class OllamaChatApiHandler(OllamaAnswers, BaseChatCompletionsHandler):
 
 
 def _openai_call(call: object) -> ToolCall | None:
-    """One of Ollama's tool calls as OpenAI writes it; None for one that names no function."""
+    """Return one of Ollama's tool calls in OpenAI's form; None for one without a function name."""
     if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping):
         return None
     name, known = function.get("name"), call.get("id")
@@ -120,7 +123,7 @@ def _arguments_text(arguments: object) -> str:
 
 
 def _convert_calls(message: BackendMessage, names: dict[str, str]) -> None:
-    """Replace a message's tool calls by those Ollama accepts, in place, and note their names under their ids."""
+    """Convert a message's tool calls to Ollama's form, in place, and store their names by id."""
     calls = message.pop("tool_calls")
     converted: list[Block] = []
     for call in calls if isinstance(calls, list) else ():

@@ -23,7 +23,8 @@ class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
         return {**model, **super().payload(prompt)}
 
     def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
-        chunk["token"] = text_in(choice, "text")  # servers leave it out of a last chunk
+        # Servers omit the text in a last chunk.
+        chunk["token"] = text_in(choice, "text")
         reasoning = reasoning_of(choice)
         if reasoning:
             chunk["reasoning"] = reasoning
