@@ -22,8 +22,13 @@ from Middleware.utilities.templates.jinja_limits import (
     replaced_length,
 )
 
+# Each piece is a list of its own, also an empty one.
 MAX_PIECES = 10_000
+
+# What is asked for below does not count indentation.
 _MAX_INDENT = 100
+
+# Python's own limit is near: 10 to the power of 309 is no float.
 _MAX_PRECISION = 300
 _RUNS = re.compile(r"\s+|\S+")
 
@@ -83,15 +88,9 @@ def _join(budget: Budget, value: object, d: object = "", *_args: object, **_kwar
     budget.make(budget.length(value) + (len(value) if isinstance(value, Sized) else 0) * budget.length(d))
 
 
-def _batch(budget: Budget, _value: object, linecount: int, *_args: object, **_kwargs: object) -> None:
-    _pieces(budget, linecount)
-
-
-def _slice(budget: Budget, _value: object, slices: int, *_args: object, **_kwargs: object) -> None:
-    _pieces(budget, slices)
-
-
-def _pieces(budget: Budget, count: int) -> None:
+def _pieces(budget: Budget, _value: object, *args: int, **kwargs: int) -> None:
+    """For ``batch(linecount)`` and ``slice(slices)``, which go wrong by themselves without that argument."""
+    count = args[0] if args else kwargs.get("linecount", kwargs.get("slices", 0))
     if count > MAX_PIECES:
         raise RenderLimitError(f"'batch' and 'slice' make at most {MAX_PIECES} pieces")
     budget.spend(max(count, 0))
@@ -112,13 +111,15 @@ def _round(_budget: Budget, _value: object, precision: int = 0, *_args: object, 
 def _strip_tags(budget: Budget, value: object) -> None:
     size = budget.length(value)
     budget.make(size)
-    budget.spend(str(value).count("<!--") * size // 2000)  # the whole text is copied for each comment
+    # The whole text is copied for each comment.
+    budget.spend(str(value).count("<!--") * size // 2000)
 
 
 def _sum(budget: Budget, value: object, *_args: object, **_kwargs: object) -> None:
     weight = budget.weigh(value)
     if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple, dict)) for item in value):
-        budget.spend(len(value) * weight // 128)  # adding lists copies what is there for each of them
+        # Adding lists copies what is there for each of them.
+        budget.spend(len(value) * weight // 128)
 
 
 def _to_json(budget: Budget, value: object, indent: int | None = None) -> None:
@@ -131,7 +132,8 @@ def _word_wrap(budget: Budget, value: object, width: int = 79, break_long_words:
                wrapstring: str | None = None, *_args: object, **_kwargs: object) -> None:
     text, width = str(value) if budget.length(value) else "", max(width, 1)
     longest = max((len(run) for line in text.splitlines() for run in _RUNS.findall(line)), default=0)
-    budget.spend(longest * longest // width // 400)  # the rest of a long run is copied for each line
+    # The rest of a long run is copied for each line.
+    budget.spend(longest * longest // width // 400)
     breaks = len(text) // width + sum(map(str.isspace, text))
     budget.make(len(text) + breaks * max(len(wrapstring or "\n") - 1, 0))
 
@@ -139,8 +141,8 @@ def _word_wrap(budget: Budget, value: object, width: int = 79, break_long_words:
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(("capitalize", "e", "escape", "forceescape", "lower", "pprint", "safe", "string", "title", "trim",
                      "truncate", "upper", "urlencode", "urlize", "wordcount", "xmlattr"), _text),
-    "batch": _batch, "center": _center, "format": _format, "indent": _indent, "join": _join, "replace": _replace,
-    "round": _round, "slice": _slice, "striptags": _strip_tags, "sum": _sum, "tojson": _to_json,
+    "batch": _pieces, "center": _center, "format": _format, "indent": _indent, "join": _join, "replace": _replace,
+    "round": _round, "slice": _pieces, "striptags": _strip_tags, "sum": _sum, "tojson": _to_json,
     "wordwrap": _word_wrap,
 }
 

@@ -6,18 +6,25 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.process import process
+from Middleware.utilities.encryption_utils import Cipher
+from Middleware.utilities.vector_math_utils import NormalisedVectors
 
 T = TypeVar("T")
 
 IDLE_SECONDS = 600.0
-_TICK = 0.05  # seconds; changes closer together may look alike, as file systems keep time
-_LOOK = 0.1  # seconds between two looks whether the request that waits is still wanted
+
+# Seconds; changes closer together may look alike, as file systems keep time.
+_TICK = 0.05
+
+# Seconds between two looks whether the request that waits is still wanted.
+_LOOK = 0.1
 
 
 def file_state(path: str) -> Hashable:
@@ -108,3 +115,37 @@ class LatestUsed(Generic[T]):
                 self._kept.popitem(last=False)
             if self._kept:
                 self._look_again()
+
+
+# Databases and models whose vectors stay in memory: a set of 100,000 vectors takes some 150 MB.
+MOST_SETS = 8
+
+
+class CachedVectors:
+    """The vectors of one model in one file, of length 1, so that each costs a search one multiplication."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state: Hashable = None
+        self._vectors: NormalisedVectors | None = None
+
+    def nearest(self, query: Sequence[float], limit: int, state: Hashable,
+                load: Callable[[], list[tuple[int, bytes]]], scope: CancelScope | None = None) -> list[int]:
+        """Return the ids of the vectors most like ``query``; load the vectors only if ``state`` has changed.
+
+        Raises EarlyTerminationException when ``scope`` is cancelled while another thread loads them.
+        """
+        with turn(self._lock, scope):
+            if self._vectors is None or state != self._state:
+                self._vectors = NormalisedVectors(load())
+                self._state = state
+            vectors = self._vectors
+        return vectors.nearest(query, limit)
+
+
+def _sets() -> LatestUsed[CachedVectors]:
+    return LatestUsed(MOST_SETS)
+
+
+def vectors_of(path: str, model: str, cipher: Cipher) -> CachedVectors:
+    return process().one(_sets).get((os.path.realpath(path), model, cipher.mark), CachedVectors)

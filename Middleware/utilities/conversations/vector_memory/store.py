@@ -13,13 +13,12 @@ from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage, MessagePlace, place_from_text
 from Middleware.utilities.conversations.vector_memory import connection, conversion, schema
-from Middleware.utilities.conversations.vector_memory.cache import file_state
+from Middleware.utilities.conversations.vector_memory.cache import file_state, vectors_of
 from Middleware.utilities.conversations.vector_memory.codec import Codec, is_token
 from Middleware.utilities.conversations.vector_memory.connection import row_limit
 from Middleware.utilities.conversations.vector_memory.encrypted_index import StoredRow, index_of
 from Middleware.utilities.conversations.vector_memory.keyword_query import phrases_of, usable_weights
 from Middleware.utilities.conversations.vector_memory.keyword_search import KeywordSearch, search_present_ids
-from Middleware.utilities.conversations.vector_memory.vector_cache import vectors_of
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder, file_named
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 
