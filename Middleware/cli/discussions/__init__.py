@@ -1,1 +1,1 @@
-"""All stored conversations: what there is, what is in it, whether it is sound, and getting rid of it."""
+"""The stored conversations: list, overview, export, check and removal."""

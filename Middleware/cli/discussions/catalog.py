@@ -1,8 +1,8 @@
-"""Which conversations are stored, and which files belong to each.
+"""The stored conversations, and the files that belong to each.
 
-Conversations lie in folders below the discussions root, those of clients with an API key one level deeper. Old
-installations have more places: ``Public/DiscussionIds`` in the install directory, files named after the conversation
-beside the folders, and databases in ``Public``. Looking creates and changes nothing.
+Conversations are stored in folders below the discussions root, those of clients with an API key one level deeper. Old
+installations have further locations: ``Public/DiscussionIds`` in the install directory, files named after the
+conversation beside the folders, and databases in ``Public``. Scanning creates and changes nothing.
 """
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ Place = tuple[str | None, str]
 
 
 class NoSuchDiscussionError(LookupError):
-    """No discussion, or more than one, is what was asked for; the text says what there is instead."""
+    """There is no such discussion, or more than one; the message names those that exist."""
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file as the scan found it; ``modified`` in seconds since 1970."""
+    """A file at the time of the scan; ``modified`` in seconds since 1970."""
 
     path: str
     size: int
@@ -66,9 +66,9 @@ class StoredDiscussion:
     """One conversation.
 
     Attributes:
-        root: the folder that holds its folder and the older files beside it.
+        root: the folder that contains its folder and the older files beside it.
         folders: its folders; the server uses the first one.
-        files: all its files, those outside its folders too.
+        files: all its files, including those outside its folders.
     """
 
     discussion_id: str
@@ -83,15 +83,15 @@ class StoredDiscussion:
 
     @property
     def last_change(self) -> float | None:
-        """When its data last changed, in seconds since 1970; None if there is no data."""
+        """Return the time of the last change of its data, in seconds since 1970; None if there is no data."""
         return max((file.modified for file in self.files if file.name not in LOCK_FILES), default=None)
 
     def display(self, name: str) -> str:
-        """How messages name a file."""
+        """Return the name of a file in messages."""
         return f"{self.discussion_id}/{name}"
 
     def data(self, name: str) -> str | None:
-        """The file that the server reads as ``name``; None if there is none."""
+        """Return the file that the server reads as ``name``; None if there is none."""
         if self.folders:
             found = self._file_in(self.folders[0], name)
             if found or name not in JSON_FILES:
@@ -99,7 +99,7 @@ class StoredDiscussion:
         return None if self.key_hash else self._file_in(self.root, f"{self.discussion_id}_{name}")
 
     def database(self) -> str | None:
-        """The database of its searchable memories."""
+        """Return the database of its searchable memories; None if there is none."""
         inside = self.data(VECTOR_DATABASE)
         if inside or self.key_hash:
             return inside
@@ -109,7 +109,7 @@ class StoredDiscussion:
                     None)
 
     def _file_in(self, folder: str, name: str) -> str | None:
-        """The exact file, else the first whose name differs in case only; databases and texts must be exact."""
+        """Return the file with this exact name, else, for JSON files only, the first whose name differs in case."""
         alike = sorted(file.name for file in self.files
                        if file.name.lower() == name.lower() and os.path.dirname(file.path) == folder)
         if name in alike:
@@ -126,20 +126,20 @@ class _Found:
 # -- scanning ----------------------------------------------------------------------------------------------------------
 
 def discussion_roots() -> list[str]:
-    """The folders in which the server looks for discussions, in this order."""
+    """Return the folders in which the server looks for discussions, in this order."""
     roots = [config_utils.get_discussions_root_directory(),
              os.path.join(config_utils.get_project_root_directory_path(), "Public", "DiscussionIds")]
     return _different(roots)
 
 
 def database_folders() -> list[str]:
-    """Where databases of old installations lie."""
+    """Return the folders with databases of old installations."""
     return _different(os.path.join(root, "Public")
                       for root in (config_utils.get_project_root_directory_path(), os.getcwd()))
 
 
 def all_discussions() -> list[StoredDiscussion]:
-    """Every stored discussion of the current user, by key folder and id. Raises ConfigurationError."""
+    """Return all stored discussions of the current user, by key folder and id. Raises ConfigurationError."""
     roots = discussion_roots()
     found: dict[Place, _Found] = {}
     for root in roots:
@@ -153,7 +153,7 @@ def all_discussions() -> list[StoredDiscussion]:
 
 
 def is_key_folder_name(name: str) -> bool:
-    """Whether a folder of this name may hold the discussions of clients with one API key."""
+    """Return whether a folder with this name may contain the discussions of clients with one API key."""
     return KEY_FOLDER.fullmatch(name) is not None
 
 
@@ -191,7 +191,7 @@ def _scan_databases(folder: str, found: dict[Place, _Found]) -> None:
 
 
 def _share_flat_files(found: dict[Place, _Found], roots: list[str]) -> None:
-    """Older files beside the folders are read whatever the case of their names: they belong to all ids they fit."""
+    """Add older files beside the folders to all ids that match: the server ignores the case of their names."""
     alike: dict[str, list[str]] = {}
     for key_hash, name in found:
         if key_hash is None:
@@ -208,7 +208,8 @@ def _share_flat_files(found: dict[Place, _Found], roots: list[str]) -> None:
 def _add_file(found: dict[Place, _Found], place: Place, entry: os.DirEntry[str]) -> None:
     try:
         known = entry.stat()
-    except OSError:  # gone just now
+    # The file was deleted a moment ago.
+    except OSError:
         return
     found.setdefault(place, _Found()).files.append(StoredFile(entry.path, known.st_size, known.st_mtime))
 
@@ -238,7 +239,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _different(paths: Iterable[str]) -> list[str]:
-    """The paths without those that mean the same folder as an earlier one."""
+    """Return the paths without those that lead to the same folder as an earlier one."""
     return list({os.path.realpath(path): path for path in reversed(list(paths))}.values())[::-1]
 
 
@@ -246,20 +247,20 @@ def _different(paths: Iterable[str]) -> list[str]:
 
 def choose(discussions: Iterable[StoredDiscussion], discussion_id: str, key_folder: str | None = None
            ) -> StoredDiscussion:
-    """The discussion with this id.
+    """Return the discussion with this id.
 
     Args:
-        key_folder: in which folder of an API key it lies, ``none`` for outside of them; None: wherever it is.
+        key_folder: the folder of an API key that contains it, ``none`` for outside of such folders; None for any.
 
     Raises NoSuchDiscussionError if there is none, or more than one.
     """
     known = list(discussions)
     same_id = [one for one in known if one.discussion_id == discussion_id]
-    fitting = [one for one in same_id if key_folder is None or (one.key_hash or NO_KEY) == key_folder]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        raise NoSuchDiscussionError(f"There are {len(fitting)} discussions '{discussion_id}': {_places(fitting)}. "
+    found = [one for one in same_id if key_folder is None or (one.key_hash or NO_KEY) == key_folder]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise NoSuchDiscussionError(f"There are {len(found)} discussions '{discussion_id}': {_places(found)}. "
                                     "Say which with --key-folder, or give the API key.")
     if same_id:
         raise NoSuchDiscussionError(f"There is no discussion '{discussion_id}' in key folder {key_folder}. There is "

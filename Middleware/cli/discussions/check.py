@@ -1,4 +1,4 @@
-"""Whether what is stored of a conversation is sound."""
+"""Check the stored data of a conversation."""
 from __future__ import annotations
 
 import json
@@ -25,14 +25,14 @@ from Middleware.utilities.conversations.vector_memory import VectorMemories, sch
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know. A ``problem`` wants attention; other findings are harmless."""
+    """One result of the check. A ``problem`` needs attention; other findings are harmless."""
 
     text: str
     problem: bool = True
 
 
 def check(reader: Reader) -> list[Finding]:
-    """What is to be said of a discussion; changes nothing."""
+    """Return the findings about a discussion, without changing anything."""
     return [*_files(reader), *_references(reader), *_database(reader)]
 
 
@@ -55,7 +55,7 @@ def _files(reader: Reader) -> Iterator[Finding]:
 
 
 def _read(reader: Reader, file: StoredFile) -> None:
-    """Raises what is wrong with a file."""
+    """Read a file, and raise an error for a fault in it."""
     name, display = shape_name(file), reader.discussion.display(file.name)
     if name in PAIR_FILES:
         pairs_in(reader.json(file.path), display)
@@ -66,7 +66,7 @@ def _read(reader: Reader, file: StoredFile) -> None:
 
 
 def _locked(reader: Reader, name: str) -> Finding:
-    """Encrypted data is a problem only if its key is said to be at hand."""
+    """Return a finding about encrypted data, which is a problem only if the API key was given."""
     return Finding(f"{reader.discussion.display(name)}: {reader.why_locked}", reader.key_at_hand)
 
 
@@ -82,7 +82,8 @@ def _references(reader: Reader) -> Iterator[Finding]:
         known = {stored for _, stored in reader.pairs(MEMORIES_FILE)}
         summary = reader.pairs(SUMMARY_FILE)
         condensed = reader.object(TRACKER_FILE).get(CONDENSED_UP_TO)
-    except (StoredDataError, OSError):  # told already
+    # Reported as a fault of the file already.
+    except (StoredDataError, OSError):
         return
     if len(summary) > 1:
         yield Finding(f"{reader.discussion.display(SUMMARY_FILE)}: {len(summary)} entries; only the first is used")
@@ -118,7 +119,7 @@ def _metadata_faults(reader: Reader, path: str) -> Iterator[str]:
     with VectorMemories(path, cipher=reader.cipher) as memories:
         for row in memories.all_memories():
             if not _is_metadata(row["metadata_json"]):
-                yield f"the metadata of memory {row['id']} is no JSON object"
+                yield f"the metadata of memory {row['id']} is not a JSON object"
 
 
 def _is_metadata(text: object) -> bool:

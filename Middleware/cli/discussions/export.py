@@ -1,4 +1,4 @@
-"""Everything that is stored of a conversation as one JSON object, in clear."""
+"""Export all stored data of a conversation as one JSON object, unencrypted."""
 from __future__ import annotations
 
 import base64
@@ -21,17 +21,18 @@ VERSION = 1
 
 
 def export(reader: Reader) -> dict[str, Any]:
-    """What is in the files, by their names, and the rows of the database.
+    """Return the contents of the files, by their names, and the rows of the database.
 
-    A file that is no JSON, or no UTF-8, is there as text, and named in ``unreadable``; so is a damaged database, of
-    which there is nothing. Raises DataKeyError for data whose key is not at hand, and OSError.
+    A file that is not valid JSON or UTF-8 is included as text and named in ``unreadable``. A damaged database is only
+    named there. Raises DataKeyError for data without the key, and OSError.
     """
     discussion = reader.discussion
     files: dict[str, object] = {}
     unreadable: list[str] = []
     for file in discussion.files:
         name = _name_in_export(reader, file)
-        if name and name not in files:  # of two folders the first counts
+        # Of two folders, the server reads the first.
+        if name and name not in files:
             files[name], problem = _content(reader, file)
             unreadable += [problem] if problem else []
     try:
@@ -44,7 +45,7 @@ def export(reader: Reader) -> dict[str, Any]:
 
 
 def _name_in_export(reader: Reader, file: StoredFile) -> str:
-    """The name without that of the discussion; "" for locks, databases and what a crash left behind."""
+    """Return the name without that of the discussion; "" for locks, databases and temporary files."""
     discussion = reader.discussion
     outside = os.path.dirname(file.path) not in discussion.folders
     name = file.name[len(discussion.discussion_id) + 1:] if outside else file.name
@@ -53,7 +54,7 @@ def _name_in_export(reader: Reader, file: StoredFile) -> str:
 
 
 def _content(reader: Reader, file: StoredFile) -> tuple[Any, str]:
-    """What is in a file, and what is wrong with it."""
+    """Return the content of a file, and a message if it is damaged."""
     try:
         if file.name.lower().removesuffix(BACKUP).endswith(".json"):
             return reader.json(file.path), ""

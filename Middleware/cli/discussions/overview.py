@@ -1,4 +1,4 @@
-"""One line about each stored conversation, quick enough for thousands of them."""
+"""An overview of each stored conversation, fast enough for thousands of them."""
 from __future__ import annotations
 
 import os
@@ -15,14 +15,14 @@ from Middleware.services.memory.memory_store import MEMORIES_FILE, STATE_FILE, S
 
 @dataclass(frozen=True)
 class Overview:
-    """What there is of a discussion.
+    """The amount and state of a discussion's data.
 
     Attributes:
-        memories: how many; None if that cannot be told (encrypted or unreadable).
-        searchable: how many memories the database holds; None if it cannot be read.
-        vectors: for each embedding model, how many of them have a vector.
-        encrypted: something is encrypted and the key is not at hand.
-        damaged: something cannot be read for another reason.
+        memories: the number of file memories; None if the file is encrypted or unreadable.
+        searchable: the number of memories in the database; None if it cannot be read.
+        vectors: for each embedding model, the number of memories with a vector.
+        encrypted: some data is encrypted, and the key was not given.
+        damaged: some data cannot be read for another reason.
         last_change: seconds since 1970.
         size: bytes.
     """
@@ -46,8 +46,8 @@ class Overview:
 
 
 def overview(discussion: StoredDiscussion, keys: DiscussionKeys = NO_KEYS) -> Overview:
-    """Never raises for what is in the files."""
-    look = _Look(Reader(discussion, keys))
+    """Return the overview of a discussion. Faults in its files raise no error."""
+    look = _Survey(Reader(discussion, keys))
     memories, summary = look.count(MEMORIES_FILE), look.count(SUMMARY_FILE)
     searchable, state = look.searchable(), look.has_text(STATE_FILE)
     return Overview(discussion, memories, summary is None or summary > 0,
@@ -55,8 +55,8 @@ def overview(discussion: StoredDiscussion, keys: DiscussionKeys = NO_KEYS) -> Ov
                     state, look.encrypted, look.damaged)
 
 
-class _Look:
-    """Reads, and notes what could not be read."""
+class _Survey:
+    """Reads the files of a discussion, and notes which data could not be read."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""Reading the files of one stored conversation as they are: whatever is wrong with a file is told, not logged."""
+"""Read the files of one stored conversation. Faults are raised as errors, not logged."""
 from __future__ import annotations
 
 import os
@@ -21,10 +21,10 @@ SWITCHED_OFF = "encrypted, but encryptUsingApiKey of this user is off"
 
 @dataclass(frozen=True)
 class Reader:
-    """The contents of a discussion's files; ``keys`` count only for what lies in their folder.
+    """The contents of a discussion's files; ``keys`` apply only to the files in their folder.
 
-    Methods raise DataKeyError for files of another key, or of any key without one; UnreadableDataError for files that
-    do not hold what they should; OSError.
+    Methods raise DataKeyError for files of another key, or of any key if none was given; UnreadableDataError for
+    files with unexpected content; OSError.
     """
 
     discussion: StoredDiscussion
@@ -36,12 +36,12 @@ class Reader:
 
     @property
     def key_at_hand(self) -> bool:
-        """Whether an API key was given, and the discussion is of that key."""
+        """Return whether an API key was given, and the discussion belongs to that key."""
         return self.keys.key_hash is not None and self.discussion.key_hash == self.keys.key_hash
 
     @property
     def why_locked(self) -> str:
-        """What to say of data that cannot be decrypted."""
+        """Return the reason why data cannot be decrypted."""
         if not self.key_at_hand:
             return ENCRYPTED
         return WRONG_KEY if self.encryption_key else SWITCHED_OFF
@@ -55,12 +55,12 @@ class Reader:
         return DiscussionFolder(self.discussion.discussion_id, self.discussion.key_hash, self.encryption_key)
 
     def pairs(self, name: str) -> list[Pair]:
-        """The texts and hashes in the file ``name``; none if there is no such file."""
+        """Return the texts and hashes in the file ``name``; none if there is no such file."""
         path = self.discussion.data(name)
         return [] if path is None else pairs_in(self.json(path, name), self.discussion.display(name))
 
     def object(self, name: str) -> dict[str, object]:
-        """The object in the file ``name``; empty if there is no such file."""
+        """Return the object in the file ``name``; empty if there is no such file."""
         path = self.discussion.data(name)
         return {} if path is None else texts_in(self.json(path, name), self.discussion.display(name))
 
@@ -79,19 +79,19 @@ class Reader:
         return decode_text(self.bytes(path), self.discussion.display(os.path.basename(path)))
 
     def bytes(self, path: str) -> bytes:
-        """What is in a file, decrypted if it is encrypted."""
+        """Return the content of a file, decrypted if it is encrypted."""
         with open(path, "rb") as file:
             data = file.read()
         return self.cipher.decrypt(data) if is_token(data) else data
 
 
 def looks_encrypted(path: str) -> bool:
-    """Whether a file is encrypted, whatever the key. Raises OSError."""
+    """Return whether a file is encrypted, with whatever key. Raises OSError."""
     with open(path, "rb") as file:
         return is_token(file.read())
 
 
 def shape_name(file: StoredFile) -> str:
-    """What kind of JSON file this is: the name without that of the discussion before it and of a backup after it."""
+    """Return the kind of a JSON file: its name without the discussion's name before it and ``.bak`` after it."""
     name = file.name.lower().removesuffix(BACKUP)
     return next((known for known in PAIR_FILES if name == known or name.endswith(f"_{known}")), name)

@@ -14,21 +14,21 @@ SHORT_WAIT = 2.0  # seconds; it is held for milliseconds
 
 
 class RemovalRefusedError(Exception):
-    """Nothing was deleted; the text says why."""
+    """Nothing was deleted; the message says why."""
 
 
 @dataclass
 class Removal:
-    """What became of a discussion: how many files went, and what is left with the reason."""
+    """The result of a removal: the number of deleted files, and the files that are left, with reasons."""
 
     deleted: int = 0
     left: list[str] = field(default_factory=list)
 
 
 def remove(discussion: StoredDiscussion) -> Removal:
-    """Delete every file and folder of the discussion, while no server works on its memories.
+    """Delete every file and folder of the discussion, holding the locks on its memories.
 
-    Raises RemovalRefusedError, with everything as it was.
+    Raises RemovalRefusedError without having changed anything.
     """
     linked = next((folder for folder in discussion.folders if os.path.islink(folder)), None)
     if linked:
@@ -40,10 +40,12 @@ def remove(discussion: StoredDiscussion) -> Removal:
                 _try(removal, file.path, os.unlink, counts=True)
         for folder in _folders(discussion):
             _empty(folder, _keeps_folders(discussion), removal)
-    for folder in _folders(discussion):  # Windows deletes no lock that is held
+    # After the locks have been released, as Windows does not delete a locked file.
+    for folder in _folders(discussion):
         _remove_folder(folder, _keeps_folders(discussion), removal)
         if discussion.key_hash:
-            with contextlib.suppress(OSError):  # others lie there
+            # The folder of the key may contain other discussions.
+            with contextlib.suppress(OSError):
                 os.rmdir(os.path.dirname(folder))
     return removal
 
@@ -53,8 +55,8 @@ def _all_locks(discussion: StoredDiscussion) -> Iterator[None]:
     folder = DiscussionFolder(discussion.discussion_id, discussion.key_hash)
     with contextlib.ExitStack() as held:
         try:
-            for name, patience in ((MEMORIES, 0.0), (COMPACTOR, 0.0), (SHORT, SHORT_WAIT)):
-                held.enter_context(folder.lock(name, timeout=patience))
+            for name, timeout in ((MEMORIES, 0.0), (COMPACTOR, 0.0), (SHORT, SHORT_WAIT)):
+                held.enter_context(folder.lock(name, timeout=timeout))
         except TimeoutError:
             raise RemovalRefusedError("A running server works on this discussion right now. Nothing was deleted; try "
                                       "again later, or stop the server.") from None
@@ -65,18 +67,18 @@ def _all_locks(discussion: StoredDiscussion) -> Iterator[None]:
 
 
 def _folders(discussion: StoredDiscussion) -> list[str]:
-    """Its folders, with the one that taking a lock may have made."""
+    """Return the discussion's folders, including the one that taking a lock may have created."""
     used = DiscussionFolder(discussion.discussion_id, discussion.key_hash).folder
     return list(dict.fromkeys((*discussion.folders, used)))
 
 
 def _keeps_folders(discussion: StoredDiscussion) -> bool:
-    """An id may look like the hash of an API key: what lies deeper belongs to other discussions then."""
+    """Return whether inner folders stay: if the id looks like the hash of an API key, they are other discussions."""
     return discussion.key_hash is None and is_key_folder_name(discussion.discussion_id)
 
 
 def _empty(folder: str, keep_folders: bool, removal: Removal) -> None:
-    """Delete what the folder holds, but not the locks."""
+    """Delete the contents of a folder except the locks."""
     for name in _names(folder):
         path = os.path.join(folder, name)
         if os.path.isdir(path) and not os.path.islink(path):

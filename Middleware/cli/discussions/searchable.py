@@ -1,4 +1,4 @@
-"""Looking into the database of a conversation's searchable memories without a key: counts, logs and faults."""
+"""Inspect the database of a conversation's searchable memories without a key: counts, logs and faults."""
 from __future__ import annotations
 
 import contextlib
@@ -21,10 +21,10 @@ _CLEAR = sql_is_clear("memory_text")
 
 @dataclass(frozen=True)
 class Searchable:
-    """What a database holds.
+    """The contents of a database.
 
     Attributes:
-        vectors: for each embedding model, how many memories have a vector.
+        vectors: for each embedding model, the number of memories with a vector.
         encrypted: the newest memory is encrypted.
     """
 
@@ -35,13 +35,13 @@ class Searchable:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[sqlite3.Connection, frozenset[str]]]:
-    """A connection and the names of the tables there are. Raises sqlite3.Error, also for what is no database."""
+    """Yield a connection and the names of the existing tables. Raises sqlite3.Error, also for other files."""
     with closing(connection.connect(path)) as database:
         yield database, sqlite.when_free(lambda: schema.table_names(database))
 
 
 def survey(path: str) -> Searchable:
-    """How much there is. Raises sqlite3.Error."""
+    """Return the number of memories and vectors. Raises sqlite3.Error."""
     with opened(path) as (database, tables):
         if "memories" not in tables:
             return Searchable()
@@ -55,7 +55,7 @@ def survey(path: str) -> Searchable:
 
 
 def hash_log(path: str) -> list[dict[str, object]]:
-    """The hashes of processed messages with their times, oldest first. Raises sqlite3.Error."""
+    """Return the hashes of processed messages with their times, oldest first. Raises sqlite3.Error."""
     with opened(path) as (database, tables):
         if "vector_memory_hash_log" not in tables:
             return []
@@ -64,7 +64,7 @@ def hash_log(path: str) -> list[dict[str, object]]:
 
 
 def models(path: str) -> list[str]:
-    """The embedding models that made vectors, by name. Raises sqlite3.Error."""
+    """Return the names of the embedding models that made vectors, sorted. Raises sqlite3.Error."""
     with opened(path) as (database, tables):
         if "memory_embeddings" not in tables:
             return []
@@ -74,7 +74,7 @@ def models(path: str) -> list[str]:
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 def faults(path: str) -> list[str]:
-    """What is wrong with the database, each as a sentence. Raises sqlite3.Error if it cannot even be asked."""
+    """Return the faults of the database as sentences. Raises sqlite3.Error if it cannot be read at all."""
     with opened(path) as (database, tables):
         broken = [row[0] for row in database.execute("PRAGMA quick_check(5)") if row[0] != "ok"]
         if broken or "memories" not in tables:
@@ -91,10 +91,10 @@ def _index_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Itera
         return
     lost = _count(database, f"FROM memories WHERE {_CLEAR} AND id NOT IN (SELECT rowid FROM memories_fts)")
     if lost:
-        yield f"{lost} of the memories are not in the index of words, so no search finds them; rebuild-index helps"
+        yield f"{lost} of the memories are not in the index of words, so no search finds them; rebuild-index adds them"
     stray = _count(database, "FROM memories_fts WHERE rowid NOT IN (SELECT id FROM memories)")
     if stray:
-        yield f"the index of words has {stray} rows without a memory; rebuild-index helps"
+        yield f"the index of words has {stray} rows without a memory; rebuild-index removes them"
 
 
 def _vector_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _vector_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iter
     odd = _count(database, "FROM memory_embeddings WHERE typeof(vector) = 'blob' AND "
                            f"length(vector) <> dim * {FLOAT_BYTES}")
     if odd:
-        yield f"{odd} vectors are not as long as noted"
+        yield f"{odd} vectors do not have their recorded length"
 
 
 def _log_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _log_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterato
     rows = database.execute("SELECT id, message_hash, timestamp FROM vector_memory_hash_log ORDER BY id").fetchall()
     for row in rows:
         if not isinstance(row["message_hash"], str) or not _HASH.fullmatch(row["message_hash"]):
-            yield f"entry {row['id']} of the log of processed messages is no hash"
+            yield f"entry {row['id']} of the log of processed messages is not a hash"
         if not _is_date(row["timestamp"]):
             yield f"entry {row['id']} of the log of processed messages has no time"
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from Middleware.cli.arguments import apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.init import output
-from Middleware.cli.init.asking import Reply, Unreachable, ask
 from Middleware.cli.init.plan import Choice, make_plan, port_for
-from Middleware.cli.init.probing import NAMED_SECONDS, Found, key_of, look_closer, probe_all
+from Middleware.cli.init.probing import NAMED_SECONDS, Found, Reply, Unreachable, ask, key_of, look_closer, probe_all
 from Middleware.cli.init.questions import DEFAULT_USER, REPLACE, Dialogue, Stopped, confirm, is_terminal, named_model
 from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, printable, usual_addresses
 from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write

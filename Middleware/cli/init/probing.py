@@ -1,13 +1,14 @@
 """Find out which LLM server runs at an address, by its answers and not by its port."""
 from __future__ import annotations
 
+import json
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from Middleware.cli.init.asking import NothingThere, Reply, Unreachable, ask
 from Middleware.cli.init.servers import (
     LOOPBACK,
     LOOPBACK_IPV6,
@@ -17,8 +18,12 @@ from Middleware.cli.init.servers import (
     Server,
     is_not_for_chat,
 )
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities.http.client import HttpClient
+from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
+from Middleware.utilities.http.wire import HttpRequest, parse_target
 
-# For one question to this computer.
+# For one question to this computer, connecting included. Its servers answer within milliseconds.
 SECONDS = 2.0
 
 # To a server that was named, which may be far away, or busy.
@@ -27,12 +32,82 @@ NAMED_SECONDS = 6.0
 # All questions to one server together may take this many times as long.
 QUESTIONS = 3
 
+# Lists of hundreds of models take some hundred kilobytes; anything larger is not such a list.
+MAX_BYTES = 4 * 1024 * 1024
+_ADVICE = {
+    Kind.UNKNOWN_HOST: "; check how it is spelled, or give the IP address",
+    Kind.UNTRUSTED: "; if it is one of your own, name the file with the certificate in the environment variable "
+                    "REQUESTS_CA_BUNDLE"}
+
 REFUSALS = (401, 403)
 KEY_VARIABLES: Mapping[str, str] = {"https://api.openai.com": "OPENAI_API_KEY"}
 # The environment variable with the key for a server that the user has named.
 KEY_VARIABLE = "WILMER_BACKEND_KEY"
 
 NO_LLM: Mapping[str, str] = {"WilmerAI": "is a WilmerAI itself", "AirPlay": "is the AirPlay Receiver of macOS"}
+
+
+class Unreachable(Exception):
+    """There is no HTTP server, or it does not answer in time. The message follows the address."""
+
+
+class NothingThere(Unreachable):
+    """No connection was accepted. Windows takes seconds to report it, and firewalls never do."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. ``data``: the JSON of a success, None for anything else; ``server``: the header of that name."""
+
+    status: int
+    data: object = None
+    server: str = ""
+
+    def part(self, name: str) -> object:
+        """A value of the JSON object; None if there is none, or no object."""
+        return self.data.get(name) if isinstance(self.data, dict) else None
+
+
+def ask(address: str, path: str, key: str | None = None, body: object = None, seconds: float = SECONDS) -> Reply:
+    """Ask ``address`` (scheme, host, port, perhaps a path) for ``path``. Redirects are not followed.
+
+    Raises Unreachable.
+    """
+    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+    data = None if body is None else json.dumps(body).encode("utf-8")
+    if data is not None:
+        headers["Content-Type"] = "application/json"
+    try:
+        request = HttpRequest(parse_target(address + path), "GET" if data is None else "POST", headers, seconds,
+                              seconds, max_bytes=MAX_BYTES)
+        response = HttpClient().call(request, data, seconds=seconds)
+    except HttpError as error:
+        raise _unreachable(error.problem, seconds) from error
+    except ConfigurationError as error:
+        raise Unreachable(f"cannot be reached: {error}") from error
+    found = _parse_json(response.body) if response.head.status == 200 and response.complete else None
+    return Reply(response.head.status, found, response.head.headers.get("server", ""))
+
+
+def _unreachable(problem: HttpProblem, seconds: float) -> Unreachable:
+    """Return the error for a missing answer, with a message that follows the address."""
+    if problem.kind is Kind.REFUSED:
+        return NothingThere("nothing runs there")
+    if problem.kind is Kind.CONNECT_TIMEOUT:
+        return NothingThere(f"did not answer within {seconds:g} s")
+    if problem.kind is Kind.READ_TIMEOUT:
+        return Unreachable(f"did not answer within {seconds:g} s")
+    if problem.kind in (Kind.LOST, Kind.UNREADABLE):
+        return Unreachable("does not speak HTTP")
+    return Unreachable(f"cannot be reached: {problem.text}{_ADVICE.get(problem.kind, '')}")
+
+
+def _parse_json(data: bytes) -> object:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
 
 Found = Server | NoServer
 Ask = Callable[[str], Reply]

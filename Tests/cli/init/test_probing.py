@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 from urllib3.exceptions import ConnectTimeoutError
 
-from Middleware.cli.init.asking import Unreachable, ask
-from Middleware.cli.init.probing import KEY_VARIABLE, probe, probe_all
+from Middleware.cli.init.probing import KEY_VARIABLE, Unreachable, ask, probe, probe_all
 from Middleware.cli.init.servers import Model, NoServer, Server, is_not_for_chat, normal_address
 from Tests.cli.init import llm_servers
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
