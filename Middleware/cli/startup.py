@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import platform
 import socket
 import traceback
@@ -13,18 +12,16 @@ from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from Middleware.api.logging_setup import set_up_logging
-from Middleware.cli import access_notes, demo, users
+from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
 from Middleware.cli.check import start_check
 from Middleware.cli.commands import find_command, no_such_command
 from Middleware.cli.console import StartError, prepare_process, program_name, say
-from Middleware.cli.serving.listening import bind_socket, url_of, urls_elsewhere
+from Middleware.cli.serving.listening import bind_socket
 from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
-from Middleware.exceptions import ConfigurationError
 from Middleware.services.locking_service import get_locking_service
-from Middleware.utilities import config_utils
 
 if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck
@@ -54,7 +51,7 @@ class Launch:
 
     def announce(self) -> None:
         """Print where the server is, once it accepts connections, and begin to check the configuration."""
-        for line in describe(self):
+        for line in announcement.describe(self.host, self.port, self.address, self.demo):
             say(line)
         start_check.begin(self.load_check)
 
@@ -120,7 +117,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
         demo.start_backend()
     load_check = build_load_check()
     application = build_application(threads, [load_check])
-    access_notes.write_log(address)
+    announcement.log_access(address)
     # What the start made stays to the end: the garbage collector need not look at it during requests.
     gc.collect()
     gc.freeze()
@@ -138,7 +135,7 @@ def configure(arguments: LaunchArguments) -> None:
         raise StartError(f"Cannot write log files in {directory}: {error}. Choose another folder with "
                          "--LoggingDirectory.") from error
     logger.info("WilmerAI %s, Python %s, users: %s, %s at a time: %s, waiting at most %g s", VERSION,
-                platform.python_version(), _served_users(),
+                platform.python_version(), announcement.served_users(),
                 "LLM calls" if instance.CONCURRENCY_LEVEL == "endpoint" else "requests",
                 instance.CONCURRENCY_LIMIT or "any number", instance.CONCURRENCY_TIMEOUT)
     names: list[str | None] = [*users.configured_users()]
@@ -157,42 +154,3 @@ def build_application(threads: int | None = None, listeners: Sequence[object] = 
     """Return the WSGI callable. It is imported here because the arguments must be in place before the app module is."""
     from Middleware.api.app import build_wsgi_application
     return build_wsgi_application(threads=threads, listeners=listeners)
-
-
-def describe(launch: Launch) -> list[str]:
-    """Return the lines printed at start: resolved directories, users, address, and notes for the operator."""
-    public = config_utils.get_root_public_directory()
-    conversations = _data_directory(config_utils.get_discussions_root_directory, instance.DISCUSSION_DIRECTORY,
-                                    os.path.join(public, "DiscussionIds"))
-    locks = _data_directory(config_utils.get_lock_database_directory, instance.USER_LEVEL_SQLITE_DIRECTORY,
-                            os.path.join(public, "SqlLiteDBs"))
-    log_folder = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else f"{instance.LOGGING_DIRECTORY} (off)"
-    base = url_of(launch.host, launch.port)
-    lines = [f"WilmerAI {VERSION}",
-             f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",
-             f"  Conversations:  {conversations}",
-             f"  Lock databases: {locks}",
-             f"  Log files:      {log_folder}",
-             f"  Users:          {_served_users()}",
-             f"  Listening on:   {launch.host}, port {launch.port}: {base}"]
-    if others := urls_elsewhere(launch.address, launch.port):
-        lines.append(f"  Other devices:  {', '.join(others)}")
-    lines += access_notes.describe(launch.address)
-    return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if launch.demo else demo.elsewhere())
-
-
-def _served_users() -> str:
-    """Return the configured users, else the current one and its source; under a WSGI host there may be neither."""
-    current = users.current_user()
-    return ", ".join(users.configured_users()) or (f"{current} (from Users/_current-user.json)" if current else "none")
-
-
-def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:
-    """Return an absolute directory to print. With several users, their files are left out of account."""
-    chosen = flag or default
-    if users.current_user():
-        try:
-            chosen = of_current_user()
-        except (ConfigurationError, OSError, ValueError):  # reported when the users were checked
-            pass
-    return os.path.abspath(chosen)

@@ -203,9 +203,9 @@ def test_sound_data(lab: DiscussionLab) -> None:
     (sql("INSERT INTO memories_fts (rowid, title) VALUES (9, 'x')"), "index of words has 1 rows without"),
     (sql("DROP TABLE memories_fts"), "no table 'memories_fts'"),
     (sql("UPDATE memory_embeddings SET memory_id = 9"), "1 vectors belong to no memory"),
-    (sql("UPDATE memory_embeddings SET dim = 9"), "1 vectors are not as long"),
+    (sql("UPDATE memory_embeddings SET dim = 9"), "1 vectors do not have their recorded length"),
     (sql("UPDATE memories SET metadata_json = 'x' WHERE id = 2"), "metadata of memory 2"),
-    (sql("UPDATE vector_memory_hash_log SET message_hash = '' WHERE id = 1"), "entry 1 of the log .* no hash"),
+    (sql("UPDATE vector_memory_hash_log SET message_hash = '' WHERE id = 1"), "entry 1 of the log .* not a hash"),
     (sql("UPDATE vector_memory_hash_log SET timestamp = 'soon' WHERE id = 2"), "entry 2 of the log .* no time"),
 ])
 def test_problems(lab: DiscussionLab, damage: Callable[[Path], object], text: str) -> None:

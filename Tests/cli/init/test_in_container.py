@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from Middleware.cli import access_notes
+from Middleware.cli import announcement
 from Middleware.cli.init import output, servers
 from Middleware.cli.init.plan import Choice
 from Middleware.utilities.command_lines import script_command
@@ -41,7 +41,7 @@ def test_port_is_that_of_the_computer_around_it(container: None) -> None:
 
 
 def test_warning_about_keys_names_the_file_of_the_engine(container: None) -> None:
-    lines = access_notes.describe("0.0.0.0")
+    lines = announcement.describe_access("0.0.0.0")
     assert any(f"{RUN} python Scripts/access_key.py --add " in line for line in lines)
     assert any('command: ["--accepted-keys-file", "' in line and "accepted-keys.txt" in line for line in lines)
     assert not any("run_waitress.py" in line for line in lines)

@@ -8,10 +8,8 @@ import sys
 import pytest
 
 from Middleware.api.edge.access_keys import AccessKeys
-from Middleware.cli import access_notes, startup
-from Middleware.cli.check.load_check import LoadCheck
+from Middleware.cli import announcement
 from Middleware.cli.serving import listening
-from Middleware.cli.serving.listening import bind_socket
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 
@@ -35,18 +33,18 @@ def keys(tmp_path, monkeypatch):
 
 
 def test_on_this_machine_only(caplog):
-    text, = access_notes.describe("127.0.0.1")
-    access_notes.write_log("127.0.0.1")
+    text, = announcement.describe_access("127.0.0.1")
+    announcement.log_access("127.0.0.1")
     assert "--listen" in text and "WARNING" not in text and caplog.text == ""
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5"])
 def test_the_warning_cannot_be_overlooked(host, caplog):
-    lines = access_notes.describe(host)
-    framed = lines[lines.index(access_notes.RULE) + 1:-1]
-    assert lines[-1] == access_notes.RULE and len(framed) > 5 and all(line.startswith("!!") for line in framed)
+    lines = announcement.describe_access(host)
+    framed = lines[lines.index(announcement.RULE) + 1:-1]
+    assert lines[-1] == announcement.RULE and len(framed) > 5 and all(line.startswith("!!") for line in framed)
     assert "WARNING: there is no password" in framed[0]
-    access_notes.write_log(host)
+    announcement.log_access(host)
     record, = caplog.records
     assert record.levelname == "WARNING" and host in record.getMessage()
 
@@ -56,9 +54,8 @@ def test_the_warning_cannot_be_overlooked(host, caplog):
 def test_the_address_counts_and_not_its_name(address, name, warned, monkeypatch):
     """A computer's own name often leads to 127.0.1.1, and a name that begins with 127. to anywhere."""
     monkeypatch.setattr(instance, "LOGGING_DIRECTORY", "")
-    with bind_socket(address, 0) as sock:
-        lines = startup.describe(startup.Launch(lambda *_: [], sock, name, 5000, address, LoadCheck()))
-    assert (access_notes.RULE in lines) == warned
+    lines = announcement.describe(name, 5000, address)
+    assert (announcement.RULE in lines) == warned
     assert any("Only programs on this machine" in line for line in lines) != warned
 
 
@@ -67,8 +64,7 @@ def test_other_devices_are_told_what_to_type(address, monkeypatch):
     monkeypatch.setattr(instance, "LOGGING_DIRECTORY", "")
     monkeypatch.setattr(listening, "in_container", lambda: False)
     monkeypatch.setattr(listening, "outward_addresses", lambda ipv6: ["192.168.1.5"])
-    with bind_socket(address, 0) as sock:
-        lines = startup.describe(startup.Launch(lambda *_: [], sock, address, 5000, address, LoadCheck()))
+    lines = announcement.describe(address, 5000, address)
     assert any(line.endswith(": http://127.0.0.1:5000") for line in lines)
     assert ("  Other devices:  http://192.168.1.5:5000" in lines) == (address == "0.0.0.0")
 
@@ -78,10 +74,10 @@ def test_its_commands_work_as_they_are_printed(tmp_path, monkeypatch):
     public.mkdir()
     monkeypatch.setattr(instance, "PUBLIC_DIRECTORY", str(public))
     monkeypatch.setattr(sys, "argv", ["run_waitress.py", "--User", "a b", "--listen"])
-    make, start = [line.removeprefix("!!    ") for line in access_notes.describe("0.0.0.0")
+    make, start = [line.removeprefix("!!    ") for line in announcement.describe_access("0.0.0.0")
                    if line.startswith("!!    ")]
     subprocess.run(make, shell=True, check=True, capture_output=True)
-    file = public / access_notes.KEY_FILE
+    file = public / announcement.KEY_FILE
     assert len(AccessKeys(str(file), list).keys) == 1
     if sys.platform != "win32":
         program, *words = shlex.split(start)
@@ -93,18 +89,18 @@ def test_its_commands_work_as_they_are_printed(tmp_path, monkeypatch):
 def test_with_a_list_of_keys(keys, caplog):
     path = keys("a-key-of-some-length\nanother-key-of-some-length\n")
     for host in ("127.0.0.1", "0.0.0.0"):
-        text = "\n".join(access_notes.describe(host))
-        access_notes.write_log(host)
+        text = "\n".join(announcement.describe_access(host))
+        announcement.log_access(host)
         assert path in text and "2, from" in text and "WARNING" not in text and "a-key" not in text
     assert caplog.text == ""
 
 
 def test_a_poor_list_is_told_of(keys, caplog):
     keys("short\n")
-    access_notes.write_log("127.0.0.1")
-    assert "WARNING" in "\n".join(access_notes.describe("127.0.0.1")) and "may be guessed" in caplog.text
+    announcement.log_access("127.0.0.1")
+    assert "WARNING" in "\n".join(announcement.describe_access("127.0.0.1")) and "may be guessed" in caplog.text
 
 
 def test_web_pages(monkeypatch):
     monkeypatch.setattr(instance, "ALLOWED_ORIGINS", ("https://chat.example.com",))
-    assert "https://chat.example.com" in access_notes.describe("127.0.0.1")[0]
+    assert "https://chat.example.com" in announcement.describe_access("127.0.0.1")[0]

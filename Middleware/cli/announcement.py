@@ -1,0 +1,113 @@
+"""The lines that a launcher prints at the start, and the warnings about clients that can reach the server."""
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+
+from Middleware.cli import demo, users
+from Middleware.cli.serving.listening import url_of, urls_elsewhere
+from Middleware.common import instance_global_variables as instance
+from Middleware.common.constants import VERSION
+from Middleware.exceptions import ConfigurationError
+from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import command, in_project_container, script_command
+from Middleware.utilities.http.addresses import is_loopback
+
+logger = logging.getLogger(__name__)
+
+KEY_FILE = "accepted-keys.txt"
+RULE = "!" * 100
+
+
+def describe(host: str, port: int, address: str, is_demo: bool = False) -> list[str]:
+    """Return the lines printed at start: resolved directories, users, address, and notes for the operator.
+
+    ``address``: the numeric address of ``host``, which decides who can connect.
+    """
+    public = config_utils.get_root_public_directory()
+    conversations = _data_directory(config_utils.get_discussions_root_directory, instance.DISCUSSION_DIRECTORY,
+                                    os.path.join(public, "DiscussionIds"))
+    locks = _data_directory(config_utils.get_lock_database_directory, instance.USER_LEVEL_SQLITE_DIRECTORY,
+                            os.path.join(public, "SqlLiteDBs"))
+    log_folder = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else f"{instance.LOGGING_DIRECTORY} (off)"
+    base = url_of(host, port)
+    lines = [f"WilmerAI {VERSION}",
+             f"  Configuration:  {os.path.abspath(config_utils.get_root_config_directory())}",
+             f"  Conversations:  {conversations}",
+             f"  Lock databases: {locks}",
+             f"  Log files:      {log_folder}",
+             f"  Users:          {served_users()}",
+             f"  Listening on:   {host}, port {port}: {base}"]
+    if others := urls_elsewhere(address, port):
+        lines.append(f"  Other devices:  {', '.join(others)}")
+    lines += describe_access(address)
+    return lines + (demo.instructions(base, instance.ACCESS_KEYS is not None) if is_demo else demo.elsewhere())
+
+
+def served_users() -> str:
+    """Return the configured users, else the current one and its source; under a WSGI host there may be neither."""
+    current = users.current_user()
+    return ", ".join(users.configured_users()) or (f"{current} (from Users/_current-user.json)" if current else "none")
+
+
+def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:
+    """Return an absolute directory to print. With several users, their files are left out of account."""
+    chosen = flag or default
+    if users.current_user():
+        try:
+            chosen = of_current_user()
+        # Reported when the users were checked.
+        except (ConfigurationError, OSError, ValueError):
+            pass
+    return os.path.abspath(chosen)
+
+
+def describe_access(host: str) -> list[str]:
+    """Return the lines about the clients that can reach a server that listens on ``host``."""
+    lines = []
+    if instance.ACCESS_KEYS is not None:
+        keys = instance.ACCESS_KEYS
+        lines.append(f"  Accepted keys:  {len(keys.keys)}, from {keys.path}")
+        lines += [f"  WARNING: {text}" for text in keys.warnings()]
+    if instance.ALLOWED_ORIGINS:
+        lines.append(f"  Web pages:      {', '.join(instance.ALLOWED_ORIGINS)}, and those of this machine")
+    if is_loopback(host):
+        return [*lines, "  Only programs on this machine can connect. Start with --listen to let others in."]
+    return lines if instance.ACCESS_KEYS is not None else [*lines, *_warning()]
+
+
+def log_access(host: str) -> None:
+    """Log the same warnings about access."""
+    if instance.ACCESS_KEYS is not None:
+        for text in instance.ACCESS_KEYS.warnings():
+            logger.warning("%s", text)
+    elif not is_loopback(host):
+        logger.warning("Listening on %s without --accepted-keys-file: whoever reaches this address can use every "
+                       "configured user and LLM", host)
+
+
+def _warning() -> list[str]:
+    path = os.path.join(config_utils.get_root_public_directory(), KEY_FILE)
+    path = os.path.abspath(path)
+    return ["",
+            RULE,
+            "!!  WARNING: there is no password. Whoever reaches this address can use every configured user,",
+            "!!  workflow and LLM, and what conversations have left in their memories.",
+            "!!",
+            "!!  To end this, make a key. It is shown once; give it to your clients as their API key:",
+            f"!!    {script_command('access_key.py', '--add', path)}",
+            *_start_with_keys(path),
+            "!!  More: Docs/User/network-access.md",
+            RULE]
+
+
+def _start_with_keys(path: str) -> list[str]:
+    if in_project_container():
+        return ["!!  Then write the list of keys into compose.yaml, and type docker compose up -d again:",
+                f'!!    command: ["--accepted-keys-file", "{path}"]']
+    program, *words = sys.argv
+    start = [sys.executable, os.path.abspath(program), *words, "--accepted-keys-file", path]
+    return ["!!  Then stop this server and start it with the list of keys:",
+            f"!!    {command(start)}"]
