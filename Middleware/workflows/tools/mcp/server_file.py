@@ -74,7 +74,7 @@ class _Reader:
         self.name, self.data = name, data
 
     def server(self) -> McpServer:
-        transport = MCP_SERVER.value(self.data, "transport")
+        transport = MCP_SERVER.value(self.data, "transport") or None
         if transport not in TRANSPORTS:
             raise self._error(f"has the transport {transport!r}; it must be {_either(TRANSPORTS)}")
         if transport == "stdio":
