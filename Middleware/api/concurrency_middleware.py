@@ -13,7 +13,7 @@ from Middleware.api.edge.admission_middleware import COMPLETIONS, route_path
 from Middleware.api.errors import RETRY_AFTER
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import request_of
-from Middleware.common.fair_semaphore import FairSemaphore, Place
+from Middleware.common.fair_semaphore import FairSemaphore, Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -68,16 +68,16 @@ class ConcurrencyLimitMiddleware:
         return _GatedBody(body, slot)
 
     def _queue(self, environ: WSGIEnvironment) -> _Outcome:
-        place = self.semaphore.line_up() if isinstance(self.semaphore, FairSemaphore) else _Poll(self.semaphore)
-        if place.wait(0):
+        waiter = self.semaphore.enqueue() if isinstance(self.semaphore, FairSemaphore) else _Poll(self.semaphore)
+        if waiter.wait(0):
             return _Outcome.WITH_SLOT
         outcome = _Outcome.REFUSED
         try:
             if self._may_wait(environ):
-                outcome = self._wait(environ, place)
+                outcome = self._wait(environ, waiter)
         finally:
             if outcome is not _Outcome.WITH_SLOT:
-                place.leave()
+                waiter.leave()
         return outcome
 
     def _may_wait(self, environ: WSGIEnvironment) -> bool:
@@ -92,10 +92,10 @@ class ConcurrencyLimitMiddleware:
                         waiting + 1)
         return not full
 
-    def _wait(self, environ: WSGIEnvironment, place: Place | _Poll) -> _Outcome:
+    def _wait(self, environ: WSGIEnvironment, waiter: Waiter | _Poll) -> _Outcome:
         began = time.monotonic()
         try:
-            outcome = self._wait_in_line(environ, place, began + self.acquire_timeout)
+            outcome = self._wait_in_line(environ, waiter, began + self.acquire_timeout)
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -103,10 +103,10 @@ class ConcurrencyLimitMiddleware:
             logger.info("Concurrency gate: request %s goes on after %.2f s", _name(environ), time.monotonic() - began)
         return outcome
 
-    def _wait_in_line(self, environ: WSGIEnvironment, place: Place | _Poll, deadline: float) -> _Outcome:
+    def _wait_in_line(self, environ: WSGIEnvironment, waiter: Waiter | _Poll, deadline: float) -> _Outcome:
         has_left, request = probe_for(environ), request_of(environ)
         while (left := deadline - time.monotonic()) > 0:
-            if place.wait(min(POLL_SECONDS, left)):
+            if waiter.wait(min(POLL_SECONDS, left)):
                 return _Outcome.WITH_SLOT
             if has_left is not None and has_left():
                 logger.info("Concurrency gate: the client of request %s has gone", _name(environ))
@@ -127,7 +127,7 @@ class _Outcome(enum.Enum):
 
 
 class _Poll:
-    """Replaces a place in the queue for semaphores that have no queue."""
+    """Replaces a waiter in the queue for semaphores that have no queue."""
 
     def __init__(self, semaphore: threading.Semaphore) -> None:
         self._semaphore = semaphore
@@ -136,7 +136,7 @@ class _Poll:
         return self._semaphore.acquire(timeout=timeout) if timeout else self._semaphore.acquire(blocking=False)
 
     def leave(self) -> None:
-        """Do nothing, as there is no place to give up."""
+        """Do nothing, as there is no waiter to give up."""
 
 
 def _name(environ: WSGIEnvironment) -> str:

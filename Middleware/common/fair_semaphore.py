@@ -1,57 +1,57 @@
-"""A semaphore that serves its waiters in the order in which they came."""
+"""A semaphore that serves its waiters in the order of their arrival."""
 from __future__ import annotations
 
 import threading
 
 
 class FairSemaphore:
-    """A bounded semaphore with a line in front of it.
+    """A bounded semaphore with a queue.
 
-    Works like ``threading.BoundedSemaphore``, first come, first served: a slot that becomes free belongs to the first
-    in line, and whoever comes later cannot snatch it. A waiter that wants to look around now and then takes a place
-    with ``line_up`` and keeps it between two looks.
+    Works like ``threading.BoundedSemaphore``, but first come, first served: a slot that becomes free belongs to the
+    first waiter in the queue. A caller that has to do other work while it waits calls ``enqueue`` and polls the waiter.
     """
 
     def __init__(self, value: int = 1) -> None:
         if value < 0:
-            raise ValueError("a semaphore cannot begin below zero")
+            raise ValueError("the initial value of a semaphore cannot be negative")
         self._size = self._free = value
-        self._line: dict[Place, None] = {}  # ordered; empty while a slot is free
+        # Ordered by arrival; empty while a slot is free.
+        self._line: dict[Waiter, None] = {}
         self._lock = threading.Lock()
 
     @property
     def waiting(self) -> int:
-        """How many stand in line."""
+        """The number of waiters in the queue."""
         return len(self._line)
 
-    def line_up(self) -> Place:
-        """A place at the end of the line; with a slot at once if one is free."""
-        place = Place(self)
+    def enqueue(self) -> Waiter:
+        """Return a waiter at the end of the queue, with a slot immediately if one is free."""
+        waiter = Waiter(self)
         with self._lock:
             if self._free:
                 self._free -= 1
-                place.turn.set()
+                waiter.granted.set()
             else:
-                self._line[place] = None
-        return place
+                self._line[waiter] = None
+        return waiter
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take a slot, waiting for ``timeout`` seconds at most (None: for ever); whether there was one."""
-        place = self.line_up()
-        if place.wait(timeout if blocking else 0):
+        """Take a slot, waiting for at most ``timeout`` seconds (None: no limit); return whether there was one."""
+        waiter = self.enqueue()
+        if waiter.wait(timeout if blocking else 0):
             return True
-        place.leave()
+        waiter.leave()
         return False
 
     def release(self) -> None:
-        """Give a slot back. Raises ValueError if all of them are free."""
+        """Release a slot. Raises ValueError if all of them are free."""
         with self._lock:
             if self._line:
-                place = next(iter(self._line))
-                del self._line[place]
-                place.turn.set()
+                waiter = next(iter(self._line))
+                del self._line[waiter]
+                waiter.granted.set()
             elif self._free >= self._size:
-                raise ValueError("a slot was given back that nobody held")
+                raise ValueError("a slot was released that was not taken")
             else:
                 self._free += 1
 
@@ -61,26 +61,26 @@ class FairSemaphore:
     def __exit__(self, *exception: object) -> None:
         self.release()
 
-    def remove(self, place: Place) -> None:
-        """Take a place out of the line; if its slot came in the meantime, give that back."""
+    def remove(self, waiter: Waiter) -> None:
+        """Remove a waiter from the queue; if it got its slot in the meantime, release that."""
         with self._lock:
-            if place in self._line:
-                del self._line[place]
+            if waiter in self._line:
+                del self._line[waiter]
                 return
         self.release()
 
 
-class Place:
-    """One waiter's place in line, and later its slot."""
+class Waiter:
+    """A position in the queue, and later a slot."""
 
     def __init__(self, semaphore: FairSemaphore) -> None:
         self._semaphore = semaphore
-        self.turn = threading.Event()
+        self.granted = threading.Event()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the turn; whether it has come. The place is kept until ``leave``."""
-        return self.turn.wait(timeout)
+        """Wait for the slot; return whether it was granted. The position is kept until ``leave``."""
+        return self.granted.wait(timeout)
 
     def leave(self) -> None:
-        """Give up a place that is not wanted any more. To be called once, and not for a slot in use."""
+        """Leave the queue. Call it once, and not for a slot in use."""
         self._semaphore.remove(self)

@@ -1,6 +1,6 @@
-"""What the launcher sets once per process, and thin accessors for request-scoped names.
+"""Values that the launcher sets once per process, and accessors for request-scoped names.
 
-Users' scripts read and set these names: none may change or go.
+Users' scripts read and set these names, so none may be renamed or removed.
 """
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ LISTEN_ADDRESS: str = "127.0.0.1"
 CONCURRENCY_LIMIT: int = 1
 CONCURRENCY_TIMEOUT: float = 900
 CONCURRENCY_LEVEL: str = "wilmer"
-MAX_REQUEST_MB: int = 256  # units of 1024 * 1024 bytes; 0: any size
-ACCESS_KEYS: Any = None  # an AccessKeys: who enters needs one of its keys; None: nobody is asked
-ALLOWED_ORIGINS: tuple[str, ...] = ()  # web pages that may call, beside those of this computer
+# In units of 1024 * 1024 bytes; 0 for any size.
+MAX_REQUEST_MB: int = 256
+# An AccessKeys object: a request needs one of its keys. None: no key is needed.
+ACCESS_KEYS: Any = None
+# Origins of web pages that may send requests, in addition to those of this computer.
+ALLOWED_ORIGINS: tuple[str, ...] = ()
 
 _request_semaphore: FairSemaphore | None = None
 
@@ -43,7 +46,8 @@ def get_request_semaphore() -> FairSemaphore | None:
 
 def _context() -> RequestContext:
     context = current_request()
-    if context is None:  # scripts and tests set names without a request
+    # Scripts and tests set names outside a request.
+    if context is None:
         context = RequestContext()
         set_current_request(context)
     return context

@@ -10,7 +10,7 @@
     |   |-- BackendTimeoutError         (also TimeoutError)
     |   |-- BackendStatusError          answered with a status of 400 or more
     |   |-- BackendResponseError        (also ValueError) answered something unreadable, or an error object
-    |   `-- FailoverError               (also RuntimeError) it failed, and its backup must not or cannot stand in
+    |   `-- FailoverError               (also RuntimeError) it failed, and its backup must not or cannot be used
     |-- GateTimeoutError                (also TimeoutError) no slot of the concurrency gate became free
     |-- ClientError                     the request itself is wrong
     |-- StoredDataError                 a file of a conversation cannot be used; it is left as it is
@@ -81,7 +81,8 @@ class ConfigSyntaxError(ConfigurationError, json.JSONDecodeError):
         self.file, self.json_path, self.expected, self.suggestion = file, "", "valid JSON", ""
         self.text = f"{file}{where}: not valid JSON: {problem}"
 
-    def __reduce__(self) -> tuple[object, ...]:  # JSONDecodeError pickles its own three arguments
+    # JSONDecodeError would pickle its own three arguments.
+    def __reduce__(self) -> tuple[object, ...]:
         return self.__class__, (self.file, self.msg, self.doc, self.pos)
 
 
@@ -108,7 +109,7 @@ class BackendConnectionError(BackendError, ConnectionError):
 
 
 class BackendTimeoutError(BackendError, TimeoutError):
-    """The server accepted the request and then said nothing for too long, or could not be connected in time."""
+    """The server accepted the request and then sent no data for too long, or could not be connected in time."""
 
 
 class BackendStatusError(BackendError):
@@ -120,7 +121,7 @@ class BackendResponseError(BackendError, ValueError):
 
 
 class FailoverError(BackendError, RuntimeError):
-    """An endpoint failed and its backup must not or cannot stand in. The endpoint's own failure is the cause."""
+    """An endpoint failed and its backup must not or cannot be used. The endpoint's own failure is the cause."""
 
 
 class GateTimeoutError(WilmerError, TimeoutError):
@@ -136,7 +137,7 @@ class ClientError(WilmerError):
 
 
 class StoredDataError(WilmerError):
-    """A file in the folder of a conversation cannot be used. Nobody overwrites, moves or deletes it."""
+    """A file in the folder of a conversation cannot be used. It is not overwritten, moved or deleted."""
 
 
 class UnreadableDataError(StoredDataError, ValueError):
@@ -144,6 +145,6 @@ class UnreadableDataError(StoredDataError, ValueError):
 
 
 class DataKeyError(StoredDataError):
-    """The file is encrypted for another API key or user than the present one. ``file``: how the log names it."""
+    """The file is encrypted for another API key or user than the present one. ``file`` is its name in the log."""
 
     file = ""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.common.fair_semaphore import Place
+from Middleware.common.fair_semaphore import Waiter
 from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
@@ -35,21 +35,21 @@ class CallSlot:
         """Wait like ``acquire``, but yield once per second, so that a stream can send heartbeats."""
         if self._semaphore is None or self._held:
             return
-        place = self._semaphore.line_up()
+        waiter = self._semaphore.enqueue()
         try:
-            self._held = place.wait(0)
+            self._held = waiter.wait(0)
             if not self._held:
-                yield from self._wait(place, self._semaphore.waiting)
+                yield from self._wait(waiter, self._semaphore.waiting)
         finally:
             if not self._held:
-                place.leave()
+                waiter.leave()
 
-    def _wait(self, place: Place, waiting: int) -> Generator[None, None, None]:
+    def _wait(self, waiter: Waiter, waiting: int) -> Generator[None, None, None]:
         request = current_request()
         logger.info("Concurrency gate: all slots are taken, a call of request %s waits, %d waiting",
                     request.request_id if request else "-", waiting)
         started = shown = time.monotonic()
-        while not place.wait(SLICE_SECONDS):
+        while not waiter.wait(SLICE_SECONDS):
             now = time.monotonic()
             if self._scope is not None and self._scope.cancelled:
                 raise EarlyTerminationException("cancelled while waiting for a slot")

@@ -1,4 +1,4 @@
-"""The stop switch of one request."""
+"""The cancellation of one request."""
 from __future__ import annotations
 
 import itertools
@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 class CancelScope:
-    """A flag that is set once, and the callbacks that make blocked work notice it.
+    """A flag that is set once, and callbacks that interrupt blocked work.
 
     Thread-safe. Callbacks run once, outside the lock, on the thread that cancels; one that raises is logged and the
     others still run. A callback must not block and must not close descriptors that another thread reads from: shut
@@ -29,7 +29,7 @@ class CancelScope:
         return self._event.is_set()
 
     def cancel(self, reason: str = "") -> bool:
-        """Set the flag and run the callbacks. Returns False if it was set already."""
+        """Set the flag and run the callbacks. Return False if it was already set."""
         with self._lock:
             if self._event.is_set():
                 return False
@@ -42,7 +42,7 @@ class CancelScope:
         return True
 
     def add_callback(self, callback: Callable[[], object]) -> int:
-        """Call ``callback`` on cancellation, at once if that has happened. Returns a token for ``remove_callback``."""
+        """Call ``callback`` on cancellation, immediately if it has happened. Return a token for ``remove_callback``."""
         token = next(self._tokens)
         with self._lock:
             if not self._event.is_set():
@@ -62,12 +62,13 @@ class CancelScope:
                 token: known for token, known in self._callbacks.items() if known != callback}
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for ``seconds`` or until cancelled; returns whether it was cancelled."""
+        """Sleep for ``seconds`` or until cancelled; return whether the scope is cancelled."""
         return self._event.wait(seconds)
 
     @staticmethod
     def _run(callback: Callable[[], object]) -> None:
         try:
             callback()
-        except Exception:  # a foreign callback must not keep the others from running
+        # A failing callback must not prevent the others from running.
+        except Exception:
             logger.exception("An abort callback failed")

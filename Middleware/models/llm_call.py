@@ -1,4 +1,4 @@
-"""What is told about one LLM call, to whom, and for which node the code at hand works."""
+"""The events of LLM calls, their observers, and the current node."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -15,27 +15,27 @@ class Observer(Protocol):
     def tell(self, event: str, *arguments: object) -> None: ...
 
     def hears(self, *events: str) -> bool:
-        """Whether anybody cares for one of ``events``; if not, they need not be told."""
+        """Return whether there is a listener for one of ``events``; otherwise they need not be emitted."""
 
 
 @dataclass
 class LlmCallRecord:
-    """One LLM call as a listener sees it; holds no text of the conversation.
+    """One LLM call for listeners; contains no text of the conversation.
 
-    What only the end can tell is there when the call has finished or failed.
+    Values that are known only at the end are set when the call has finished or failed.
 
     Attributes:
         workflow_name, node_index, node_name: the node that calls, its index counted from 1; "" and 0 outside a node.
-        endpoint: that which is asked first; at the end, that which answered or failed last.
+        endpoint: the endpoint that is called first; at the end, the one that answered or failed last.
         model: the model name that is sent to ``endpoint``, "" for none.
-        messages: how many messages are sent; 0 for a prompt of two texts.
-        prompt_characters: of all texts that are sent, without tools and images.
-        seconds_to_first_token: until text, reasoning or a tool call came; None if none did or the call does not stream.
-        prompt_tokens: as the back-end counts, None if it does not say.
-        completion_tokens: as the back-end counts, else ``chunks``; None for a whole answer without a count.
-        chunks: pieces of text that were streamed.
-        answer_characters: of the uncleaned text.
-        failed_endpoints: those for which a backup stood in, in the order they were asked.
+        messages: the number of messages; 0 for a prompt of two texts.
+        prompt_characters: the length of all texts that are sent, without tools and images.
+        seconds_to_first_token: time until the first text, reasoning or tool call of a stream; None without one.
+        prompt_tokens: the back-end's count, None if it sends none.
+        completion_tokens: the back-end's count, else ``chunks``; None for a complete answer without a count.
+        chunks: the number of streamed pieces of text.
+        answer_characters: the length of the uncleaned text.
+        failed_endpoints: the endpoints that a backup replaced, in the order of the calls.
         stopped: the call was cancelled, or its stream abandoned, before its end.
     """
 
@@ -61,11 +61,11 @@ class LlmCallRecord:
 
 @dataclass
 class LlmOutcome:
-    """What a call said besides its text.
+    """The metadata of an answer.
 
     Attributes:
-        usage: OpenAI shape (``prompt_tokens``, ``completion_tokens``, ``total_tokens``); None if it said none.
-        fingerprint: the back-end's own name of its build (OpenAI's ``system_fingerprint``), if it said one.
+        usage: token counts in OpenAI's form; None if there were none.
+        fingerprint: the back-end's name for its build (OpenAI's ``system_fingerprint``), if it sent one.
         endpoint_config: the file of the endpoint that answered; its cleaning rules apply.
     """
 
@@ -78,9 +78,9 @@ class LlmOutcome:
 
 
 class NodeSite(NamedTuple):
-    """The node that runs, and who wants to hear what it does.
+    """The running node and the observer of its events.
 
-    ``chain`` names the workflows from the outermost to that of the node.
+    ``chain`` contains the names of the workflows from the outermost to that of the node.
     """
 
     observer: Observer
@@ -95,14 +95,14 @@ _site: ContextVar[NodeSite | None] = ContextVar("wilmer_node", default=None)
 
 
 def current_site() -> NodeSite | None:
-    """The node that this thread works for, if any."""
+    """Return the node that this thread works for, if any."""
     return _site.get()
 
 
 def enter_node(site: NodeSite) -> NodeSite | None:
-    """Make ``site`` the current node; returns the one before, for ``leave_node``.
+    """Make ``site`` the current node; return the previous one, for ``leave_node``.
 
-    A pair of functions, because a context manager would be the larger part of what a trivial node costs.
+    These are two functions because a context manager would dominate the run time of a trivial node.
     """
     before = _site.get()
     _site.set(site)

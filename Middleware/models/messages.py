@@ -1,7 +1,6 @@
-"""The data of a conversation: messages, tool calls, and what an LLM answers.
+"""The data of a conversation: messages, tool calls and answers.
 
-At runtime these are plain dictionaries. Clients, back-ends and users' scripts may put more keys into them than are
-named here; such keys are passed on.
+At runtime these are plain dictionaries. Clients, back-ends and users' scripts may add other keys, which are passed on.
 """
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class ToolCall(TypedDict, total=False):
 
 
 class Message(TypedDict, total=False):
-    """A message as the engine carries it: ``content`` is text, ``images`` are data URIs, base64 or web addresses."""
+    """A message in the engine: ``content`` is a string, ``images`` are data URIs, base64 or web addresses."""
 
     role: Required[str]
     content: Required[str]
@@ -40,14 +39,14 @@ class Message(TypedDict, total=False):
 
 
 def without_images(message: Message) -> Message:
-    """A copy of the message without its images."""
+    """Return a copy of the message without its images."""
     copy = message.copy()
     copy.pop("images", None)
     return copy
 
 
 class Usage(TypedDict, total=False):
-    """Token counts in OpenAI's words."""
+    """Token counts in OpenAI's form."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -55,7 +54,7 @@ class Usage(TypedDict, total=False):
 
 
 def token_count(value: object) -> int | None:
-    """A token count as a back-end sends it; None for anything but a whole number. A bool is no count."""
+    """Return the token count that a back-end sent; None for anything but an integer (a bool is not one)."""
     return value if type(value) is int else None
 
 

@@ -1,7 +1,7 @@
 """The root of everything that lives as long as the process: caches, pools, locks and services shared by all requests.
 
 A module names such an object by a function of its own, ``get_transport()`` for example, which asks
-``process().one(Transport)``. Nothing is built before somebody asks, so importing a module builds nothing, and a test
+``process().one(Transport)``. Nothing is built before its first use, so importing a module builds nothing, and a test
 can install a process of its own.
 """
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What belongs to one request, and how code deep inside finds it."""
+"""The state of one request, and access to it for code at any level."""
 from __future__ import annotations
 
 import contextlib
@@ -26,20 +26,20 @@ class RequestContext:
         user: the user named by the ``model`` field in multi-user mode, else None.
         workflow_override: name of the shared workflow that the ``model`` field selected.
         redact: no conversation text of this request may reach the log.
-        listeners: who is told what happens to the request; None until the engine sets it.
-        trial: what the request gets in place of the world outside, if it only tries a workflow out.
+        listeners: receives the events of the request; None until the engine sets it.
+        trial: the substitutes for everything outside, if the request only tests a workflow.
         config: the user's settings as read once for this request (set by config_utils).
-        background_nodes: how many nodes remain to be run after the answer, those of nested workflows included.
-        outcome: that of the responder's LLM call.
-        route, endpoint: what was chosen, for the log; while it is answered, the endpoint that was called last.
-        told: what the log has been told of and need not hear again.
-        images_shown: a model was shown images of the request, or descriptions of them were at hand.
-        stamping: the steps of giving messages their times that were taken.
-        hashes: of contents of messages, by content: several nodes look at the whole conversation.
-        started, first_token_at, answered_at, cancelled_at, background_at: monotonic seconds; the last: when the nodes
-            after the answer began.
+        background_nodes: the number of nodes that still run after the answer, including those of nested workflows.
+        outcome: the outcome of the responder's LLM call.
+        route, endpoint: the chosen route and the endpoint of the last call before the end of the answer, for the log.
+        logged: the messages that are logged once per request.
+        images_shown: a model received images of the request, or descriptions of them were available.
+        stamping: the completed steps of adding times to messages.
+        hashes: hashes of message contents, by content, because several nodes hash the whole conversation.
+        started, first_token_at, answered_at, cancelled_at, background_at: monotonic seconds; the last is the start
+            of the nodes after the answer.
         tokens: chunks with text sent to the client.
-        failed: an error was the answer, or ended it.
+        failed: the answer is an error, or was ended by one.
     """
 
     request_id: str = field(default_factory=new_request_id)
@@ -58,7 +58,7 @@ class RequestContext:
     outcome: LlmOutcome = field(default_factory=LlmOutcome, repr=False)
     route: str = ""
     endpoint: str = ""
-    told: set[str] = field(default_factory=set, repr=False)
+    logged: set[str] = field(default_factory=set, repr=False)
     images_shown: bool = False
     stamping: set[str] = field(default_factory=set, repr=False)
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
@@ -71,17 +71,17 @@ class RequestContext:
 
     @property
     def answer_complete(self) -> bool:
-        """The terminator or whole body was handed to the server; a disconnect no longer cancels."""
+        """Return whether the complete answer was passed to the server, so that a disconnect no longer cancels."""
         return self.answered_at is not None
 
 
-def first_time_told(text: str) -> bool:
-    """Whether the log has not yet been told this in the current request; always so without one."""
+def first_logged(text: str) -> bool:
+    """Return whether ``text`` is logged for the first time in the current request; always True without a request."""
     request = current_request()
     if request is None:
         return True
-    known = text in request.told
-    request.told.add(text)
+    known = text in request.logged
+    request.logged.add(text)
     return not known
 
 
@@ -89,12 +89,12 @@ _current: ContextVar[RequestContext | None] = ContextVar("wilmer_request", defau
 
 
 def current_request() -> RequestContext | None:
-    """The request that this thread works for, if any."""
+    """Return the request that this thread works for, if any."""
     return _current.get()
 
 
 def current_trial() -> Trial | None:
-    """What the current request gets in place of the world outside, if it is a trial."""
+    """Return the substitutes of the current request, if it is a trial."""
     request = _current.get()
     return request.trial if request is not None else None
 

@@ -1,4 +1,4 @@
-"""What a request that only tries a workflow out gets in place of the world outside."""
+"""The substitutes for everything outside a request that only tests a workflow."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 class Trial(Protocol):
-    """Stands between one request and everything that it would reach or change. See ``RequestContext.trial``.
+    """Replaces everything that one request would access or change. See ``RequestContext.trial``.
 
     Attributes:
         discussions: the folder of its conversations.
         locks: the folder of its lock database.
-        transport: what its LLM calls are sent with, a ``llmapis.transport.Transport``.
+        transport: the transport for its LLM calls.
     """
 
     discussions: str
@@ -23,10 +23,10 @@ class Trial(Protocol):
     transport: Transport
 
     def stand_in(self, context: ExecutionContext) -> str | None:
-        """The output of the node of an ``ExecutionContext``, which is not run then; None: it runs."""
+        """Return the output for a node that is not to be run; None to run the node."""
 
     def delivered(self, record: RunRecord, index: int, output: object) -> None:
-        """Node ``index`` (from 1) of the run of a ``RunRecord`` has its output."""
+        """Receive the output of node ``index`` (from 1) of a run."""
 
     def file_path(self, path: str) -> str:
-        """The file to open for one that a workflow names."""
+        """Return the path to open for a path that a workflow contains."""

@@ -1,4 +1,4 @@
-"""Stop requests by their id. Each id stands for the cancel scope that the running request watches."""
+"""Cancel requests by their id. Each id identifies the cancel scope of a running request."""
 from __future__ import annotations
 
 import contextlib
@@ -13,33 +13,36 @@ from Middleware.models.process import process
 
 logger = logging.getLogger(__name__)
 
+# The cancellation of a request that never arrived is removed after this time, at the next cancellation, and earlier if
+# there are more than MAX_UNKNOWN: a client could send any number of unknown ids.
 MAX_UNKNOWN = 1024
 MAX_AGE_SECONDS = 3600.0
-"""The cancellation of a request that never arrived is forgotten after this time, at the next cancellation, and earlier
-if there are more than ``MAX_UNKNOWN``."""
 
 
 @dataclass
 class _Entry:
     scope: CancelScope = field(default_factory=CancelScope)
-    adopted: bool = False  # the scope is that of a request which has arrived
-    watchers: int = 0  # runs without such a request that watch the scope
+    # The scope belongs to a request that has arrived.
+    adopted: bool = False
+    # The number of runs without such a request that watch the scope.
+    watchers: int = 0
 
 
 class CancellationService:
     """Registry of cancel scopes by request id. Thread-safe; callbacks run outside its lock.
 
-    ``clock`` gives seconds and never goes back.
+    ``clock`` is monotonic, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
-        self._unknown: dict[str, float] = {}  # when ids without a request were cancelled; oldest first
+        # The time of each cancellation of an unknown id, oldest first.
+        self._unknown: dict[str, float] = {}
 
     def scope_for(self, request_id: str) -> CancelScope:
-        """The scope of a request, made if it is new. An empty id gets a scope that nobody else can cancel."""
+        """Return the scope of a request, a new one for a new id. An empty id gets a scope without an entry."""
         if not request_id:
             return CancelScope()
         with self._lock:
@@ -47,7 +50,7 @@ class CancellationService:
 
     @contextlib.contextmanager
     def watched(self, request_id: str) -> Iterator[CancelScope]:
-        """``scope_for`` for the time of a block. Its end forgets the id, unless others are still at work for it."""
+        """Yield the scope of a request. The end of the block removes the id, unless others still use it."""
         if not request_id:
             yield CancelScope()
             return
@@ -60,14 +63,15 @@ class CancellationService:
             with self._lock:
                 entry.watchers -= 1
                 is_over = not entry.watchers and not entry.adopted and self._entries.get(request_id) is entry
-                if is_over:  # in the same step: somebody might adopt it meanwhile
+                # Under the same lock, because another thread might adopt the scope.
+                if is_over:
                     del self._entries[request_id]
                     self._unknown.pop(request_id, None)
             if is_over:
                 entry.scope.remove_callbacks()
 
     def adopt(self, request_id: str, scope: CancelScope) -> None:
-        """Make ``scope`` the one of a request. A cancellation and callbacks that came first carry over to it."""
+        """Make ``scope`` the scope of a request. An earlier cancellation and earlier callbacks carry over to it."""
         if not request_id:
             logger.warning("A cancel scope without a request id cannot be registered")
             return
@@ -83,7 +87,7 @@ class CancellationService:
             scope.add_callback(lambda: before.cancel(scope.reason))
 
     def request_cancellation(self, request_id: str, reason: str = "") -> None:
-        """Cancel a request, known or not; again is a no-op."""
+        """Cancel a request, known or not; a second call does nothing."""
         if not request_id:
             logger.warning("A cancellation without a request id was ignored")
             return
@@ -100,7 +104,7 @@ class CancellationService:
             return entry is not None and entry.scope.cancelled
 
     def acknowledge_cancellation(self, request_id: str) -> None:
-        """Forget a request with its callbacks. What holds its scope still sees the flag."""
+        """Remove a request with its callbacks. Owners of its scope still see the flag."""
         with self._lock:
             entry = self._entries.pop(request_id, None) if request_id else None
             self._unknown.pop(request_id, None)
@@ -112,7 +116,7 @@ class CancellationService:
             return {request_id for request_id, entry in self._entries.items() if entry.scope.cancelled}
 
     def register_abort_callback(self, request_id: str, fn: Callable[[], object]) -> None:
-        """Call ``fn`` when the request is cancelled, at once if it is. Errors of it are logged."""
+        """Call ``fn`` when the request is cancelled, immediately if it already is. Its errors are logged."""
         if not request_id:
             logger.warning("An abort callback without a request id was ignored")
             return
@@ -122,7 +126,7 @@ class CancellationService:
         scope.add_callback(fn)
 
     def unregister_abort_callbacks(self, request_id: str, fn: Callable[[], object] | None = None) -> None:
-        """Drop one callback of a request, or all of them."""
+        """Remove one callback of a request, or all of them."""
         with self._lock:
             entry = self._entries.get(request_id) if request_id else None
         if entry is not None:
@@ -145,12 +149,12 @@ class CancellationService:
 
 
 def get_cancellation_service() -> CancellationService:
-    """The service of this process."""
+    """Return the service of this process."""
     return process().one(CancellationService)
 
 
 def __getattr__(name: str) -> object:
-    """``cancellation_service``, the name by which scripts know the service of this process."""
+    """Provide ``cancellation_service``, the name that scripts use for the service of this process."""
     if name == "cancellation_service":
         return get_cancellation_service()
     raise AttributeError(name)

@@ -1,4 +1,4 @@
-"""Which request works for which idempotency key, so that a client's retry can displace its earlier attempt."""
+"""The requests by idempotency key, so that a client's retry can replace its earlier attempt."""
 from __future__ import annotations
 
 import threading
@@ -8,43 +8,48 @@ from dataclasses import dataclass
 
 from Middleware.models.process import process
 
+# Clients choose the keys, so their number needs a limit.
 MAX_ENTRIES = 1024
+# An entry that was never released is removed after this time, at the next registration.
 MAX_AGE_SECONDS = 900.0
-"""An entry that was never released is dropped after this time, at the next registration."""
 
 
 @dataclass(frozen=True)
 class _Entry:
     request_id: str
-    registered_at: float  # seconds of the service's clock
+    # Seconds of the service's clock.
+    registered_at: float
 
 
 class IdempotencyService:
     """Registry of request ids by key, in this process only. Thread-safe; answers are never replayed.
 
     Attributes:
-        is_running: whether a request is still at work; the entries of such requests do not age.
+        is_running: returns whether a request is still running; the entries of such requests do not expire.
 
-    ``clock`` gives seconds and never goes back.
+    ``clock`` is monotonic, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._entries: dict[str, _Entry] = {}  # oldest registration first
-        self._keys: dict[str, str] = {}  # by request id
+        # Ordered by registration, oldest first.
+        self._entries: dict[str, _Entry] = {}
+        # The key of each request, by request id.
+        self._keys: dict[str, str] = {}
         self.is_running: Callable[[str], bool] = lambda request_id: False
 
     def register(self, key: str | None, request_id: str | None) -> str | None:
-        """Bind ``key`` to a request. Returns the other request that had it, which the caller cancels, or None.
+        """Bind ``key`` to a request. Return the other request that had it, which the caller cancels, or None.
 
-        Blank input is ignored.
+        Empty arguments are ignored.
         """
         if not key or not request_id:
             return None
         with self._lock:
             self._drop_old()
-            self._forget(self._keys.get(request_id))  # a request has one key
+            # A request has only one key.
+            self._forget(self._keys.get(request_id))
             before = self._forget(key)
             self._entries[key] = _Entry(request_id, self._clock())
             self._keys[request_id] = key
@@ -53,19 +58,20 @@ class IdempotencyService:
         return before.request_id if before and before.request_id != request_id else None
 
     def release(self, request_id: str | None) -> None:
-        """Unbind the key of a request, unless another request has it by now. Unknown ids are fine."""
-        if request_id in self._keys:  # most requests have no key: they take no lock
+        """Release the key of a request, unless another request has taken it. Unknown ids are ignored."""
+        # Most requests have no key and must not wait for the lock.
+        if request_id in self._keys:
             with self._lock:
                 self._forget(self._keys.get(request_id))
 
     def get_request_id_for_key(self, key: str | None) -> str | None:
-        """The request that is bound to ``key`` now."""
+        """Return the request that has ``key`` now."""
         with self._lock:
             entry = self._entries.get(key) if key else None
         return entry.request_id if entry else None
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
             self._entries.clear()
             self._keys.clear()
@@ -81,7 +87,8 @@ class IdempotencyService:
         old = []
         for key, entry in self._entries.items():
             if entry.registered_at >= limit:
-                break  # the rest is younger
+                # All following entries are younger.
+                break
             if not self.is_running(entry.request_id):
                 old.append(key)
         for key in old:
@@ -89,12 +96,12 @@ class IdempotencyService:
 
 
 def get_idempotency_service() -> IdempotencyService:
-    """The service of this process."""
+    """Return the service of this process."""
     return process().one(IdempotencyService)
 
 
 def __getattr__(name: str) -> object:
-    """``idempotency_service``, the name by which scripts know the service of this process."""
+    """Provide ``idempotency_service``, the name that scripts use for the service of this process."""
     if name == "idempotency_service":
         return get_idempotency_service()
     raise AttributeError(name)

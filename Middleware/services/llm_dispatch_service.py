@@ -1,4 +1,4 @@
-"""From a node to the call of its LLM: substitutes variables, chooses messages, keeps to the context window."""
+"""Prepare the LLM call of a node: substitute variables, select messages, fit them into the context window."""
 from __future__ import annotations
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.messages import Message
-from Middleware.models.request_context import first_time_told
+from Middleware.models.request_context import first_logged
 from Middleware.services.llm_calls import message_selection as selection
 from Middleware.services.llm_calls.answer_shape import AnswerShape
 from Middleware.services.llm_calls.tool_enforcement import ToolRound
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-
 class LLMDispatchService:
-    """The door through which nodes call their LLM."""
+    """The only way in which nodes call their LLM."""
 
     @staticmethod
     def dispatch(context: ExecutionContext, llm_takes_images: bool = False, max_images: int = 0,
@@ -51,7 +50,7 @@ class LLMDispatchService:
 
 
 class _Call:
-    """One call while its request is put together."""
+    """One call while its request is being prepared."""
 
     def __init__(self, context: ExecutionContext, llm_takes_images: bool, max_images: int,
                  schema: Mapping[str, object] | None) -> None:
@@ -77,7 +76,7 @@ class _Call:
             self.system_prompt = self.shape.demand.extend(self.system_prompt)
         self.prompt = self._substituted("prompt") if self.authored else ""
         if self.authored and not self.prompt.strip():
-            logger.warning("Node '%s': its prompt is blank once its variables are filled in; it is sent so.",
+            logger.warning("Node '%s': its prompt is blank after its variables were filled in; it is sent anyway.",
                            context.node_name)
         self.clamp = self._context_clamp()
 
@@ -99,7 +98,7 @@ class _Call:
         return self.context.substitute(text) if text else ""
 
     def _find_tool_exchange(self) -> None:
-        """Take the trailing tool exchange out of what variables see, if the node wants it as messages."""
+        """Exclude the trailing tool exchange from the variables, if the node sends it as messages."""
         if not (self.authored and self.handler.takes_message_collection
                 and NODE.flag(self.node, "appendNativeToolExchange")
                 and ENDPOINT.flag(self.handler.endpoint_config, "backendSupportsToolTurns")):
@@ -150,9 +149,9 @@ class _Call:
 
     # -- messages ------------------------------------------------------------------------------------------------
     def _completion_messages(self) -> list[Message]:
-        """One message more than the node says, which makes up for the open assistant message that clients append.
+        """Return one message more than the node's count, to offset the open assistant message that clients append.
 
-        With a token cap it is as many as the node says, like for chat types.
+        With a token cap the node's count is used, as for chat types.
         """
         cap = self._token_cap()
         if cap is not None:
@@ -175,7 +174,7 @@ class _Call:
         return selection.gather_images(self.messages, self.count, self.max_images) if self.takes_images else []
 
     def _note_images(self) -> None:
-        """Say, once in a request, that the model which answers does not see its images, unless others did."""
+        """Log, once per request, that the answering model does not receive its images, unless another model did."""
         context, request = self.context, self.context.request
         count = len(selection.gather_images(self.messages, max(self.count, 1), 0))
         if not count:
@@ -183,7 +182,7 @@ class _Call:
         if self.takes_images:
             request.images_shown = True
         answers = context.is_responder and (context.run is None or context.run.non_responder is None)
-        if answers and not request.images_shown and first_time_told("images that no model is shown"):
+        if answers and not request.images_shown and first_logged("images that no model is shown"):
             logger.info("Node '%s': the model of endpoint '%s' is not shown the %d image(s) of the conversation, since "
                         "the node does not accept images ('acceptImages').", context.node_name,
                         self.handler.endpoint_name, count)
@@ -194,7 +193,7 @@ class _Call:
 
     # -- context window ------------------------------------------------------------------------------------------
     def _context_clamp(self) -> ContextClamp:
-        """The window's budget for conversation text, that is without system prompt and tools."""
+        """Return the context window's budget for conversation text, without system prompt and tools."""
         clamp = context_clamp(self.node, self.handler.endpoint_config,
                               config_utils.user_setting("clampPromptToContextWindow"), self.handler.max_tokens)
         if clamp.budget is None:

@@ -1,4 +1,4 @@
-"""Builds the handle through which a node reaches its LLM."""
+"""Create the object through which a node calls its LLM."""
 from __future__ import annotations
 
 import logging
@@ -16,15 +16,15 @@ DEFAULT_MAX_TOKENS = 400
 
 
 class LlmHandlerService:
-    """Makes ``LlmHandler`` objects from names in the configuration."""
+    """Creates ``LlmHandler`` objects from names in the configuration."""
 
     def load_model_from_config(self, endpoint_name: str, preset: str | None = None, stream: bool = False,
                                max_tokens: object = DEFAULT_MAX_TOKENS, add_generation_prompt: bool | None = None,
                                scope: CancelScope | None = None) -> LlmHandler:
-        """The handle of one endpoint.
+        """Return the handler of one endpoint.
 
-        ``max_tokens`` may be what stands in a node (see ``response_limit``). ``add_generation_prompt`` False blocks
-        the generation prompt; otherwise the endpoint decides. Raises ConfigurationError naming what is wrong.
+        ``max_tokens`` may be the unvalidated value of a node (see ``response_limit``). ``add_generation_prompt`` False
+        disables the generation prompt; otherwise the endpoint decides. Raises ConfigurationError.
         """
         limit = response_limit(max_tokens)
         llm = LlmApiService(endpoint_name, preset, limit, stream, scope=scope)
@@ -37,12 +37,12 @@ class LlmHandlerService:
             endpoint_config=endpoint, max_tokens=limit)
 
     def without_endpoint(self) -> LlmHandler:
-        """The handle of a node that calls no LLM of its own."""
+        """Return the handler of a node that calls no LLM of its own."""
         return LlmHandler(llm=None, prompt_template_file_name=config_utils.chat_template_name())
 
 
 def response_limit(value: object) -> int | None:
-    """A node's ``maxResponseSizeInTokens`` as a number: null stays None, what is no number becomes 400."""
+    """Return a node's ``maxResponseSizeInTokens`` as a number: None for null, 400 for an invalid value."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, float) and math.isfinite(value):

@@ -1,6 +1,6 @@
-"""The SQLite file that holds a user's workflow locks, and which sessions are alive to hold them.
+"""The SQLite file with a user's workflow locks and the sessions that hold them.
 
-Dates are local time as text, ``YYYY-MM-DD HH:MM:SS.ffffff``. A connection lives for one operation only, so nothing is
+Dates are local time as strings, ``YYYY-MM-DD HH:MM:SS.ffffff``. Each operation opens its own connection, so nothing is
 bound to a thread.
 """
 from __future__ import annotations
@@ -15,8 +15,8 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import sqlite
 
 LOCK_LIFETIME = timedelta(minutes=10)
+# A session that was not renewed for this time is dead: its process ended, or cannot access the file.
 SESSION_LIFETIME = timedelta(seconds=60)
-"""A session that was not seen for so long is dead: its process ended, or lost its way to the file."""
 
 _NO_USE_CODES = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
                  sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -28,21 +28,22 @@ _TABLES = (
 
 
 class DatabaseBusyError(Exception):
-    """Somebody else wrote to the file for too long."""
+    """Another connection wrote to the file for too long."""
 
-    private = False  # says nothing of what is stored
+    # The text contains nothing that is stored.
+    private = False
 
 
 class CannotOpenDatabaseError(Exception):
-    """The file cannot be made or used as a database."""
+    """The file cannot be created or used as a database."""
 
     private = False
 
 
 class LockDatabase:
-    """The locks in one file. Raises the two errors above and, for whatever else goes wrong, ``sqlite3.Error``.
+    """The locks in one file. Raises the two errors above and ``sqlite3.Error`` for all other failures.
 
-    ``now`` gives local time.
+    ``now`` returns local time.
     """
 
     def __init__(self, path: str, now: Callable[[], datetime] = datetime.now) -> None:
@@ -55,10 +56,10 @@ class LockDatabase:
 
     def acquire(self, lock_id: str, session_id: str, workflow_id: str, scope: CancelScope | None = None,
                 ended: Iterable[str] = ()) -> bool:
-        """Take a lock for ten minutes, unless an unexpired one of a living session is there; also marks the session.
+        """Take a lock for ten minutes, unless a live session holds it; also mark this session as alive.
 
-        Locks of other sessions that are dead, and expired ones, give way. All locks that this session has for the runs
-        ``ended`` are deleted first. Raises EarlyTerminationException when ``scope`` is cancelled while waiting for
+        Expired locks and those of dead sessions are replaced. All locks of this session for the runs ``ended`` are
+        deleted first. Raises EarlyTerminationException when ``scope`` is cancelled while waiting for
         the file.
         """
         now = self._now()
@@ -80,7 +81,7 @@ class LockDatabase:
         return True
 
     def is_locked(self, lock_id: str) -> bool:
-        """Whether an unexpired lock is there; expired ones are deleted."""
+        """Return whether there is an unexpired lock; expired ones are deleted."""
         now = self._now()
         with self._transaction() as database:
             rows = database.execute("SELECT Id, ExpirationDate FROM WorkflowLocks WHERE WorkflowLockId = ?",
@@ -90,7 +91,7 @@ class LockDatabase:
         return len(rows) > len(expired)
 
     def renew(self, session_id: str, workflow_ids: Iterable[str], ended: Iterable[str] = ()) -> None:
-        """Mark the session as alive, if it has locks, and give those of these runs another ten minutes.
+        """Mark the session as alive, if it has locks, and renew the locks of these runs for ten minutes.
 
         Its locks of the runs ``ended`` are deleted.
         """
@@ -101,22 +102,23 @@ class LockDatabase:
             database.executemany(
                 "UPDATE WorkflowLocks SET ExpirationDate = ? WHERE WilmerSessionId = ? AND WorkflowId = ?",
                 [(_text(now + LOCK_LIFETIME), session_id, workflow_id) for workflow_id in workflow_ids])
-            _forget_idle_sessions(database)  # its last lock may have gone meanwhile
+            # The session's last lock may have been deleted in the meantime.
+            _forget_idle_sessions(database)
 
     def delete(self, session_id: str | None = None, workflow_id: str | None = None,
                lock_id: str | None = None) -> None:
-        """Delete the locks that fit all that is given, and sessions that have no lock left."""
+        """Delete the locks that match all given arguments, and sessions without locks."""
         given = {"WilmerSessionId": session_id, "WorkflowId": workflow_id, "WorkflowLockId": lock_id}
         wanted = {column: value for column, value in given.items() if value is not None}
         if not wanted:
-            raise ValueError("nothing says which locks to delete")
+            raise ValueError("no argument selects the locks to delete")
         with self._transaction() as database:
             condition = " AND ".join(f"{column} = ?" for column in wanted)
             database.execute(f"DELETE FROM WorkflowLocks WHERE {condition}", tuple(wanted.values()))
             _forget_idle_sessions(database)
 
     def delete_dead(self, own_session_id: str) -> None:
-        """Delete the locks of other sessions that were not seen for a minute, or never."""
+        """Delete the locks of other sessions that were not renewed for a minute."""
         limit = self._now() - SESSION_LIFETIME
         with self._transaction() as database:
             sessions = database.execute("SELECT WilmerSessionId, LastSeen FROM WorkflowSessions").fetchall()
@@ -128,7 +130,7 @@ class LockDatabase:
 
     @contextlib.contextmanager
     def _transaction(self, scope: CancelScope | None = None) -> Iterator[sqlite3.Connection]:
-        """A transaction on a file that has the tables; undone if the block raises."""
+        """Run a transaction on the file and create missing tables; roll back if the block raises."""
         has_begun = False
         with contextlib.closing(self._open()) as database:
             sqlite.use_write_ahead_log(database)
@@ -141,7 +143,7 @@ class LockDatabase:
             except sqlite3.Error as error:
                 if sqlite.is_busy(error):
                     raise DatabaseBusyError(f"others have been writing to it for {sqlite.BUSY_SECONDS:g} s") from error
-                # SQLite looks at the file only when a transaction begins, so any error there is about the file.
+                # SQLite reads the file only when a transaction begins, so any earlier error concerns the file.
                 if not has_begun or sqlite.error_code(error) in _NO_USE_CODES:
                     raise CannotOpenDatabaseError(str(error)) from error
                 raise
@@ -174,8 +176,9 @@ def _text(moment: datetime) -> str:
 
 
 def _is_past(text: object, moment: datetime) -> bool:
-    """Whether the date in ``text`` is not after ``moment``; what is no date is past."""
+    """Return whether the date in ``text`` is not after ``moment``; an invalid date counts as past."""
     try:
         return datetime.fromisoformat(str(text)) <= moment
-    except (ValueError, TypeError):  # no date; one with a time zone
+    # TypeError: a date with a time zone cannot be compared.
+    except (ValueError, TypeError):
         return True

@@ -1,4 +1,4 @@
-"""Workflow locks: one name, held by one run at a time, among all processes that serve the same user."""
+"""Workflow locks: each name is held by one run at a time, across all processes that serve the same user."""
 from __future__ import annotations
 
 import logging
@@ -20,22 +20,22 @@ from Middleware.utilities.files.path_utils import safe_join
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 20.0
+# Every beat marks the session as alive; only every third one renews the locks, which live for ten minutes.
 RENEW_EVERY = 3
-"""Beats after which the locks held get a later end; every beat says that the session is alive."""
 
 _FAILURES = (sqlite3.Error, DatabaseBusyError, CannotOpenDatabaseError)
 
 
 class LockingService:
-    """Takes, renews and gives back locks. Thread-safe.
+    """Takes, renews and releases locks. Thread-safe.
 
-    A database is touched only to take a lock, while one is held, and when it is given back; a thread that keeps locks
-    alive exists only while any are held.
+    A database is accessed only to take a lock, while one is held, and to release it. The thread that renews locks
+    exists only while there are any.
 
     Args:
         session_id: name of this process among those that use the databases.
-        now: gives local time.
-        beat_seconds: pause of the thread that keeps locks alive.
+        now: returns local time.
+        beat_seconds: interval of the thread that renews locks.
     """
 
     def __init__(self, session_id: str | None = None, now: Callable[[], datetime] = datetime.now,
@@ -44,28 +44,30 @@ class LockingService:
         self._now = now
         self._beat_seconds = beat_seconds
         self._changed = threading.Condition()
-        self._held: dict[str, set[str]] = {}  # run -> the files that hold locks of it
-        self._ended: dict[str, set[str]] = {}  # file -> runs that ended when their locks could not be deleted in it
+        # The files that contain locks of a run.
+        self._held: dict[str, set[str]] = {}
+        # The runs that ended when their locks could not be deleted, by file.
+        self._ended: dict[str, set[str]] = {}
         self._thread: threading.Thread | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def acquire(self, lock_id: str, workflow_id: str, user: str | None = None,
                 scope: CancelScope | None = None) -> bool:
-        """Take a lock for a run of ``user`` (None: the current one); whether that succeeded.
+        """Take a lock for a run of ``user`` (None: the current one); return whether that succeeded.
 
-        False if somebody has it, the same run included, or if the database is busy. True, with a warning, if there
-        can be no database or its disk is full. Raises EarlyTerminationException when ``scope`` is cancelled meanwhile,
-        ``sqlite3.Error`` for a database that fails in another way.
+        Return False if any run has it, including the same one, or if the database is busy. Return True, with a warning,
+        if the database cannot be created or its disk is full. Raises EarlyTerminationException when ``scope`` is
+        cancelled meanwhile, ``sqlite3.Error`` for a database that fails in another way.
         """
         database = self._database(user)
         ended = self._ended_in(database.path)
         try:
             acquired = database.acquire(lock_id, self.session_id, workflow_id, scope, ended)
         except DatabaseBusyError:
-            logger.warning("The lock database is busy; a lock counts as held")
+            logger.warning("The lock database is busy; the lock is treated as held")
             return False
         except CannotOpenDatabaseError as error:
-            logger.warning("The lock database %s cannot be used (%s); going on without a lock", database.path, error)
+            logger.warning("The lock database %s cannot be used (%s); continuing without a lock", database.path, error)
             return True
         self._deleted(database.path, ended)
         if acquired:
@@ -73,7 +75,7 @@ class LockingService:
         return acquired
 
     def is_locked(self, lock_id: str, user: str | None = None) -> bool:
-        """Whether anybody holds the lock now."""
+        """Return whether the lock is held now."""
         database = self._database(user)
         try:
             return database.exists and database.is_locked(lock_id)
@@ -82,9 +84,9 @@ class LockingService:
             return False
 
     def release(self, workflow_id: str) -> None:
-        """Give back all locks of a run that ended. Touches nothing if it took none.
+        """Release all locks of a run that ended. Does nothing if it has none.
 
-        What cannot be given back now (the disk is full, others write) is logged, and no lock is refused because of it:
+        A lock that cannot be deleted now (the disk is full, the database is busy) is logged and does not block others:
         it is deleted when the file is written next.
         """
         with self._changed:
@@ -96,7 +98,7 @@ class LockingService:
                     self._ended.setdefault(path, set()).add(workflow_id)
 
     def release_all(self) -> None:
-        """Give back the locks of all runs, at the end of the process. Errors are logged."""
+        """Release the locks of all runs, at the end of the process. Errors are logged."""
         with self._changed:
             runs = list(self._held)
             ended = [(path, workflow_id) for path, late in self._ended.items() for workflow_id in late]
@@ -108,14 +110,14 @@ class LockingService:
 
     def delete(self, session_id: str | None = None, workflow_id: str | None = None, lock_id: str | None = None,
                user: str | None = None) -> None:
-        """Delete the locks that fit all that is given; nothing if nothing is. Errors are logged."""
+        """Delete the locks that match all given arguments; none without arguments. Errors are logged."""
         if session_id is None and workflow_id is None and lock_id is None:
             logger.warning("Locks can be deleted only by session, workflow or lock id")
             return
         self._delete(self._database(user), session_id=session_id, workflow_id=workflow_id, lock_id=lock_id)
 
     def delete_dead_locks(self, user: str | None = None) -> None:
-        """Delete the locks that processes of the past left behind. Errors are logged; for the start of a server."""
+        """Delete the locks of processes that have ended, at the start of a server. Errors are logged."""
         try:
             database = self._database(user)
             if database.exists:
@@ -131,12 +133,12 @@ class LockingService:
         return LockDatabase(path if os.path.exists(path) else self._old_path(name, path) or path, self._now)
 
     def _old_path(self, name: str, path: str) -> str | None:
-        """Where an earlier version made the file, if it did and the file is still there."""
+        """Return the path at which an earlier version created the file, if it still exists."""
         for folder in (os.getcwd(), config_utils.get_project_root_directory_path()):
             old = os.path.abspath(safe_join(folder, name))
             if os.path.isfile(old):
-                if old not in self._told:
-                    self._told.add(old)
+                if old not in self._reported:
+                    self._reported.add(old)
                     logger.info("Using the lock database %s. To move it, stop the server and move the file to %s",
                                 old, path)
                 return old
@@ -148,7 +150,7 @@ class LockingService:
             self._held.setdefault(workflow_id, set()).add(path)
             if self._thread is None:
                 self._thread = start_daemon(self._beat, "workflow-locks",
-                                            "Locks are not kept beyond ten minutes for now")
+                                            "Locks cannot be renewed now and expire after ten minutes")
 
     def _beat(self) -> None:
         beats = 0
@@ -164,20 +166,21 @@ class LockingService:
                         runs_of.setdefault(path, []).append(workflow_id)
             beats += 1
             for path, runs in runs_of.items():
-                self._show_life(LockDatabase(path, self._now), runs if beats % RENEW_EVERY == 0 else [])
+                self._renew_in(LockDatabase(path, self._now), runs if beats % RENEW_EVERY == 0 else [])
 
-    def _show_life(self, database: LockDatabase, runs: list[str]) -> None:
+    def _renew_in(self, database: LockDatabase, runs: list[str]) -> None:
         ended = self._ended_in(database.path)
         try:
             database.renew(self.session_id, runs, ended)
-        except _FAILURES as error:  # the next beat tries again
+        # The next beat tries again.
+        except _FAILURES as error:
             logger.warning("Locks could not be kept alive (%s): %s", type(error).__name__, error)
         else:
             self._deleted(database.path, ended)
 
     # -- giving back ---------------------------------------------------------------------------------------------
     def _delete(self, database: LockDatabase, **criteria: str | None) -> bool:
-        """Whether the locks are gone."""
+        """Delete locks; return whether that succeeded."""
         try:
             if database.exists:
                 database.delete(**criteria)
@@ -187,7 +190,7 @@ class LockingService:
         return True
 
     def _ended_in(self, path: str) -> tuple[str, ...]:
-        """The runs that ended when their locks could not be deleted in this file."""
+        """Return the runs whose locks could not be deleted in this file when they ended."""
         with self._changed:
             return tuple(self._ended.get(path, ()))
 
@@ -199,5 +202,5 @@ class LockingService:
 
 
 def get_locking_service() -> LockingService:
-    """The locks of this process."""
+    """Return the service of this process."""
     return process().one(LockingService)

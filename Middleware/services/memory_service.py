@@ -1,7 +1,7 @@
-"""What is remembered of a conversation, as texts for prompts.
+"""The memories of a conversation, as texts for prompts.
 
-With a discussion id the texts come from the conversation's files, without one from the messages at hand. Nothing is
-created but an empty file of memories. Files of another API key raise DataKeyError.
+With a discussion id the texts come from the conversation's files, without one from the given messages. Only an empty
+file of memories is ever created. Files of another API key raise DataKeyError.
 """
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ BLOCK_TOKENS = 400
 
 
 class MemoryService:
-    """Reads the memories, the summary and the state document. ``api_key_hash`` and ``encryption_key`` are those of the
-    client's API key; both None without one."""
+    """Reads the memories, the summary and the state document.
+
+    ``api_key_hash`` and ``encryption_key`` are those of the client's API key; both are None without one.
+    """
 
     # -- memories --------------------------------------------------------------------------------------------------
     def get_recent_memories(self, messages: Sequence[Message], discussion_id: str | None, max_turns_to_search: int = 0,
                             max_summary_chunks_from_file: int = 0, lookback_start: int = 0, *,
                             encryption_key: bytes | None = None, api_key_hash: str | None = None) -> str:
-        """The newest memories, joined by ``--ChunkBreak--``.
+        """Return the newest memories, joined by ``--ChunkBreak--``.
 
         With an id those are ``max_summary_chunks_from_file`` memories (0: three, negative: all); without one, blocks
         of the ``max_turns_to_search`` messages that end ``lookback_start`` before the newest.
@@ -49,7 +51,7 @@ class MemoryService:
     def get_chat_summary_memories(self, messages: Sequence[Message], discussion_id: str | None,
                                   max_turns_to_search: int = 0, *, encryption_key: bytes | None = None,
                                   api_key_hash: str | None = None) -> str:
-        """The memories that are not yet in the summary, oldest first; without an id, blocks of the newest messages."""
+        """Return the memories that are not yet in the summary, oldest first; without an id, blocks of new messages."""
         if not discussion_id:
             return SUMMARY_SEPARATOR.join(recent_message_blocks(messages, max_turns_to_search))
         return SUMMARY_SEPARATOR.join(_texts(self.get_latest_memory_chunks_with_hashes_since_last_summary(
@@ -57,7 +59,7 @@ class MemoryService:
 
     def get_current_memories(self, discussion_id: str | None, *, encryption_key: bytes | None = None,
                              api_key_hash: str | None = None) -> list[str]:
-        """All memories, oldest first; if there are none, a text that says so."""
+        """Return all memories, oldest first; if there are none, a text that says so."""
         if not discussion_id:
             return [NO_MEMORIES]
         return _texts(_store(discussion_id, encryption_key, api_key_hash).read_memories()) or [NO_MEMORIES]
@@ -71,7 +73,7 @@ class MemoryService:
     @staticmethod
     def find_how_many_new_memories_since_last_summary(summary_pairs: Sequence[Pair],
                                                       memory_pairs: Sequence[Pair]) -> int:
-        """How many memories are newer than the summary; -1 if there are none at all, or it refers to none of them."""
+        """Return how many memories are newer than the summary; -1 if there are none, or it refers to none of them."""
         if not memory_pairs:
             return -1
         if not summary_pairs:
@@ -83,7 +85,7 @@ class MemoryService:
     def get_latest_memory_chunks_with_hashes_since_last_summary(
             self, discussion_id: str | None, *, encryption_key: bytes | None = None,
             api_key_hash: str | None = None) -> list[Pair]:
-        """The memories that are not in the summary; all of them if it refers to none of them."""
+        """Return the memories that are not in the summary; all of them if it refers to none of them."""
         return unsummarized(_store(discussion_id, encryption_key, api_key_hash)) if discussion_id else []
 
     # -- other -----------------------------------------------------------------------------------------------------
@@ -98,7 +100,7 @@ class MemoryService:
                                semantic_query: str = "", embedding_endpoint_name: str | None = None,
                                use_entity_expansion: bool = False, request_id: str | None = None, *,
                                encryption_key: bytes | None = None) -> str:
-        """The memories in the database that fit best; see ``VectorSearch`` for what the arguments mean."""
+        """Return the best matches in the database; see ``VectorSearch`` for the arguments."""
         if not discussion_id:
             return NO_SEARCH_WITHOUT_ID
         return search_memories_fully(DiscussionFolder(discussion_id, api_key_hash, encryption_key), VectorSearch(
@@ -109,9 +111,9 @@ class MemoryService:
 
 
 def recent_message_blocks(messages: Sequence[Message], max_turns: int, lookback: int = 0) -> list[str]:
-    """Blocks of text of the ``max_turns`` messages that end ``lookback`` before the newest; the last one is left out.
+    """Return blocks of text of the ``max_turns`` messages that end ``lookback`` before the newest.
 
-    A text that says so if there are no such messages.
+    If there are no such messages, return a text that says so.
     """
     end = max(0, len(messages) - max(0, lookback))
     chosen = messages[max(0, end - max_turns):end] if max_turns > 0 else []
@@ -122,24 +124,24 @@ def recent_message_blocks(messages: Sequence[Message], max_turns: int, lookback:
 
 
 def unsummarized(store: MemoryStore) -> list[Pair]:
-    """The memories that are not in the summary, oldest first; all of them if it refers to none of them."""
+    """Return the memories that are not in the summary, oldest first; all of them if it refers to none."""
     memories, covered = memories_and_covered(store)
     return memories[covered:]
 
 
 def memories_and_covered(store: MemoryStore) -> tuple[list[Pair], int]:
-    """All memories, oldest first, and how many of them are in the summary; 0 if it refers to none of them."""
+    """Return all memories, oldest first, and how many of them are in the summary; 0 if it refers to none."""
     memories = store.read_memories()
     count = _lag(store, memories)
     return memories, 0 if count < 0 else len(memories) - count
 
 
 def summary_lag(store: MemoryStore) -> int:
-    """How many memories are newer than the summary; -1 if there are none at all, or it refers to none of them."""
+    """Return how many memories are newer than the summary; -1 if there are none, or it refers to none of them."""
     return _lag(store, store.memories())
 
 
-def place_among(memories: Sequence[Pair], summary: Pair | None, place: int | None) -> int | None:
+def valid_position(memories: Sequence[Pair], summary: Pair | None, place: int | None) -> int | None:
     """``place``, the stored number of memories in the summary, if it still fits the memories; else None."""
     if summary is None or place is None or not 0 < place <= len(memories):
         return None
@@ -148,7 +150,7 @@ def place_among(memories: Sequence[Pair], summary: Pair | None, place: int | Non
 
 def _lag(store: MemoryStore, memories: Sequence[Pair]) -> int:
     summary = store.summary()
-    place = place_among(memories, summary, store.summary_place())
+    place = valid_position(memories, summary, store.summary_position())
     if place is not None:
         return len(memories) - place
     return MemoryService.find_how_many_new_memories_since_last_summary([summary] if summary else [], memories)

@@ -1,4 +1,4 @@
-"""Chooses a workflow by asking an LLM for the category of the prompt."""
+"""Choose a workflow by the category that an LLM assigns to the prompt."""
 from __future__ import annotations
 
 import logging
@@ -13,12 +13,13 @@ from Middleware.utilities.sensitive_logging_utils import sensitive_log
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "UNKNOWN"
+# Proxies and clients limit the size of headers.
 MAX_ROUTE_LENGTH = 200
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class PromptCategorizationService:
-    """Finds the category of a conversation.
+    """Determines the category of a conversation.
 
     Args:
         run_workflow: runs a workflow by name with the given category variables and returns its result.
@@ -28,7 +29,7 @@ class PromptCategorizationService:
         self._run_workflow = run_workflow
 
     def choose_workflow(self) -> tuple[str, str]:
-        """``(category, workflow name)`` for the current request; unmatched: ``UNKNOWN`` and the default workflow."""
+        """Return ``(category, workflow name)``; without a match ``UNKNOWN`` and the default workflow."""
         name = config_utils.routing_name()
         if not name:
             return "", config_utils.DEFAULT_WORKFLOW
@@ -48,7 +49,8 @@ class PromptCategorizationService:
                 answer = answer.get("content")
             category = match_category(UNKNOWN if answer is None else str(answer), list(routing))
             if category:
-                logger.log(logging.INFO if attempt > 1 else logging.DEBUG,  # the choice is told with its workflow
+                # The choice is logged together with its workflow, so it is logged here only after a retry.
+                logger.log(logging.INFO if attempt > 1 else logging.DEBUG,
                            "Category %s, found at attempt %d of %d", category, attempt, attempts)
                 return category
             sensitive_log(logger, logging.DEBUG, "No category is named in: %s", answer)
@@ -58,7 +60,7 @@ class PromptCategorizationService:
 
 
 def category_variables(routing: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
-    """The six variables that a categorization prompt may use."""
+    """Return the six variables that a categorization prompt may use."""
     names = list(routing)
     texts = [f"{name}: {entry['description']}" for name, entry in routing.items()]
     return {
@@ -72,10 +74,10 @@ def category_variables(routing: Mapping[str, Mapping[str, str]]) -> dict[str, ob
 
 
 def match_category(answer: str, categories: list[str]) -> str | None:
-    """The category that an LLM's answer names, or None.
+    """Return the category in an LLM's answer, or None.
 
-    A word equal to a category (or an equal run of words, for one with spaces) wins over a word that contains one.
-    Earlier words win over later ones; at the same word the category of most words, then the order of the categories.
+    A word equal to a category (or equal words, for one with spaces) has priority over a word that contains one. Earlier
+    words have priority over later ones; at the same word, the category with the most words, then the first category.
     """
     words = [word for word in map(_plain, answer.split()) if word]
     plain = {category: _plain(category).split() for category in categories}
@@ -97,6 +99,6 @@ def _plain(text: str) -> str:
 
 
 def route_header(route: str) -> str:
-    """What was chosen, as the value of an HTTP header: Latin-1 without control characters, of limited length."""
+    """Return the route as the value of an HTTP header: Latin-1 without control characters, of limited length."""
     text = " ".join(route.split()).encode("latin-1", "replace").decode("latin-1")
     return "".join(letter for letter in text if letter.isprintable())[:MAX_ROUTE_LENGTH]

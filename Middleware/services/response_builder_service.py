@@ -1,4 +1,4 @@
-"""The only place that knows what answers look like on the wire: whole bodies, chunks, lists and errors.
+"""The format of all answers: complete bodies, chunks, lists and errors.
 
 Sources of the formats: the OpenAI API reference (chat completions, completions, models) and Ollama's API documentation
 (chat, generate, tags, version, show, ps). ``stream_renderers`` frames the chunks of a stream.
@@ -26,8 +26,10 @@ STREAM_FINGERPRINT = "fp_44709d6fcb"
 FINGERPRINT = "wmr_123456789"
 LATEST = ":latest"
 MODIFIED_AT = "2024-11-23T00:00:00Z"
-NEVER = "2318-01-01T00:00:00Z"  # Ollama's own way to say that a model stays loaded
-CONTEXT_LENGTH = 32768  # workflows shorten conversations themselves; clients only want a plausible number
+# Ollama uses this date for a model that stays loaded.
+NEVER = "2318-01-01T00:00:00Z"
+# Workflows shorten conversations themselves; clients only need a plausible number.
+CONTEXT_LENGTH = 32768
 DETAILS = {"format": "gguf", "family": "wilmer", "families": None, "parameter_size": "N/A",
            "quantization_level": "Q8"}
 
@@ -35,24 +37,24 @@ ToolCalls = Sequence[ToolCall]
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON in UTF-8, non-ASCII unescaped; what is not Unicode becomes U+FFFD."""
+    """Return compact JSON in UTF-8, without escaping non-ASCII characters; lone surrogates become U+FFFD."""
     return encode_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def current_model_name() -> str:
-    """The model name of an answer to the current request: ``user`` or ``user:workflow``."""
+    """Return the model name in answers to the current request: ``user`` or ``user:workflow``."""
     user, workflow = config_utils.get_current_username(), globals_.get_workflow_override()
     return f"{user}:{workflow}" if workflow else user
 
 
 def timestamp() -> str:
-    """Now, as Ollama writes it: UTC with microseconds and ``Z``."""
+    """Return the current time in Ollama's format: UTC with microseconds and ``Z``."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What Ollama tells about the cost of an answer; durations in nanoseconds."""
+    """Ollama's statistics of an answer; durations in nanoseconds."""
 
     total_duration: int = 0
     load_duration: int = 0
@@ -63,7 +65,7 @@ class Counters:
 
 
 class ResponseBuilderService:
-    """Builds response objects as dicts. ``model`` None means the name that belongs to the current request."""
+    """Builds response objects as dicts. ``model`` None means the model name of the current request."""
 
     # -- OpenAI --------------------------------------------------------------------------------------------------
     def build_openai_models_response(self, model_ids: Sequence[str] | None = None) -> dict[str, object]:
@@ -143,20 +145,21 @@ class ResponseBuilderService:
         return {"models": [self.build_ollama_model(name) for name in ids]}
 
     def build_ollama_model(self, name: str) -> dict[str, object]:
-        """One entry of the model list."""
+        """Return one entry of the model list."""
         return {"name": name, "model": name + LATEST, "modified_at": MODIFIED_AT, "size": 1,
                 "digest": hashlib.sha256(name.encode("utf-8")).hexdigest(), "details": dict(DETAILS)}
 
     def build_ollama_ps_response(self, model_ids: Sequence[str] | None = None) -> dict[str, object]:
-        """The loaded models: all of the list, as none of them has to be loaded."""
+        """Return the loaded models: the whole list, because none of them has to be loaded."""
         ids = config_utils.model_ids() if model_ids is None else model_ids
         return {"models": [{**self.build_ollama_model(name), "expires_at": NEVER, "size_vram": 0,
                             "context_length": CONTEXT_LENGTH} for name in ids]}
 
     def build_ollama_show_response(self, name: str) -> dict[str, object]:
-        """What a model can do. Clients look for capabilities and the context length."""
+        """Return the properties of a model. Clients read the capabilities and the context length."""
         return {"license": "", "modelfile": f"FROM {name}", "parameters": "",
-                "template": "{{ .System }}{{ .Tools }}{{ .Prompt }}",  # some clients look for the tools here
+                # Some clients search the template for tools.
+                "template": "{{ .System }}{{ .Tools }}{{ .Prompt }}",
                 "details": {**DETAILS, "parent_model": ""}, "modified_at": MODIFIED_AT,
                 "model_info": {"general.architecture": "wilmer", "general.basename": name,
                                "wilmer.context_length": CONTEXT_LENGTH},
@@ -218,7 +221,7 @@ def ollama_done_reason(finish_reason: str | None) -> str:
 
 
 def ollama_tool_calls(calls: ToolCalls) -> list[dict[str, object]]:
-    """OpenAI tool calls in Ollama's shape: no id, arguments as an object. Native calls pass unchanged."""
+    """Return OpenAI tool calls in Ollama's form: no id, arguments as an object. Native calls are not changed."""
     return [dict(call) if _is_native(call) else _ollama_call(call) for call in calls if isinstance(call, Mapping)]
 
 
@@ -251,5 +254,5 @@ def _identified(request_id: str | None) -> dict[str, str]:
 
 
 def _text_reason(finish_reason: str | None) -> str:
-    """A finish reason of a text completion, which cannot carry tool calls."""
+    """Return the finish reason of a text completion, which cannot contain tool calls."""
     return finish_reason if finish_reason and finish_reason != "tool_calls" else "stop"

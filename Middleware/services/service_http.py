@@ -1,4 +1,4 @@
-"""JSON over HTTP with the small services that nodes ask, such as an offline encyclopedia."""
+"""JSON over HTTP for the local services that nodes use, such as an offline encyclopedia."""
 from __future__ import annotations
 
 import dataclasses
@@ -22,18 +22,18 @@ INVALID_JSON = "invalid_json"
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 60.0
-# Whole articles take some megabytes at most.
+# Complete articles have a few megabytes at most; a faulty server must not fill the memory.
 MAX_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class ServiceReply:
-    """What came of a call.
+    """The result of a call.
 
     Attributes:
         value: the parsed JSON of an answer with status 200, else None.
         status: HTTP status, if there was an answer.
-        problem: "" if all is well, else ``timeout``, ``transport_error``, ``invalid_json`` or ``http_<status>``.
+        problem: "" on success, else ``timeout``, ``transport_error``, ``invalid_json`` or ``http_<status>``.
     """
 
     value: object = None
@@ -43,7 +43,7 @@ class ServiceReply:
 
 @dataclass(frozen=True)
 class ServiceRequest:
-    """One request. Timeouts are seconds; the read timeout is the longest silence."""
+    """One request. Timeouts are in seconds; the read timeout is the longest time without data."""
 
     method: str
     host: str
@@ -66,28 +66,28 @@ class ServiceRequest:
         return cls("POST", host, port, path, body, connect_timeout, read_timeout)
 
     def to_http(self) -> HttpRequest:
-        """The request without its body. Raises ConfigurationError for a host or port that is none."""
+        """Return the request without its body. Raises ConfigurationError for an invalid host or port."""
         headers = {"Accept": "application/json", **({} if self.body is None else {"Content-Type": "application/json"})}
         return HttpRequest(self._target(), self.method, headers, self.connect_timeout, self.read_timeout,
                            keep_alive=True, max_bytes=MAX_BYTES)
 
     def _target(self) -> Target:
         host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
-        # The path goes its own way: what is parsed is cached, and a query may quote a conversation.
+        # Parsed URLs are cached, so the path is added afterwards: its query may quote a conversation.
         return dataclasses.replace(parse_target(f"http://{host}:{self.port}"), path=self.path)
 
 
 class ServiceHttp:
-    """Makes calls and keeps their connections for the next ones. Thread-safe."""
+    """Makes calls and reuses their connections. Thread-safe."""
 
     def __init__(self) -> None:
         self._client = HttpClient()
 
     def call(self, request: ServiceRequest, scope: CancelScope | None = None) -> ServiceReply:
-        """The service's reply; whatever goes wrong is in its ``problem``.
+        """Return the service's reply; its ``problem`` describes any failure.
 
-        A request that was lost before any answer is sent once more, if that can do no harm: it reads only, or it went
-        into a kept connection that the service had given up. Raises EarlyTerminationException as soon as ``scope`` is
+        A request whose connection was lost before an answer is sent once more if that is safe: if it only reads, or if
+        the service had already closed the reused connection. Raises EarlyTerminationException as soon as ``scope`` is
         cancelled.
         """
         try:

@@ -1,7 +1,8 @@
-"""When the messages of a conversation were sent, by the hash of their content.
+"""The times of the messages of a conversation, by the hash of their content.
 
-Clients send no times: a message gets one when it is first seen. The time of an answer is noted when it is asked for,
-under a placeholder, and given to the answer once its text is known: at once, or when the client sends it back.
+Clients send no times, so a message gets one when it is first received. The time of an answer is stored under a
+placeholder when the answer is requested, and assigned to the answer when its text is known: at its end, or when the
+client sends it back.
 """
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ SYSTEM_ROLES = frozenset({"system", "systemmes"})
 class TimestampService:
     """Reads and writes ``timestamps.json``; does nothing without a discussion id. Messages are in escaped form.
 
-    A file that cannot be read is logged and left as it is: nothing is known then, and nothing kept. So is a full disk.
+    A file that cannot be read is logged and not changed; then no times are known or stored. A full disk is logged too.
     Raises DataKeyError for a file of another API key, and EarlyTerminationException if ``scope`` is cancelled while
-    another request has the file.
+    another request holds the lock of the file.
     """
 
     def __init__(self, key_hash: str | None = None, encryption_key: bytes | None = None,
@@ -49,7 +50,7 @@ class TimestampService:
 
     # -- writing ---------------------------------------------------------------------------------------------------
     def resolve_and_track_history(self, messages: Sequence[Message], discussion_id: str | None) -> None:
-        """Give every message a time that has none yet: the newest now, each older one a second before the next."""
+        """Give a time to every message without one: now for the newest, one second less for each older one."""
         def change(times: Times) -> None:
             _resolve_placeholder(messages, times)
             newer, seconds = [format_datetime_to_ts(self._now())], 0
@@ -63,26 +64,27 @@ class TimestampService:
         self._change(discussion_id, change)
 
     def save_placeholder_timestamp(self, discussion_id: str | None) -> None:
-        """Note the present time for the answer that is about to be made."""
+        """Store the current time for the answer that is about to be generated."""
         def change(times: Times) -> None:
             times[PLACEHOLDER] = format_datetime_to_ts(self._now())
 
         self._change(discussion_id, change)
 
     def commit_assistant_response(self, discussion_id: str | None, content: str) -> None:
-        """Give the noted time, else the present, to an answer as the client will send it back."""
+        """Assign the stored time, else the current time, to an answer as the client will send it back."""
         def change(times: Times) -> None:
             noted = times.pop(PLACEHOLDER, None)
             if not content:
                 return
             if noted is None:
-                logger.warning("Discussion %s: no time was noted for an answer; it gets the present one", discussion_id)
+                logger.warning("Discussion %s: no time was stored for an answer; it gets the current time",
+                               discussion_id)
             times[hash_content(escape_braces(content))] = noted or format_datetime_to_ts(self._now())
 
         self._change(discussion_id, change)
 
     def save_specific_timestamp(self, discussion_id: str | None, content: str, stamp: str) -> None:
-        """Set the time of a message, whatever was known of it."""
+        """Set the time of a message, replacing a stored one."""
         def change(times: Times) -> None:
             times[hash_content(escape_braces(content))] = stamp
 
@@ -91,7 +93,7 @@ class TimestampService:
     # -- reading ---------------------------------------------------------------------------------------------------
     def format_messages_with_timestamps(self, messages: Sequence[Message], discussion_id: str | None,
                                         use_relative_time: bool = False) -> list[Message]:
-        """Copies of the messages, led by their times where those are known. Those without any text get none."""
+        """Return copies of the messages, prefixed with their times if known. Messages without text get none."""
         copies = [message.copy() for message in messages]
         times = self._load(discussion_id) if discussion_id else {}
         if times:
@@ -106,7 +108,7 @@ class TimestampService:
         return copies
 
     def get_time_context_summary(self, discussion_id: str | None) -> str:
-        """When the conversation began and last went on, as a sentence; empty if no time is known."""
+        """Return a sentence with the times of the first and the last message; empty if no time is known."""
         times = self._load(discussion_id) if discussion_id else {}
         stamps = (stamp for key, stamp in times.items() if key != PLACEHOLDER)
         moments = {moment for stamp in stamps if (moment := parse_timestamp_string(stamp))}
@@ -122,7 +124,7 @@ class TimestampService:
 
     # -- the file --------------------------------------------------------------------------------------------------
     def _change(self, discussion_id: str | None, change: Callable[[Times], None]) -> None:
-        """Let ``change`` work on the known times, and save them if it did."""
+        """Call ``change`` with the stored times, and save them if it changed them."""
         if not discussion_id:
             return
         folder = self._folder(discussion_id)
@@ -154,7 +156,7 @@ class TimestampService:
 
 
 def _newest_first(messages: Sequence[Message]) -> Iterator[Message]:
-    """The messages that have times: no system messages, and no open speaker line at the end."""
+    """Yield the messages that have times: no system messages, and no open assistant prefix at the end."""
     newest = len(messages) - 1
     for index in range(newest, -1, -1):
         message = messages[index]
@@ -165,14 +167,14 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _newest_time(stamps: list[Any]) -> str:
-    """The last of ``stamps`` that is a time; the first one always is. Those after it go."""
+    """Return the last valid time in ``stamps``, and remove those after it. The first one is always valid."""
     while len(stamps) > 1 and not parse_timestamp_string(stamps[-1]):
         stamps.pop()
     return str(stamps[-1])
 
 
 def _resolve_placeholder(messages: Sequence[Message], times: Times) -> None:
-    """Give the noted time to the newest answer if that has none yet; it belongs to no other one in any case."""
+    """Assign the stored time to the newest answer if that has none; it is removed in any case."""
     noted = times.pop(PLACEHOLDER, None)
     answer = next((message for message in _newest_first(messages) if message.get("role") == "assistant"), None)
     if noted is not None and answer is not None:

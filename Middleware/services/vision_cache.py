@@ -1,4 +1,4 @@
-"""What vision models said about images: kept with a discussion on disk, or for a while in memory."""
+"""Descriptions of images by vision models: in a file of the discussion, or cached in memory."""
 from __future__ import annotations
 
 import logging
@@ -13,6 +13,7 @@ from Middleware.utilities.once import BoundedCache
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "vision_responses.json"
+# A few megabytes of text; a description that was dropped costs another LLM call.
 MAX_ENTRIES = 512
 MAX_CHARACTERS = 4_000_000
 
@@ -27,14 +28,14 @@ class VisionResponses:
         self._folder = folder
 
     def read(self) -> dict[str, str]:
-        """All descriptions; empty if there is no file, or none that can be read, which the log tells."""
+        """Return all descriptions; empty without a file, or with a logged error if it cannot be read."""
         return {key: text for key, text in (self._load() or {}).items() if isinstance(text, str)}
 
     def add(self, descriptions: Mapping[str, str], scope: CancelScope | None = None) -> None:
-        """Keep ``descriptions`` whose hash is not in the file yet.
+        """Store the ``descriptions`` whose hash is not in the file.
 
-        A file that cannot be read is left as it is. A failure to write is logged: it costs no more than a new
-        description next time. Raises EarlyTerminationException if ``scope`` is cancelled while waiting for the file.
+        A file that cannot be read is not changed. A failure to write is logged: the image is only described again next
+        time. Raises EarlyTerminationException if ``scope`` is cancelled while waiting for the file.
         """
         if not descriptions:
             return
@@ -52,7 +53,7 @@ class VisionResponses:
                        self._folder.file_mode)
 
     def _load(self) -> dict[str, object] | None:
-        """The object in the file; None if there is something else, which nobody may overwrite."""
+        """Return the object in the file; None for other content, which must not be overwritten."""
         return if_readable(self._read, None)
 
     def _read(self) -> dict[str, object] | None:
@@ -66,7 +67,7 @@ class VisionResponses:
 
 
 def recent_descriptions() -> BoundedCache[str, str]:
-    """Descriptions by a key that says all they depend on, kept by the process."""
+    """Return the process's cache of descriptions, by a key of everything they depend on."""
     return process().one(_new_descriptions)
 
 

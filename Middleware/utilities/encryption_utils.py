@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from Middleware.exceptions import DataKeyError
 from Middleware.models.process import process
-from Middleware.models.request_context import first_time_told
+from Middleware.models.request_context import first_logged
 from Middleware.utilities.once import BoundedCache
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class FernetCipher:
     def decrypt(self, data: bytes) -> bytes:
         """Raises DataKeyError for a token that no key fits."""
         if not is_token(data):
-            if data and first_time_told(_IN_CLEAR):
+            if data and first_logged(_IN_CLEAR):
                 logger.warning(_IN_CLEAR)
             return data
         return self._open(data)[1]

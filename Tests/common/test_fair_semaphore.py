@@ -56,7 +56,7 @@ def test_slots_are_handed_out_in_order() -> None:
 def test_a_place_is_kept_between_two_looks() -> None:
     semaphore = FairSemaphore(1)
     semaphore.acquire()
-    first, second = semaphore.line_up(), semaphore.line_up()
+    first, second = semaphore.enqueue(), semaphore.enqueue()
     assert not first.wait(0.01) and not second.wait(0)
     semaphore.release()
     assert not second.wait(0) and first.wait(0) and first.wait(0)
@@ -67,7 +67,7 @@ def test_a_place_is_kept_between_two_looks() -> None:
 def test_a_newcomer_cannot_overtake() -> None:
     semaphore = FairSemaphore(1)
     semaphore.acquire()
-    waiting = semaphore.line_up()
+    waiting = semaphore.enqueue()
     semaphore.release()
     assert not semaphore.acquire(blocking=False)
     assert waiting.wait(0)
@@ -76,7 +76,7 @@ def test_a_newcomer_cannot_overtake() -> None:
 def test_leaving_the_line_lets_the_next_one_go() -> None:
     semaphore = FairSemaphore(1)
     semaphore.acquire()
-    leaves, stays = semaphore.line_up(), semaphore.line_up()
+    leaves, stays = semaphore.enqueue(), semaphore.enqueue()
     leaves.leave()
     assert semaphore.waiting == 1
     semaphore.release()
@@ -86,7 +86,7 @@ def test_leaving_the_line_lets_the_next_one_go() -> None:
 def test_a_slot_that_came_too_late_is_passed_on() -> None:
     semaphore = FairSemaphore(1)
     semaphore.acquire()
-    late, following = semaphore.line_up(), semaphore.line_up()
+    late, following = semaphore.enqueue(), semaphore.enqueue()
     semaphore.release()  # late's turn has come, and it does not know yet
     late.leave()
     assert following.wait(0)

@@ -17,7 +17,7 @@ import pytest
 from Middleware.api.answers.answer import StreamingAnswer, WholeAnswer
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
-from Middleware.common.fair_semaphore import Place
+from Middleware.common.fair_semaphore import Waiter
 from Middleware.llmapis.transport import get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmCallRecord
@@ -161,7 +161,7 @@ def test_the_log_has_no_trouble(aftermath: Aftermath) -> None:
 # -- a server in this process, from inside -----------------------------------------------------------------------------
 PER_REQUEST: tuple[type[Any], ...] = (
     RequestContext, CancelScope, Listeners, RunRecord, ExecutionContext, LlmCallRecord, StreamingAnswer, WholeAnswer,
-    Connection, Place)
+    Connection, Waiter)
 """Objects that stand for something under way. None of them may outlive it."""
 
 REGISTRIES: dict[str, Callable[[], int]] = {

@@ -1,4 +1,4 @@
-"""What the answer of an LLM node is held to: a JSON schema, a demanded tool call, or nothing."""
+"""The constraint on the answer of an LLM node: a JSON schema, a required tool call, or none."""
 from __future__ import annotations
 
 import logging
@@ -24,11 +24,11 @@ SCHEMA_KEY = "structuredOutputFile"
 
 @dataclass(frozen=True)
 class AnswerShape:
-    """What a call sends besides its prompt.
+    """The schema and tools that a call sends.
 
     Attributes:
-        tools: the client's tools, for the back-end's own tool calling; never together with a schema that is sent.
-        demand: the tool call that the answer must be; its schema is ``schema``.
+        tools: the client's tools, for the back-end's own tool calling; never sent together with a schema.
+        demand: the required tool call; its schema is ``schema``.
     """
 
     schema: Mapping[str, object] | None = None
@@ -38,9 +38,9 @@ class AnswerShape:
 
     @staticmethod
     def of(context: ExecutionContext, schema: Mapping[str, object] | None = None) -> AnswerShape:
-        """Decide for the node in ``context``; ``schema`` comes from code and counts like that of the node's file.
+        """Return the shape for the node in ``context``; ``schema`` is given by code and replaces the node's file.
 
-        Raises ConfigurationError for a schema file that cannot be used, and for a node whose schema meets a demanded
+        Raises ConfigurationError for an unusable schema file, and for a node with a schema if the request requires a
         tool call.
         """
         forwards = NODE.flag(context.config, "allowTools")
@@ -70,12 +70,13 @@ def _node_schema(context: ExecutionContext) -> Mapping[str, object] | None:
         return None
     schema = config_utils.load_structured_output(name)
     if _is_claude(context):
-        _warn_ignored(context)  # it is passed on nevertheless: a backup endpoint may take it
+        # The schema is passed on nevertheless, because a backup may support it.
+        _warn_ignored(context)
     return schema
 
 
 def _takes_schema(context: ExecutionContext) -> bool:
-    """Whether the endpoint's handler has a place to write a schema to."""
+    """Return whether the endpoint's handler supports a schema."""
     declared = API_TYPE.value(_api_type(context), "structuredOutput")
     if not isinstance(declared, Mapping) or _is_claude(context):
         return False

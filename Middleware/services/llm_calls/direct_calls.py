@@ -1,11 +1,11 @@
-"""LLM calls that a node makes itself and whose answers it uses itself: whole, never streamed, maybe side by side."""
+"""LLM calls whose complete answers a node uses itself. They are never streamed and may run in parallel."""
 from __future__ import annotations
 
 import contextvars
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from Middleware.common import instance_global_variables as instance
@@ -24,18 +24,19 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MOST_WORKERS = 4
+# More parallel calls would only queue in most LLM servers.
+MAX_WORKERS = 4
 
 
-def unstreamed(handler: LlmHandler, scope: CancelScope) -> LlmHandler:
-    """The same LLM for one call of its own, which ``scope`` stops; the given handle may be streaming or busy."""
+def without_streaming(handler: LlmHandler, scope: CancelScope) -> LlmHandler:
+    """Return a handler for one separate call, which ``scope`` stops; the given handler may be streaming or busy."""
     llm = handler.service
     service = LlmApiService(llm.endpoint_name, llm.presetname, llm.max_tokens, False, scope=scope)
     return dataclasses.replace(handler, llm=service)
 
 
 def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, request_id: str | None = None) -> object:
-    """Send two finished texts, in the endpoint's prompt template where the back-end takes one text.
+    """Send two final texts, with the endpoint's prompt template if the back-end takes a single text.
 
     Returns what ``LlmApiService.get_response_from_llm`` returns. Raises BackendError and ConfigurationError.
     """
@@ -52,7 +53,7 @@ def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, reques
 
 
 def answer_text(result: object, handler: LlmHandler, node: Mapping[str, object]) -> str:
-    """The text of a finished call, cleaned by the rules of the endpoint that answered and of the node."""
+    """Return the text of an answer, cleaned by the rules of the endpoint that answered and of the node."""
     text = result.get("content") if isinstance(result, Mapping) else result
     if not isinstance(text, str) or not text:
         return ""
@@ -60,28 +61,27 @@ def answer_text(result: object, handler: LlmHandler, node: Mapping[str, object])
 
 
 def text_to_keep(text: str, handler: LlmHandler) -> str:
-    """A cleaned answer that is to be stored: "", with a warning, if the model got no further than its thoughts."""
+    """Return a cleaned answer for storage; "", with a warning, if the model did not finish thinking."""
     name, rules = handler.answering_endpoint
     finish_reason = handler.llm.outcome.finish_reason if handler.llm is not None else None
     if not is_cut_off_thought(text, rules, finish_reason):
         return text
-    logger.warning("Endpoint '%s': its answer is a thought without an end (finish reason: %s) and is not used. Give "
-                   "the call more tokens, or switch thinking off for it.",
-                   name, finish_reason or "none")
+    logger.warning("Endpoint '%s': the model did not finish thinking (finish reason: %s); its answer is not used. Give "
+                   "the call more tokens, or switch thinking off for it.", name, finish_reason or "none")
     return ""
 
 
 def raise_if_cancelled(scope: CancelScope) -> None:
-    """Raises EarlyTerminationException; a cancelled call returns an empty text, which is no answer."""
+    """Raise EarlyTerminationException if cancelled: the empty text of a cancelled call is not an answer."""
     if scope.cancelled:
         raise EarlyTerminationException("The request was cancelled", CANCELLED)
 
 
 def run_together(tasks: Sequence[Callable[[CancelScope], T]], scope: CancelScope) -> list[T]:
-    """The results of ``tasks`` in their order, a few of them at work at a time.
+    """Run ``tasks``, a few in parallel, and return their results in order.
 
-    Each gets a scope that is cancelled with ``scope``, and when another task fails. Raises what the first failing task
-    raised, or EarlyTerminationException if ``scope`` is cancelled; in either case after the last task has ended.
+    Each gets a scope that is cancelled with ``scope``, and when another task fails. Raises the error of the first
+    failing task, or EarlyTerminationException if ``scope`` is cancelled; in either case after all tasks have ended.
     """
     group = CancelScope()
     token = scope.add_callback(group.cancel)
@@ -99,10 +99,10 @@ def run_together(tasks: Sequence[Callable[[CancelScope], T]], scope: CancelScope
 def _run_in_pool(tasks: Sequence[Callable[[CancelScope], T]], group: CancelScope) -> list[T]:
     if not tasks:
         return []
-    with ThreadPoolExecutor(min(len(tasks), _places()), "wilmer-call") as pool:
+    with ThreadPoolExecutor(min(len(tasks), _max_workers()), "wilmer-call") as pool:
         futures = [pool.submit(contextvars.copy_context().run, task, group) for task in tasks]
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        failed = next((future for future in futures if future in done and _failed(future)), None)
+        failed = next((future for future in futures if future in done and future.exception() is not None), None)
         if failed is not None:
             group.cancel()
             pool.shutdown(cancel_futures=True)
@@ -110,11 +110,7 @@ def _run_in_pool(tasks: Sequence[Callable[[CancelScope], T]], group: CancelScope
     return [future.result() for future in futures]
 
 
-def _failed(future: Future[T]) -> bool:
-    return future.exception() is not None
-
-
-def _places() -> int:
-    """How many calls of one node may run at a time; more than the gate admits would only wait there."""
+def _max_workers() -> int:
+    """Return the number of parallel calls of one node; more than the gate admits would only wait there."""
     gate = instance.CONCURRENCY_LIMIT if instance.CONCURRENCY_LEVEL == "endpoint" else 0
-    return min(MOST_WORKERS, gate) if gate > 0 else MOST_WORKERS
+    return min(MAX_WORKERS, gate) if gate > 0 else MAX_WORKERS

@@ -1,4 +1,4 @@
-"""Which messages an LLM node sends, as pure functions. Inputs are never changed; changed messages are copies."""
+"""Select the messages that an LLM node sends. The functions are pure: changed messages are copies."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,18 +10,19 @@ from Middleware.utilities.prompt_extraction_utils import (
 )
 from Middleware.utilities.text_utils import estimate_message, message_text
 
-MESSAGE_OVERHEAD = 8  # estimated tokens that a message costs besides its text
+# Estimated tokens of a message in addition to its text.
+MESSAGE_OVERHEAD = 8
 FILLER = ("", "Assistant:")
 
 
 def last_messages(messages: Sequence[Message], count: int, token_cap: float | None) -> list[Message]:
-    """The newest ``count`` messages without leading system messages, those of them that fit ``token_cap``."""
+    """Return the newest ``count`` messages without leading system messages, as many as fit ``token_cap``."""
     chosen = extract_last_n_turns(messages, count)
     return chosen if token_cap is None else extract_last_turns_by_estimated_token_limit(chosen, token_cap)
 
 
 def limit_images(messages: Sequence[Message], most: int) -> list[Message]:
-    """The messages with the newest ``most`` images only; 0 or less keeps all."""
+    """Return the messages with only the newest ``most`` images; 0 or less keeps all."""
     if most <= 0:
         return list(messages)
     left, out = most, []
@@ -39,7 +40,7 @@ def limit_images(messages: Sequence[Message], most: int) -> list[Message]:
 
 
 def gather_images(messages: Sequence[Message], look_back: int, most: int) -> list[str]:
-    """The images of the newest ``look_back`` messages, oldest first; the newest ``most`` of them unless it is 0."""
+    """Return the newest ``most`` images (0: all) of the newest ``look_back`` messages, oldest first."""
     images = [image for message in (messages[-look_back:] if look_back > 0 else ())
               for image in message.get("images") or ()]
     return images[-most:] if most > 0 else images
@@ -67,7 +68,7 @@ def separate_assistant_runs(messages: Sequence[Message], text: str) -> list[Mess
 
 
 def with_user_message(messages: Sequence[Message], history: Sequence[Message]) -> list[Message]:
-    """The messages, with the history's latest user message after the leading system messages if they hold none."""
+    """Return the messages; without a user message, add the latest of the history after the system messages."""
     out = list(messages)
     if any(message.get("role") == "user" for message in out):
         return out
@@ -78,7 +79,7 @@ def with_user_message(messages: Sequence[Message], history: Sequence[Message]) -
 
 
 def fit_budget(messages: Sequence[Message], budget: int) -> tuple[list[Message], bool]:
-    """The newest messages that cost at most ``budget`` estimated tokens, and whether they do.
+    """Return the newest messages within ``budget`` estimated tokens, and whether they fit.
 
     The newest message is always kept, even alone above the budget.
     """
@@ -95,14 +96,14 @@ def fit_budget(messages: Sequence[Message], budget: int) -> tuple[list[Message],
 
 
 def leading_systems(messages: Sequence[Message]) -> int:
-    """How many ``system`` messages the list begins with."""
+    """Return the number of ``system`` messages at the beginning."""
     return next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
 
 
 def find_tool_exchange(messages: Sequence[Message]) -> tuple[int, int]:
-    """Start and end of the trailing tool exchange: an assistant's tool calls and their results; (0, 0) without one.
+    """Return start and end of the trailing tool exchange (tool calls and their results); (0, 0) without one.
 
-    Empty assistant messages after it do not count.
+    Empty assistant messages after it are ignored.
     """
     end = len(messages)
     while end and _is_filler(messages[end - 1]):

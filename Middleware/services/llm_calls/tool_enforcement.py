@@ -1,7 +1,7 @@
-"""Tool calls that a client demands, made certain where the back-end can hold an answer to a JSON schema.
+"""Enforce the tool calls that a client requires, if the back-end supports JSON schemas.
 
-A request with ``tool_choice`` "required", or with a function, wants a call and no prose. Models ignore that often.
-Where the API type says how a schema is sent, the tools go into the system prompt as text, the schema allows only
+A request with ``tool_choice`` "required", or with a function, requires a call. Models often ignore that. If the API
+type defines how a schema is sent, the tools go into the system prompt as text, the schema allows only
 ``{"name": ..., "arguments": {...}}``, and the answer is turned into a tool call.
 """
 from __future__ import annotations
@@ -23,14 +23,13 @@ from Middleware.utilities.streaming_utils import remove_thinking_from_text
 
 logger = logging.getLogger(__name__)
 
-
 FINISH_REASON = "tool_calls"
 ANY_ARGUMENTS: Mapping[str, object] = {"type": "object"}
 
 
 @dataclass(frozen=True)
 class ToolDemand:
-    """What a client demands of one answer.
+    """The tool call that a client requires.
 
     Attributes:
         names: the functions that may be called.
@@ -44,7 +43,7 @@ class ToolDemand:
 
     @staticmethod
     def of(tools: Sequence[object] | None, tool_choice: object) -> ToolDemand | None:
-        """The demand of a request; None if it demands nothing or has no tool to call.
+        """Return the demand of a request; None if it requires no call or has no tool to call.
 
         Raises ClientError for tools whose parameters are nested too deeply to be read.
         """
@@ -69,11 +68,11 @@ class ToolDemand:
                           _instructions(functions, functions[0]["name"] if len(functions) == 1 else ""))
 
     def extend(self, system_prompt: str) -> str:
-        """``system_prompt`` with the instructions behind it."""
+        """Return ``system_prompt`` followed by the instructions."""
         return f"{system_prompt}\n\n{self.instructions}" if system_prompt else self.instructions
 
     def read(self, text: str) -> ToolCall | None:
-        """The tool call, in the OpenAI shape, that an answer stands for; None if it is anything else."""
+        """Return the tool call in an answer, in OpenAI's form; None for any other answer."""
         try:
             answer = json.loads(text.strip())
             if not isinstance(answer, dict):
@@ -82,16 +81,17 @@ class ToolDemand:
             if not isinstance(name, str) or name not in self.names or not isinstance(arguments, dict):
                 return None
             encoded = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-        except (ValueError, RecursionError):  # no JSON, numbers that JSON does not know, thousands of brackets
+        # Invalid JSON, numbers that JSON does not have, or very deep nesting.
+        except (ValueError, RecursionError):
             return None
         return {"id": f"wilmer-{uuid.uuid4().hex}", "type": "function",
                 "function": {"name": name, "arguments": encoded}}
 
 
 class ToolRound:
-    """One answer to a demand: a call of the LLM, and a second one if the first answer is no tool call.
+    """One call of the LLM, and a second one if the first answer is not a tool call.
 
-    Token counts are those of the answer that is used; the discarded one is not added to them.
+    Token counts are those of the answer that is used; those of a discarded one are not added.
     """
 
     def __init__(self, demand: ToolDemand, call: Callable[[], Any], llm: LlmApiService, scope: CancelScope,
@@ -99,17 +99,16 @@ class ToolRound:
         """
         Args:
             call: sends the request; each time returns a text, a dict with tool calls or a new stream of chunks.
-            llm: the service behind ``call``; its ``outcome`` is told that the answer is a tool call.
+            llm: the service of ``call``; the finish reason in its ``outcome`` is set.
             node_name: for the log.
         """
         self._demand, self._call, self._llm, self._scope, self._node = demand, call, llm, scope, node_name
 
     def run(self) -> object:
-        """The answer, in the kind that ``call`` returns: a tool call or, after two failures, the raw text.
+        """Return the answer, in the type that ``call`` returns: a tool call or, after two failures, the raw text.
 
-        A cancelled round is ``""`` or a stream without content. A stream is read to its end before anything is passed
-        on; until then every piece of it becomes a chunk without text, so that the client can be shown that work goes
-        on.
+        A cancelled round returns ``""`` or a stream without content. A stream is read to its end before anything is
+        yielded; until then each chunk becomes a heartbeat.
         """
         first = self._call()
         streams: bool = isgenerator(first)
@@ -153,9 +152,9 @@ class ToolRound:
         if call is not None:
             self._llm.outcome.finish_reason = FINISH_REASON
         elif last:
-            logger.error("Node '%s': the LLM was to call a tool and did not, twice; its text is returned.", self._node)
+            logger.error("Node '%s': the LLM twice did not call a tool as required; its text is returned.", self._node)
         else:
-            logger.warning("Node '%s': the LLM was to call a tool and did not; it is asked once more.", self._node)
+            logger.warning("Node '%s': the LLM did not call a tool as required; it is called again.", self._node)
         return call
 
 
@@ -180,7 +179,7 @@ class _Buffer:
         return self._two({"token": self.text, "finish_reason": None}, "stop")
 
     def _two(self, first: Chunk, finish_reason: str) -> list[Chunk]:
-        """A chunk with everything that was said, and the closing one."""
+        """Return a chunk with the whole content, and the closing one."""
         reasoning = "".join(chunk.get("reasoning") or "" for chunk in self.chunks)
         if reasoning:
             first["reasoning"] = reasoning
@@ -194,7 +193,7 @@ class _Buffer:
 # -- what the request says ---------------------------------------------------------------------------------------
 
 def _functions(tools: Sequence[object]) -> list[Mapping[str, Any]]:
-    """The function objects of all tools that have a name."""
+    """Return the function objects of all tools with a name."""
     found = (tool.get("function") for tool in tools if isinstance(tool, Mapping))
     return [function for function in found if isinstance(function, Mapping) and _is_name(function.get("name"))]
 
@@ -220,7 +219,7 @@ def _any_call_schema(functions: Sequence[Mapping[str, object]]) -> dict[str, obj
 
 
 def _call_schema(function: Mapping[str, object], place: str) -> dict[str, object]:
-    """The schema of a call; ``place`` is where it will stand in the whole schema, as a JSON pointer."""
+    """Return the schema of a call; ``place`` is its JSON pointer in the whole schema."""
     arguments = _rebased(_parameters(function), f"{place}/properties/arguments")
     return {"type": "object", "properties": {"name": {"const": function["name"]}, "arguments": arguments},
             "required": ["name", "arguments"]}
@@ -232,7 +231,7 @@ def _parameters(function: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _rebased(schema: object, place: str) -> object:
-    """A copy of a schema whose references to its own parts still lead there when it stands at ``place``."""
+    """Return a copy of a schema with its internal references adjusted to the JSON pointer ``place``."""
     if isinstance(schema, Mapping):
         return {key: place + value[1:] if key == "$ref" and isinstance(value, str) and value.startswith("#")
                 else _rebased(value, place) for key, value in schema.items()}
@@ -242,7 +241,7 @@ def _rebased(schema: object, place: str) -> object:
 # -- the words ---------------------------------------------------------------------------------------------------
 
 def _instructions(functions: Sequence[Mapping[str, object]], only: str) -> str:
-    """All tools described, and what to answer; ``only``: the one to call, "" for any of them."""
+    """Return the description of all tools and of the answer; ``only`` is the tool to call, "" for any."""
     which = f'Call the tool "{only}" now.' if only else "Call one of these tools now."
     name = json.dumps(only or "<name of the tool>", ensure_ascii=False)
     described = [_description(function) for function in functions]

@@ -97,5 +97,5 @@ class CompactorSettings:
 
 
 def load_compactor_settings() -> CompactorSettings | None:
-    """The current user's; None, with a warning in the log, if there are none: nothing is compacted then."""
+    """Return the current user's settings; None, with a warning, without them: nothing is compacted then."""
     return load_settings(CompactorSettings, USER_KEY, "The conversation is not compacted", logging.WARNING)

@@ -96,7 +96,7 @@ class CompactorState:
 
 
 class CompactorStore:
-    """The files of one discussion. Who reads and then writes holds the folder's ``COMPACTOR`` lock."""
+    """The files of one discussion. A caller that reads and then writes holds the folder's ``COMPACTOR`` lock."""
 
     def __init__(self, folder: DiscussionFolder) -> None:
         self.folder = folder
@@ -114,7 +114,7 @@ class CompactorStore:
             oldest=oldest[0] if oldest else None, readable=old is not None and oldest is not None)
 
     def folded(self) -> Folded | None:
-        """How far the oldest summary reaches, if that is known. It is but a help: a file without use is ignored."""
+        """Return the extent of the oldest summary, if known. The file is optional: an unusable one is ignored."""
         try:
             return Folded.parse(self._folded_content())
         except (StoredDataError, OSError) as error:
@@ -152,7 +152,7 @@ class CompactorStore:
         return {} if content is None else texts_in(content, display)
 
     def _note(self, folded: Folded) -> None:
-        """Write the file about the oldest summary, unless it holds something else; without it all works on."""
+        """Write the file about the oldest summary, unless it has other content; a failure is only logged."""
         try:
             if Folded.parse(self._folded_content()) != folded:
                 self._make_folder()
@@ -176,7 +176,7 @@ class CompactorStore:
 
 
 def _reason(error: Exception) -> str:
-    """What the log may say: texts of system errors name whole paths."""
+    """Return the reason for the log. The text of a system error would contain the whole path."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return str(error)

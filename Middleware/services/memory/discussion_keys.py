@@ -1,4 +1,4 @@
-"""What a client's API key means for its stored data."""
+"""The keys for stored data that are derived from a client's API key."""
 from __future__ import annotations
 
 import os
@@ -15,8 +15,8 @@ ENCRYPT_KEY = "encryptUsingApiKey"
 
 @dataclass(frozen=True)
 class DiscussionKeys:
-    """The folder of a key's data, and what encrypts it; both None without a key, the latter also if the user does not
-    want it."""
+    """The name of the data folder and the encryption key; both None without an API key, the latter also without
+    ``encryptUsingApiKey``."""
 
     key_hash: str | None = None
     encryption_key: bytes | None = field(default=None, repr=False)
@@ -26,7 +26,7 @@ NO_KEYS = DiscussionKeys()
 
 
 def discussion_keys(api_key: str | None) -> DiscussionKeys:
-    """What follows from a client's key and the current user's settings."""
+    """Return the keys for a client's API key and the current user's settings."""
     if not api_key:
         return NO_KEYS
     encryption_key = None
@@ -36,8 +36,8 @@ def discussion_keys(api_key: str | None) -> DiscussionKeys:
 
 
 def data_key(api_key: str, user: str) -> DataKey:
-    """What encrypts the data of a user's client. It knows the keys of the name spelled otherwise, and of other users:
-    the folder of an API key is theirs too."""
+    """Return the encryption key of a user's client, with the alternatives for other spellings of the name and for other
+    users, who share the folder of an API key."""
     return DataKey(derive_encryption_key(api_key, user), partial(_other_keys, api_key, user))
 
 
@@ -52,7 +52,7 @@ def _other_names(user: str) -> list[str]:
 
 
 def user_spellings(user: str) -> list[str]:
-    """How the name of a user may have been spelled: as it is, in lower case, and like its file."""
+    """Return the possible spellings of a user's name: unchanged, in lower case, and like its file."""
     file = find_user_file(user)
     names = [user, user.lower(), *([os.path.splitext(os.path.basename(file.path))[0]] if file else [])]
     return list(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""Vectors for memories and for what they are searched with."""
+"""Vectors for memories and for search texts."""
 from __future__ import annotations
 
 import logging
@@ -20,12 +20,12 @@ from Middleware.utilities.vector_math_utils import vector_to_blob
 logger = logging.getLogger(__name__)
 
 EmbeddingService = EmbeddingApiService
-"""The embedding model behind an endpoint, for those who ask more than once or need its name first."""
+"""The embedding model behind an endpoint."""
 
-
+# These statuses do not depend on the text that was sent, so no row is at fault.
 PASSING_STATUSES = (401, 403, 404, 408, 429, 502, 503, 504)
-"""These say nothing about the text that was sent."""
-_REFUSED = (BackendStatusError, BackendResponseError)  # what a server may answer because of a text
+# Errors that can be caused by a particular text.
+_REFUSED = (BackendStatusError, BackendResponseError)
 
 
 def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_name: str, backfill_size: object = 20,
@@ -69,7 +69,8 @@ class _Batch:
             logger.warning("Endpoint '%s' failed on a batch with older memories; the new ones are sent alone: %s",
                            self._service.endpoint_name, log_text(error))
         done = self._store(new)
-        return done and done + self._in_parts(older)  # nothing is done for a cancelled request
+        # A cancelled request stores nothing.
+        return done and done + self._in_parts(older)
 
     def _in_parts(self, rows: list[MemoryRow]) -> int:
         """Vectors for rows, all but those on which the endpoint fails alone; these are left out from now on."""
@@ -84,9 +85,9 @@ class _Batch:
         if len(rows) > 1:
             middle = len(rows) // 2
             return self._in_parts(rows[:middle]) + self._in_parts(rows[middle:])
-        logger.warning("Discussion %s: endpoint '%s' makes no vector of memory %d, which is found by words only: %s",
+        logger.warning("Discussion %s: endpoint '%s' cannot embed memory %d, which is found by keywords only: %s",
                        self._memories.discussion_id, self._service.endpoint_name, rows[0]["id"], log_text(error))
-        process().one(_hopeless).first((self._memories.path, self._service.model_name, *_identity(rows[0])))
+        process().one(_rejected).first((self._memories.path, self._service.model_name, *_identity(rows[0])))
         return 0
 
     def _store(self, rows: list[MemoryRow]) -> int:
@@ -99,31 +100,31 @@ class _Batch:
         return self._memories.add_embeddings(blobs, self._service.model_name)
 
     def _older(self, new: set[int], count: int) -> list[MemoryRow]:
-        """The oldest rows without a vector, as far as there is hope for them."""
+        """Return the oldest rows without a vector, except those that the endpoint rejected."""
         if not count:
             return []
-        hopeless = _hopeless_rows(self._memories.path, self._service.model_name)
-        rows = self._memories.without_embeddings(self._service.model_name, count + len(new) + len(hopeless))
-        return [row for row in rows if row["id"] not in new and _identity(row) not in hopeless][:count]
+        rejected = _rejected_rows(self._memories.path, self._service.model_name)
+        rows = self._memories.without_embeddings(self._service.model_name, count + len(new) + len(rejected))
+        return [row for row in rows if row["id"] not in new and _identity(row) not in rejected][:count]
 
 
 def _identity(row: MemoryRow) -> tuple[int, str]:
-    """The row's id and a digest of its text: a conversation begun anew has other rows with the same ids."""
+    """Return the row's id and a digest of its text: a restarted conversation has other rows with the same ids."""
     return row["id"], hash_content(row["memory_text"])
 
 
-def _hopeless() -> Once[tuple[str, str, int, str]]:
+def _rejected() -> Once[tuple[str, str, int, str]]:
     """Rows on which an endpoint failed alone: path, model, row and a digest of its text."""
     return Once(10_000)
 
 
-def _hopeless_rows(path: str, model: str) -> set[tuple[int, str]]:
-    known = process().one(_hopeless).keys()
+def _rejected_rows(path: str, model: str) -> set[tuple[int, str]]:
+    known = process().one(_rejected).keys()
     return {(row, digest) for where, name, row, digest in known if (where, name) == (path, model)}
 
 
 def _batch_size(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return max(0, value)
-    logger.warning("The number of older memories to embed is no whole number; none are")
+    logger.warning("The number of older memories to embed is not a whole number; none are embedded")
     return 0

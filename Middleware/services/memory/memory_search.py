@@ -1,4 +1,4 @@
-"""The full search in a conversation's memories: by words, by meaning, or both, and along the names that are found."""
+"""The full search in a conversation's memories: by keywords, by meaning, or both, and by the names in the results."""
 from __future__ import annotations
 
 import json
@@ -24,10 +24,10 @@ from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion
 
 logger = logging.getLogger(__name__)
 
-
 KEYWORD, SEMANTIC, HYBRID = "keyword", "semantic", "hybrid"
 NOTHING_FOUND = "No relevant memories found in the vector database for the given keywords."
 SEPARATOR = "\n\n---\n\n"
+# Names of later results have little to do with the query, and a query with more terms gets slow.
 NAMING_ROWS = 10
 MOST_NAMES = 60
 
@@ -114,7 +114,7 @@ class _Search:
                            ", ".join((KEYWORD, SEMANTIC, HYBRID)))
             return KEYWORD
         if mode != KEYWORD and not self._search.embedding_endpoint.strip():
-            logger.error("A memory search is to be %s, but names no endpoint for embeddings; it looks for keywords",
+            logger.error("A memory search has the mode '%s', but no endpoint for embeddings; it looks for keywords",
                          mode)
             return KEYWORD
         return mode
@@ -124,7 +124,7 @@ class _Search:
 
     # -- by meaning ------------------------------------------------------------------------------------------------
     def _nearest(self) -> list[int]:
-        """Ids of the memories nearest in meaning; none, with a word in the log, if that cannot be told."""
+        """Return the ids of the memories nearest in meaning; none, with a logged error, without an embedding."""
         text = self._search.semantic_query.strip() or self._search.keywords.replace(";", " ").strip()
         if not text:
             return []
@@ -135,7 +135,8 @@ class _Search:
             logger.error("A memory search looks for keywords only, as the text has no embedding: %s",
                          log_text(error))
             return []
-        if not vectors:  # cancelled
+        # The request was cancelled.
+        if not vectors:
             return []
         self._tell_of_missing_vectors(service.model_name)
         return self._memories.nearest(vectors[0], service.model_name, self._search.limit)
@@ -155,14 +156,15 @@ class _Search:
         if not names:
             return base
         known = {row["id"] for row in base}
-        found = self._by_keywords(";".join(names), limit + len(base))  # those known already must not crowd out others
+        # The limit includes the known rows, so that they do not displace new ones.
+        found = self._by_keywords(";".join(names), limit + len(base))
         novel = [row for row in found if row["id"] not in known]
         reserved = min(max(1, limit // 3), len(novel), max(0, limit - 1))
         return [*base[:limit - reserved], *novel][:limit]
 
 
 def _new_names(rows: Iterable[MemoryRow], keywords: str) -> list[str]:
-    """The entities of the rows that are no terms of the query, each once, as they come."""
+    """Return the distinct entities of the rows that are not terms of the query, in order."""
     taken = {term.casefold() for term in split_query(keywords)}
     names: list[str] = []
     for name in _entities(rows):
@@ -176,7 +178,8 @@ def _entities(rows: Iterable[MemoryRow]) -> Iterator[str]:
     for row in rows:
         try:
             metadata = json.loads(row["metadata_json"] or "{}")
-        except (TypeError, ValueError, RecursionError):  # anybody may have written it
+        # The database may have been written by another program.
+        except (TypeError, ValueError, RecursionError):
             continue
         entities = metadata.get("entities") if isinstance(metadata, dict) else None
         for entity in entities if isinstance(entities, list) else []:

@@ -11,7 +11,8 @@ from Middleware.utilities.config.workflows import load_settings
 from Middleware.utilities.text_utils import estimation_level_multiplier
 
 USER_KEY = "discussionIdMemoryFileWorkflowSettings"
-LONGEST_WAIT_AFTER_ANSWER = 600.0  # seconds
+# Seconds. After the answer no client is waiting, so the limit only guards against a lock that is never released.
+LONGEST_WAIT_AFTER_ANSWER = 600.0
 
 
 @dataclass(frozen=True)
@@ -142,5 +143,5 @@ class MemorySettings:
 
 
 def load_memory_settings() -> MemorySettings | None:
-    """The current user's; None, with an error in the log, if there are none: no memories are written then."""
+    """Return the current user's settings; None, with a logged error, without them: no memories are written then."""
     return load_settings(MemorySettings, USER_KEY, "No memories are written")

@@ -1,7 +1,7 @@
 """The memories, the summary and the state document of one conversation, as files.
 
-Each write replaces a file in one step. A file that cannot be read is never replaced: readers log it and act as if there
-were nothing, writers raise UnreadableDataError. Who reads and then writes holds the folder's ``MEMORIES`` lock.
+Each write replaces a file in one step. A file that cannot be read is never replaced: readers log it and act as if it
+were empty, writers raise UnreadableDataError. A caller that reads and then writes holds the ``MEMORIES`` lock.
 """
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class MemoryStore:
 
     # -- memories --------------------------------------------------------------------------------------------------
     def memories(self) -> list[Pair]:
-        """Memories and the hashes of the messages they reach to, oldest first."""
+        """Return the memories and the hashes of the last messages they cover, oldest first."""
         return if_readable(lambda: self._pairs(MEMORIES_FILE) or [], [])
 
     def read_memories(self) -> list[Pair]:
-        """``memories`` for a node that shows them: it makes the missing file, after which fewer messages are enough
-        for a first memory."""
+        """Return ``memories`` for a node that shows them, and create the missing file: with it, fewer messages are
+        needed for a first memory."""
         pairs = self.memories()
         if not pairs:
             with contextlib.suppress(OSError, UnreadableDataError, TimeoutError), self.folder.lock(SHORT, timeout=1):
@@ -56,15 +56,15 @@ class MemoryStore:
         return pairs
 
     def require_readable(self) -> None:
-        """Raises UnreadableDataError if the memories, the summary or the tracker could not be written afterwards."""
+        """Raise UnreadableDataError if the memories, the summary or the tracker must not be written."""
         self._pairs(MEMORIES_FILE)
         self._pairs(SUMMARY_FILE)
         self._object(TRACKER_FILE)
 
     def open_memories(self) -> tuple[list[Pair], bool]:
-        """The memories, and whether there was a file for them, which is there from now on.
+        """Return the memories, and whether their file existed; create it otherwise.
 
-        Raises UnreadableDataError: no new memories must be made on top of ones that cannot be read.
+        Raises UnreadableDataError, because no memories must be added to ones that cannot be read.
         """
         pairs = self._pairs(MEMORIES_FILE)
         if pairs is None:
@@ -72,7 +72,7 @@ class MemoryStore:
         return pairs or [], pairs is not None
 
     def append_memory(self, text: str, stored_hash: str) -> None:
-        """What others have put beside the texts stays."""
+        """Append a memory. Other keys in the file are preserved."""
         known = self._read(MEMORIES_FILE)
         if known is None:
             known = []
@@ -80,40 +80,40 @@ class MemoryStore:
         self._write(MEMORIES_FILE, [*known, *pairs_as_json([(text, stored_hash)])])
 
     def replace_memories(self, pairs: Sequence[Pair]) -> None:
-        """Make ``pairs`` all there is; the memories so far are kept beside them, in ``memories.json.bak``."""
+        """Replace all memories by ``pairs``; the old ones are kept in ``memories.json.bak``."""
         self._back_up(MEMORIES_FILE)
         self._write(MEMORIES_FILE, pairs_as_json(pairs))
 
     # -- summary ---------------------------------------------------------------------------------------------------
     def summary(self) -> Pair | None:
-        """The rolling summary and the hash of the last memory in it."""
+        """Return the rolling summary and the hash of the last memory in it."""
         pairs = if_readable(lambda: self._pairs(SUMMARY_FILE), None)
         return pairs[0] if pairs else None
 
     def save_summary(self, text: str, stored_hash: str, covered: int | None = None) -> None:
         """Replace the summary, which is kept in ``chat_summary.json.bak``. Raises ValueError for a blank text.
 
-        ``covered`` becomes the ``summary_place``. It is written last and may fail, with an error in the log: an older,
-        lower number at worst makes memories with equal hashes be summarized again.
+        ``covered`` becomes the ``summary_position``. It is written last, and a failure is only logged: an older, lower
+        number at worst causes memories with equal hashes to be summarized again.
         """
         if not text.strip():
-            raise ValueError("a blank text is no summary")
+            raise ValueError("a summary must not be blank")
         self._back_up(SUMMARY_FILE)
         self._write(SUMMARY_FILE, pairs_as_json([(text, stored_hash)]))
         if covered is not None:
-            if_readable(lambda: self.save_summary_place(covered), None)
+            if_readable(lambda: self.save_summary_position(covered), None)
 
-    def summary_place(self) -> int | None:
-        """How many memories the summary covered when it was stored; None if that is not known.
+    def summary_position(self) -> int | None:
+        """Return how many memories the summary covered when it was stored; None if unknown.
 
-        It tells memories with equal hashes apart, and counts only as long as the last of them has the summary's hash.
+        It distinguishes memories with equal hashes, and is valid only while the last of them has the summary's hash.
         """
         nothing: dict[str, object] = {}
         found = if_readable(lambda: self._object(TRACKER_FILE), nothing).get(SUMMARIZED)
         return found if type(found) is int else None
 
-    def save_summary_place(self, covered: int | None) -> None:
-        """Store the ``summary_place``, beside the summary, whose file has a fixed form; None forgets it."""
+    def save_summary_position(self, covered: int | None) -> None:
+        """Store the ``summary_position``, beside the summary, whose file has a fixed form; None removes it."""
         tracker = self._object(TRACKER_FILE)
         if tracker.get(SUMMARIZED) == covered:
             return
@@ -122,7 +122,7 @@ class MemoryStore:
 
     # -- condensation ----------------------------------------------------------------------------------------------
     def condensation_hash(self) -> str | None:
-        """The hash of the newest memory that condensation has dealt with."""
+        """Return the hash of the newest memory that condensation has processed."""
         nothing: dict[str, object] = {}
         found = if_readable(lambda: self._object(TRACKER_FILE), nothing).get(CONDENSED_UP_TO)
         return found if isinstance(found, str) and found else None
@@ -135,7 +135,7 @@ class MemoryStore:
         return read_plain_text_file(self.folder.plain_file(STATE_FILE), self.folder.cipher)
 
     def save_state_document(self, text: str) -> None:
-        """Replace the document; the one so far is first copied to ``state_document.md.bak``."""
+        """Replace the document; the old one is first copied to ``state_document.md.bak``."""
         self.folder.create()
         write_plain_text_file(self.folder.plain_file(STATE_FILE), text, self.folder.cipher, BACKUP,
                               self.folder.file_mode)

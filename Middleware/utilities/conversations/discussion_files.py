@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError, UnreadableDataError
-from Middleware.models.request_context import first_time_told
+from Middleware.models.request_context import first_logged
 from Middleware.utilities.config.json_source import parse_json
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
@@ -154,7 +154,7 @@ def if_readable(read: Callable[[], T], otherwise: T) -> T:
 
 
 def _tell_once(text: str) -> None:
-    if first_time_told(text):
+    if first_logged(text):
         logger.error("%s", text)
 
 

@@ -16,7 +16,7 @@ from Middleware.services.llm_calls.direct_calls import (
     raise_if_cancelled,
     run_together,
     text_to_keep,
-    unstreamed,
+    without_streaming,
 )
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.vision_cache import recent_descriptions
@@ -92,7 +92,7 @@ class ImageDescriber:
     def _ask(self, index: int, image: str, key: str, scope: CancelScope) -> str:
         raise_if_cancelled(scope)
         assert self._context.llm_handler is not None
-        handler = unstreamed(self._context.llm_handler, scope)
+        handler = without_streaming(self._context.llm_handler, scope)
         config = {**self._context.config, "lastMessagesToSendInsteadOfPrompt": self._look_back()}
         call = dataclasses.replace(self._context, config=config, messages=self._conversation(index, image),
                                    llm_handler=handler, stream=False)

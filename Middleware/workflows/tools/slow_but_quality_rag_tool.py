@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from Middleware.models.llm_handler import LlmHandler
-from Middleware.models.request_context import first_time_told
-from Middleware.services.llm_calls.direct_calls import raise_if_cancelled, unstreamed
+from Middleware.models.request_context import first_logged
+from Middleware.services.llm_calls.direct_calls import raise_if_cancelled, without_streaming
 from Middleware.services.memory.memory_settings import MemorySettings, load_memory_settings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.config.declarations import read_settings
@@ -163,7 +163,7 @@ def _sees_but_a_part(context: ExecutionContext) -> bool:
         return False
     warning = (f"Discussion {context.discussion_id}: workflow '{run.workflow_name}' sees only a part of the "
                "conversation, so its nodes write no memories; they belong in a workflow that sees all of it")
-    if first_time_told(warning):
+    if first_logged(warning):
         logger.warning("%s", warning)
     return True
 
@@ -172,7 +172,7 @@ def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHand
     """Return the node's LLM, unstreamed. The prompt is a whole user turn, so the endpoint may open the answer's."""
     opens = ENDPOINT.flag(handler.endpoint_config, "addGenerationPrompt") and not NODE.flag(
         context.config, "blockGenerationPrompt")
-    return dataclasses.replace(unstreamed(handler, context.request.cancel_scope), add_generation_prompt=opens)
+    return dataclasses.replace(without_streaming(handler, context.request.cancel_scope), add_generation_prompt=opens)
 
 
 def _as_settings(settings: MemorySettings | Mapping[str, object]) -> MemorySettings:

@@ -168,11 +168,11 @@ def test_a_request_cancelled_between_the_calls_sends_no_more(backend: StubBacken
 
 def test_rows_without_hope_belong_to_a_database_and_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Process()
-    own.put(embedding_service._hopeless, Once(2))
+    own.put(embedding_service._rejected, Once(2))
     monkeypatch.setattr("Middleware.models.process._process", own)
     for number in range(3):
-        own.one(embedding_service._hopeless).first(("p", "m", number, "digest"))
-    rows = embedding_service._hopeless_rows
+        own.one(embedding_service._rejected).first(("p", "m", number, "digest"))
+    rows = embedding_service._rejected_rows
     assert rows("p", "m") == {(1, "digest"), (2, "digest")} and rows("p", "x") == rows("q", "m") == set()
 
 

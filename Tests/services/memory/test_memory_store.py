@@ -75,26 +75,26 @@ def test_summary(root: Path, store: MemoryStore) -> None:
 
 def test_how_many_memories_the_summary_covers(root: Path, store: MemoryStore) -> None:
     tracker = root / "k1" / "condensation_tracker.json"
-    assert store.summary_place() is None
-    store.save_summary_place(None)
+    assert store.summary_position() is None
+    store.save_summary_position(None)
     store.save_summary("first", "1")
-    assert store.summary_place() is None and not tracker.exists()
+    assert store.summary_position() is None and not tracker.exists()
     store.save_condensation_hash("h4")
     store.save_summary("second", "2", 5)
-    assert store.summary_place() == 5
+    assert store.summary_position() == 5
     assert json.loads(tracker.read_bytes()) == {"lastCondensationHash": "h4", "summarizedMemories": 5}
     assert json.loads((root / "k1" / "chat_summary.json").read_bytes()) == [{"text_block": "second", "hash": "2"}]
     store.save_summary("third", "3")
-    assert store.summary_place() == 5
-    store.save_summary_place(None)
-    assert store.summary_place() is None and store.condensation_hash() == "h4"
+    assert store.summary_position() == 5
+    store.save_summary_position(None)
+    assert store.summary_position() is None and store.condensation_hash() == "h4"
 
 
 @pytest.mark.parametrize("content", ['{"summarizedMemories": "3"}', '{"summarizedMemories": true}',
                                      '{"summarizedMemories": 1.5}', '{"summarizedMemories": null}', "[1]", "{"])
 def test_what_is_no_number_of_memories(root: Path, store: MemoryStore, content: str) -> None:
     (Path(store.folder.create()) / "condensation_tracker.json").write_text(content, encoding="utf-8")
-    assert store.summary_place() is None
+    assert store.summary_position() is None
 
 
 def test_a_summary_is_stored_even_if_its_place_is_not(root: Path, store: MemoryStore,

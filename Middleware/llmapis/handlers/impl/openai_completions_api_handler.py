@@ -7,7 +7,7 @@ from Middleware.llmapis.handlers.base.base_completions_handler import BaseComple
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of, text_in
 from Middleware.models.messages import Chunk
-from Middleware.models.request_context import first_time_told
+from Middleware.models.request_context import first_logged
 
 
 class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
@@ -17,7 +17,7 @@ class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
 
     def payload(self, prompt: Prompt) -> dict[str, object]:
         images = len(self.images(prompt))
-        if images and first_time_told(f"images that endpoint '{self.settings.endpoint_name}' cannot take"):
+        if images and first_logged(f"images that endpoint '{self.settings.endpoint_name}' cannot take"):
             self.unreadable(f"{images} image(s): text completions take none")
         model = {} if self.settings.model is None else {"model": self.settings.model}
         return {**model, **super().payload(prompt)}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from Middleware.exceptions import ConfigurationError, ConfigValueError, UnreadableDataError
-from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, unstreamed
+from Middleware.services.llm_calls.direct_calls import answer_text, raise_if_cancelled, text_to_keep, without_streaming
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.services.memory.memory_settings import USER_KEY, MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
@@ -101,7 +101,7 @@ class ChatSummarizer:
         if context.llm_handler is None or context.llm_handler.llm is None:
             raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
                                    json_path="endpointName", expected="the name of a file in Endpoints")
-        handler = unstreamed(context.llm_handler, context.request.cancel_scope)
+        handler = without_streaming(context.llm_handler, context.request.cancel_scope)
         node = dict(context.config)
         variables = context.workflow_variable_service
         assert variables is not None

@@ -8,7 +8,7 @@ from Middleware.exceptions import DataKeyError
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.services.memory_service import RECENT_MEMORIES, place_among
+from Middleware.services.memory_service import RECENT_MEMORIES, valid_position
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -137,7 +137,7 @@ class Condensation:
         summarized twice rather than never.
         """
         summary = self._store.summary()
-        place = place_among(pairs, summary, self._store.summary_place())
+        place = valid_position(pairs, summary, self._store.summary_position())
         if place is None:
             inside = summary is not None and summary[1] in {known for _, known in pairs} - {known for _, known in after}
         else:
@@ -145,7 +145,7 @@ class Condensation:
         before = pairs[start - 1][1] if start else ""
         if inside and summary is not None and summary[0].strip() and summary[1] != before:
             self._store.save_summary(summary[0], before)
-        self._store.save_summary_place(_moved(place, start, end))
+        self._store.save_summary_position(_moved(place, start, end))
 
 
 def _moved(place: int | None, start: int, end: int) -> int | None:

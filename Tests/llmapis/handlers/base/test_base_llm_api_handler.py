@@ -46,8 +46,8 @@ def test_tool_calls_that_are_no_objects_are_left_out(backend: StubBackend, trans
     backend.default = json_reply(answer({"content": "", "tool_calls": calls}, "tool_calls"))
     whole = handler(backend, transport).generate(HI)
     assert isinstance(whole, dict) and whole["tool_calls"] == [CALL]
-    unstreamed = [chunk for chunk in handler(backend, transport).stream(HI) if chunk.get("tool_calls")]
-    assert [chunk["tool_calls"] for chunk in unstreamed] == [[{"index": 0, **CALL}]]
+    without_streaming = [chunk for chunk in handler(backend, transport).stream(HI) if chunk.get("tool_calls")]
+    assert [chunk["tool_calls"] for chunk in without_streaming] == [[{"index": 0, **CALL}]]
     assert f"{len(ODD_CALLS)} tool call(s)" in caplog.text
 
 

@@ -322,7 +322,7 @@ def test_a_summary_among_memories_of_equal_messages(lab: EngineLab, store: Memor
         store.append_memory(f"c{number}", "same")
         if number == 2:
             run(lab, node("WriteCurrentSummaryToFileAndReturnIt", input="new"))
-    assert store.summary() == ("new", "same") and store.summary_place() == 3
+    assert store.summary() == ("new", "same") and store.summary_position() == 3
     assert run(lab, "ChatSummaryMemoryGatheringTool") == "c3\n------------\nc4\n------------\nc5"
 
 
@@ -373,7 +373,7 @@ def test_a_summary_is_not_lost_to_others_at_work(lab: EngineLab, store: MemorySt
         thread.start()
         thread.join(5)
     assert result == ["new"] and store.summary() == ("new", "h1")
-    assert store.summary_place() is None  # its file is the others' for now
+    assert store.summary_position() is None  # its file is the others' for now
 
 
 def test_the_summarizer_as_responder(lab: EngineLab, store: MemoryStore) -> None:

@@ -110,7 +110,7 @@ def test_memories_that_end_with_equal_messages(lab: EngineLab, store: MemoryStor
         store.append_memory(f"k{number}", "same")
         if number in (3, 5, 6, 7):
             run(lab, node(minMemoriesPerSummary=2, prompt="[LATEST_MEMORIES]"))
-            prompts.append((len(lab.prompts), store.summary_place()))
+            prompts.append((len(lab.prompts), store.summary_position()))
     assert lab.prompts == [DASHES.join(batch) for batch in (("k1", "k2", "k3"), ("k4", "k5"), ("k6", "k7"))]
     assert prompts == [(1, 3), (2, 5), (2, 5), (3, 7)]
 
@@ -122,7 +122,7 @@ def test_the_place_of_a_summary_is_stored(lab: EngineLab, store: MemoryStore, pr
     if old:
         store.save_summary("old", old)
     run(lab, node(prompt=prompt, minMemoriesPerSummary=1))
-    assert store.summary() == (lab.prompts and f"<{lab.prompts[-1]}>", "h7") and store.summary_place() == 7
+    assert store.summary() == (lab.prompts and f"<{lab.prompts[-1]}>", "h7") and store.summary_position() == 7
 
 
 def test_a_summary_of_forgotten_memories_is_extended_by_all(lab: EngineLab, store: MemoryStore) -> None:

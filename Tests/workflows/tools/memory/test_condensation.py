@@ -294,7 +294,7 @@ def test_place_of_the_summary_among_equal_hashes(lab: MemoryLab, place: int, aft
     lab.backend.responder = lambda request: chat_reply("<>")
     assert condense(lab)
     assert [text for text, _ in lab.stored()] == ["k1", "k2", "<>", "k6", "k7"]
-    assert lab.store.summary_place() == after and [text for text, _ in unsummarized(lab.store)] == left
+    assert lab.store.summary_position() == after and [text for text, _ in unsummarized(lab.store)] == left
     assert summary_hash(lab) == ("start" if place in (2, 3, 4) else "same")
 
 
@@ -309,7 +309,8 @@ def test_place_before_the_first_batch(lab: MemoryLab) -> None:
 
 
 @pytest.mark.parametrize("place", [1, 4, 5, 6, 7])
-@pytest.mark.parametrize("fails", ["save_condensation_hash", "save_summary_place", "save_summary", "replace_memories"])
+@pytest.mark.parametrize("fails", [
+    "save_condensation_hash", "save_summary_position", "save_summary", "replace_memories"])
 def test_stopped_among_equal_hashes_nothing_is_lost(lab: MemoryLab, fails: str, place: int,
                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     lab.folder.create()

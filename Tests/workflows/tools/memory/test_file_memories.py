@@ -189,7 +189,7 @@ def test_a_thought_without_an_end_is_no_memory(lab: MemoryLab, caplog: pytest.Lo
     lab.backend.responder = lambda request: chat_reply(thought, "length")
     lab.remember(chat(8))
     assert lab.stored() == []
-    assert "Endpoint 'Main': its answer is a thought without an end (finish reason: length)" in caplog.text
+    assert "Endpoint 'Main': the model did not finish thinking (finish reason: length)" in caplog.text
     lab.backend.responder = lambda request: chat_reply("fact about <think> tags")
     lab.remember(chat(8))
     assert lab.stored() == [("fact about <think> tags", hash_content("m4"))]
