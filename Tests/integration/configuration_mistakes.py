@@ -60,7 +60,7 @@ OTHER_JSON = (
     Mistake("list-for-object", MAIN, "", '[\n  "http://127.0.0.1:5001"\n]\n', ("a list", "an object"), at="["),
     Mistake("text-for-workflow", CHAT, "", '"Chat"\n', ("'Chat'", "an object with 'nodes', or a list of nodes")),
     Mistake("duplicate-key", MAIN, '"apiKey": ""', '"endpoint": "http://127.0.0.1:9"',
-            ("stands twice in one object", "first in line 2", "counts")),
+            ("appears twice in one object", "first in line 2", "counts")),
     Mistake("not-utf-8", CHAT, '"short"', '"kürzer"'.encode("latin-1"), ("not UTF-8", "saved as UTF-8"), at='"k|\xfc'),
 )
 
@@ -72,7 +72,7 @@ USERS = (
     Mistake("flag-that-is-text", USER, '"allowSharedWorkflows": true', '"allowSharedWorkflows": "maybe"',
             ("must be true or false", "'maybe'")),
     Mistake("list-for-name", USER, '"routingConfig": "routes"', '"routingConfig": ["routes"]',
-            ("must be a text", "a list")),
+            ("must be a string", "a list")),
     Mistake("port-text", USER, '"port": 5000', '"port": "5000a"', ("must be a whole number", "'5000a'")),
     Mistake("no-custom-workflow", USER, '"customWorkflowOverride": false', '"customWorkflowOverride": true',
             ("'customWorkflow' names no workflow", "the name of a workflow")),

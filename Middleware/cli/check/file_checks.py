@@ -141,7 +141,7 @@ def _encoding(foreign: Position | None, display: str) -> Iterator[Finding]:
 
 def _duplicates(source: JsonSource) -> Iterator[Finding]:
     for key in source.duplicates():
-        yield Finding("warning", source.display, key.json_path, key.line, "the key stands twice in one object, "
+        yield Finding("warning", source.display, key.json_path, key.line, "the key appears twice in one object, "
                       f"first in line {key.first_line}; this one counts", "each key once", column=key.column)
 
 

@@ -56,7 +56,7 @@ def _read(path: str, titles: Titles, duplicates: bool = False) -> tuple[list[Wor
     with open(path, "rb") as file:
         source = JsonSource(decode_text(file.read(), display), display)
     content = source.parse()
-    twice = [Finding("error", display, key.json_path, key.line, "the key stands twice in one object, first in line "
+    twice = [Finding("error", display, key.json_path, key.line, "the key appears twice in one object, first in line "
                      f"{key.first_line}", "each key once", column=key.column)
              for key in source.duplicates()] if duplicates else []
     reader = _Reader(path, source, titles)

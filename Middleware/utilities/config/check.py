@@ -1,4 +1,4 @@
-"""The one check of configuration against its declarations: spelling, presence, kinds, choices and limits."""
+"""The only check of configuration against its declarations: spelling, presence, kinds, choices and limits."""
 from __future__ import annotations
 
 import json
@@ -22,13 +22,16 @@ from Middleware.utilities.text_utils import nearest
 F = TypeVar("F")
 Severity = Literal["error", "warning", "note"]
 
+# A finding is one line of a terminal; a quoted value must leave room for the sentence around it.
 MAX_QUOTED = 80
+# Keys of one file are often alike (such as "headCount" and "tailCount"), so only near misses count as misspelt.
 SPELLING_CUTOFF = 0.85
+# A choice comes from a short list, so that a distant match is still a useful suggestion.
 CHOICE_CUTOFF = 0.55
 REMARKS = ("comment", "description", "note", "remark", "todo", "disabled", "unused", "backup")
-"""Words in the names of keys that people write for themselves."""
+"""Words in the names of keys that users add as remarks."""
 
-_WANTED = {"str": "a text", "bool": "true or false", "int": "a whole number", "number": "a number", "list": "a list",
+_WANTED = {"str": "a string", "bool": "true or false", "int": "a whole number", "number": "a number", "list": "a list",
            "object": "an object"}
 
 
@@ -37,14 +40,15 @@ class KeyCheck(Generic[F]):
     """The check of one kind of object.
 
     Attributes:
-        at: makes a finding of severity, JSON path, message, what was expected, and what was probably meant.
-        near_only: unknown keys are reported only where they are nearly known ones.
-        known: keys without a declaration here that are harmless nevertheless.
+        at: makes a finding of severity, JSON path, message, expected value and suggestion.
+        near_only: unknown keys are reported only if they resemble a known key.
+        known: undeclared keys that are harmless.
         needed: keys that are required here although their declarations do not say so.
-        homes: the kind of file that a key belongs into, for keys that stand in the wrong one.
-        of_node: as lenient as the engine: it makes texts of numbers, and numbers of texts with placeholders.
-        strict: everything is an error, and the objects inside are left to the caller.
-        says_instead: a value that cannot be used is reported with what is used in its place.
+        homes: the kind of file that a key belongs in, for keys that are in the wrong file.
+        of_node: check as leniently as the engine, which converts numbers to strings, and strings with placeholders to
+            numbers.
+        strict: report everything as an error, and leave nested objects to the caller.
+        says_instead: report an unusable value together with the value that replaces it.
     """
 
     at: Callable[[Severity, str, str, str, str], F]
@@ -58,13 +62,13 @@ class KeyCheck(Generic[F]):
 
     def findings(self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str = "",
                  is_open: bool = False) -> Iterator[F]:
-        """Everything about the object at ``path``. ``is_open``: it takes other keys than ``keys``, too."""
+        """Yield all findings about the object at ``path``. ``is_open``: it may have keys other than ``keys``."""
         yield from self.present(content, keys, path, is_open)
         yield from self.missing(content, keys, path)
 
     def present(self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str = "",
                 is_open: bool = False) -> Iterator[F]:
-        """Everything about the keys that the object has."""
+        """Yield the findings about the keys that the object has."""
         for name, value in content.items():
             key = keys.get(name)
             if key is not None and value is not None:
@@ -73,24 +77,27 @@ class KeyCheck(Generic[F]):
                 yield from self._unknown(name, content, keys, path)
 
     def missing(self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str = "") -> Iterator[F]:
-        """Required keys that the object does not have, or only with blank space."""
+        """Yield the findings about required keys that are missing or blank."""
         for key in keys.values():
             value = content.get(key.name)
             if not key.required or not (value is None or (isinstance(value, str) and not value.strip())):
                 continue
             expected = ", ".join(key.choices) or key.meaning.rstrip(".")
             if value is not None:
+                # For other kinds ``value`` reports that a blank string is not one of them.
                 if not ((value and key.blank) or (self.of_node and key.kind != "str")):
                     yield self.at(self._severity("warning" if self.of_node else "error"), child(path, key.name),
                                   f"'{key.name}' is empty", expected, "")
+            # A misspelt key is reported by ``present`` already; "missing" as well would be a second finding about it.
             elif not any(given is not None and name not in keys and meant_key(name, {key.name})
                          for name, given in content.items()):
                 yield self.at("error", path, f"the key '{key.name}' is missing", expected, "")
 
     def value(self, key: ConfigKey, value: object, path: str) -> Iterator[F]:
-        """Everything about the value of a declared key, which is not null."""
+        """Yield the findings about the value of a declared key; the value is not null."""
         kinds = (key.kind, *key.also)
         if not any(self._fits(key, kind, value) for kind in kinds):
+            # A name of the wrong type leads to no file, so the request fails; elsewhere the default applies.
             names = key.names and key.names != "directory" and not self.of_node and not self.says_instead
             wanted = " or ".join(self._wanted(kind) for kind in kinds)
             yield self._wrong(key, value, path, f"must be {wanted}, not {self._shown(key, value)}",
@@ -132,7 +139,7 @@ class KeyCheck(Generic[F]):
     def _entry(self, key: ConfigKey, entry: object, path: str, name: str = "") -> Iterator[F]:
         if self.strict and key.entries != "str":
             return
-        # A number is often written without quotation marks where a text is expected.
+        # A number is often written without quotation marks where a string is expected.
         plain_number = isinstance(entry, (int, float)) and not isinstance(entry, bool) and not self.strict
         if key.entries and not (self._fits(key, key.entries, entry) or (key.entries == "str" and plain_number)):
             what = "each entry" if key.kind == "list" else "each value"
@@ -152,14 +159,14 @@ class KeyCheck(Generic[F]):
         return kind == "any" or isinstance(value, (list, tuple) if kind == "list" else Mapping)
 
     def _is_number(self, key: ConfigKey, kind: str, value: object) -> bool:
-        """Whether a value counts as a number; outside of nodes a blank text counts as not given."""
+        """Return whether a value counts as a number; outside of nodes a blank string counts as not given."""
         if not self.of_node:
             return value == "" or number_from(value, kind == "int") is not None
         if not isinstance(value, str):
             return isinstance(value, (int, float)) and not isinstance(value, bool)
         if "{" in value:
             return key.variables != "none"
-        # Counts of pieces, in which all variables work, are not converted by the engine.
+        # The engine does not convert counts of pieces, in which all variables work.
         return key.variables != "full" and _is_convertible(value, int if kind == "int" else float)
 
     def _choice(self, key: ConfigKey, value: str, path: str) -> Iterator[F]:
@@ -184,9 +191,10 @@ class KeyCheck(Generic[F]):
         return _WANTED["number" if self.of_node and kind == "int" else kind]
 
     def _shown(self, key: ConfigKey, value: object) -> str:
-        """A value as a finding shows it. Texts that take all variables may hold passwords, say in URLs or arguments."""
+        """Return a value as a finding shows it."""
+        # Strings that take all variables may contain passwords, for example in URLs or arguments.
         secret = self.of_node and isinstance(value, str) and key.variables == "full"
-        return "a text" if secret and key.kind not in ("int", "number") else quoted(value, key.name)
+        return "a string" if secret and key.kind not in ("int", "number") else quoted(value, key.name)
 
     def _severity(self, severity: Severity) -> Severity:
         return "error" if self.strict else severity
@@ -206,6 +214,7 @@ def _is_convertible(text: str, convert: Callable[[str], float]) -> bool:
 
 
 def _is_flag(key: ConfigKey, value: object) -> bool:
+    # Without a list of true words, any other string would silently be true, so only these two pass the check.
     words = key.true_texts == SWITCHED_ON
     if isinstance(value, str):
         return value.strip().lower() in ((*SWITCHED_ON, *SWITCHED_OFF) if words else ("true", "false", ""))
@@ -213,14 +222,14 @@ def _is_flag(key: ConfigKey, value: object) -> bool:
 
 
 def _range(least: float | None, most: float | None) -> str:
-    """The limits of a number in words."""
+    """Return the limits of a number in words."""
     if least is not None and most is not None:
         return f"{least:.15g} to {most:.15g}"
     return f"{least:.15g} or more" if least is not None else f"at most {most:.15g}"
 
 
 def _instead(key: ConfigKey, value: object) -> str:
-    """What is used in place of a value that cannot be used."""
+    """Return a clause about what replaces an unusable value."""
     if key.kind == "bool":
         return f"it counts as {'true' if as_flag(value, key.true_texts) else 'false'}"
     number = number_from(value, key.kind == "int") if key.kind in ("int", "number") else None
@@ -235,35 +244,36 @@ def _instead(key: ConfigKey, value: object) -> str:
 # -- spelling ----------------------------------------------------------------------------------------------------------
 
 def no_effect(name: str) -> str:
-    """What is said of an unknown key."""
+    """Return the message about an unknown key."""
     return f"the key {quoted(name)} is unknown and has no effect"
 
 
 def meant_key(name: str, keys: Collection[str]) -> str:
-    """The key that a misspelt one was probably meant to be; empty if none is near."""
+    """Return the key that a misspelt one was probably meant to be; "" if none is similar."""
+    # "endpoint" differs from "endpointName" by more than the cutoff allows.
     return f"{name}Name" if f"{name}Name" in keys else nearest(name, keys, SPELLING_CUTOFF)
 
 
 def is_meant(name: str, key: str, content: Collection[str]) -> bool:
-    """Whether ``name``, one of the keys of ``content``, is probably a misspelt ``key``."""
+    """Return whether ``name``, one of the keys of ``content``, is probably a misspelt ``key``."""
     return name != key and key not in content and not is_remark(name) and bool(meant_key(name, {key}))
 
 
 def is_remark(name: str) -> bool:
-    """Whether a key was probably written for people only."""
+    """Return whether a key was probably written as a remark."""
     return not name[:1].isalpha() or any(word in name.casefold() for word in REMARKS)
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 def shortened(text: str, limit: int = MAX_QUOTED) -> str:
-    """``text`` as one printable line of at most ``limit`` characters."""
+    """Return ``text`` as one printable line of at most ``limit`` characters."""
     line = "".join(character if character.isprintable() else " " for character in text[:limit + 1])
     return line if len(line) <= limit else line[:limit - 3] + "..."
 
 
 def quoted(value: object, *keys: str) -> str:
-    """A value as a message may show it. ``keys`` lead to it; that of a secret-like key is masked."""
+    """Return a value as a message may show it. ``keys`` lead to it; the value of a secret-like key is masked."""
     if any(key.lower() in SECRET_KEYS for key in keys):
         return MASK
     if isinstance(value, str):

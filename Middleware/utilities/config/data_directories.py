@@ -11,7 +11,8 @@ from Middleware.utilities.config.users import settings_for, user_setting
 
 
 def get_discussions_root_directory() -> str:
-    """The folder that holds the folders of discussions."""
+    """Return the folder that contains the folders of discussions."""
+    # A trial run must not change the user's data.
     trial = current_trial()
     if trial is not None:
         return trial.discussions
@@ -20,7 +21,7 @@ def get_discussions_root_directory() -> str:
 
 
 def get_lock_database_directory(user: str | None = None) -> str:
-    """The folder of the lock database of ``user`` (None: the current one)."""
+    """Return the folder of the lock database of ``user`` (None: the current one)."""
     trial = current_trial()
     if trial is not None:
         return trial.locks

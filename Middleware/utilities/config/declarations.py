@@ -1,4 +1,4 @@
-"""How a key of a configuration file is declared, once, and how its value is read: by nothing else than this module."""
+"""The declaration of configuration keys, and the only functions that read their values."""
 from __future__ import annotations
 
 import dataclasses
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A typing mistake such as ten digits more must not become a size that is allocated or waited for.
+# A typing mistake, such as ten digits too many, must not become an allocated size or a waiting time.
 MOST = 1_000_000_000
 
 ONLY_TRUE = ("true",)
@@ -26,21 +26,21 @@ class ConfigKey:
 
     Attributes:
         kind: the JSON type: ``str``, ``bool``, ``int``, ``number``, ``list``, ``object`` or ``any``.
-        default: what counts when the key is absent or null.
-        meaning: one sentence for the person who writes the file.
-        variables: which variables work in the value of a node's key: ``full`` (all), ``early`` (those known before the
-            endpoint is) or ``none``.
-        choices: the only texts that mean something; any text if empty.
+        default: the value that applies if the key is absent or null.
+        meaning: one sentence for the user who writes the file.
+        variables: the variables that work in the value of a node's key: ``full`` (all), ``early`` (those known before
+            the endpoint is) or ``none``.
+        choices: the valid strings; any string if empty.
         caseless: the choices may be written in any case.
-        blank: a text of blank space means something.
-        names: the kind of thing that a text names: a kind of file such as ``endpoint`` or ``workflow``, a folder of
+        blank: a string of white space is a valid value.
+        names: the kind of object that a string names: a kind of file such as ``endpoint`` or ``workflow``, a folder of
             such files such as ``endpoint-folder``, ``directory`` or ``file``; empty if it names nothing.
-        least: the smallest number that means something.
-        most: the largest number that means something.
-        otherwise: what a value counts as that is no number, if not as the default.
-        true_texts: of all texts only these are true; if empty, all but a blank one and ``false``.
+        least: the smallest valid number.
+        most: the largest valid number.
+        otherwise: the replacement for a value that is not a number, if it is not the default.
+        true_texts: the only strings that are true; if empty, every string is true but a blank one and ``false``.
         inert: the key is accepted and has no effect.
-        also: further JSON types that mean the same, such as a single ``str`` where a ``list`` is declared.
+        also: further JSON types that are accepted, such as a single ``str`` where a ``list`` is declared.
         entries: the kind of each entry of a list, or of each value of an object; any if empty.
         keys: the keys of an object, or of each object in a list.
         is_open: an object takes keys beyond ``keys``.
@@ -67,17 +67,17 @@ class ConfigKey:
     is_open: bool = field(default=True, kw_only=True)
 
     def of(self, config: Mapping[str, object]) -> Any:
-        """What ``config`` holds under the key, of whatever type; absent and null are the declared default."""
+        """Return the value of the key in ``config``, of whatever type; the default if it is absent or null."""
         found = config.get(self.name)
         return self.default if found is None else found
 
     def within(self, number: float) -> float:
-        """The number, or the nearest one in the key's range."""
+        """Return the number, or the nearest one in the key's range."""
         number = number if self.least is None else max(number, self.least)
         return min(number, MOST if self.most is None else self.most)
 
 
-# Without effect, and at the top of files of several kinds.
+# Both have no effect, and both are accepted at the top of several kinds of files.
 SCHEMA_KEY = ConfigKey("$schema", "str", "", "The JSON Schema with which editors check and complete this file.",
                        inert=True)
 DESCRIPTION_KEY = ConfigKey("description", "str", "", "A remark about this file.", inert=True)
@@ -86,7 +86,7 @@ DESCRIPTION_KEY = ConfigKey("description", "str", "", "A remark about this file.
 # -- values ------------------------------------------------------------------------------------------------------------
 
 def as_flag(value: object, true_texts: tuple[str, ...] = ()) -> bool:
-    """The truth of a value. Without ``true_texts``, the only texts that are true, all but "" and ``false`` are."""
+    """Return the truth of a value. Of strings ``true_texts`` are true; if it is empty, all but "" and ``false``."""
     if not isinstance(value, str):
         return bool(value)
     text = value.strip().lower()
@@ -94,7 +94,8 @@ def as_flag(value: object, true_texts: tuple[str, ...] = ()) -> bool:
 
 
 def number_from(value: object, whole: bool) -> int | float | None:
-    """A finite number, which may be in a text; None for anything else, and for a fraction if it must be whole."""
+    """Return a finite number, which may be in a string; None for anything else, and for a fraction if ``whole``."""
+    # A bool is an int in Python, but ``true`` as a number in a file is a mistake.
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -107,7 +108,7 @@ def number_from(value: object, whole: bool) -> int | float | None:
 
 
 class KeyTable(dict[str, ConfigKey]):
-    """The keys of one kind of file by name. Asking for the value of a key that is not declared raises KeyError."""
+    """The keys of one kind of file by name. Reading a key that is not declared raises KeyError."""
 
     __slots__ = ()
 
@@ -115,13 +116,13 @@ class KeyTable(dict[str, ConfigKey]):
         super().__init__((key.name, key) for key in keys)
 
     def value(self, config: Mapping[str, object], name: str) -> Any:
-        """What ``config`` holds under ``name``, of whatever type; absent and null are the declared default."""
+        """Return the value of ``name`` in ``config``, of whatever type; the default if it is absent or null."""
         default = self[name].default
         found = config.get(name)
         return default if found is None else found
 
     def read(self, config: Mapping[str, object], name: str) -> Any:
-        """``value``, with flags as booleans."""
+        """Return ``value``, with flags as booleans."""
         key = self[name]
         found = config.get(name)
         if found is None:
@@ -129,15 +130,15 @@ class KeyTable(dict[str, ConfigKey]):
         return as_flag(found, key.true_texts) if key.kind == "bool" else found
 
     def has(self, config: Mapping[str, object], name: str) -> bool:
-        """Whether ``config`` gives the key a value."""
+        """Return whether ``config`` gives the key a value."""
         return config.get(self[name].name) is not None
 
     def lookup(self, name: str) -> tuple[str, Any]:
-        """What ``dict.get`` needs to look a key up where every call counts: its name and default. Null stays None."""
+        """Return the arguments of ``dict.get``, name and default, for code where speed matters. Null stays None."""
         return name, self[name].default
 
     def flag(self, config: Mapping[str, object], name: str) -> bool:
-        """``value`` as true or false, with texts read as the key declares."""
+        """Return ``value`` as a boolean, with strings read as the key declares."""
         key = self[name]
         found = config.get(name)
         if found is None:
@@ -145,17 +146,18 @@ class KeyTable(dict[str, ConfigKey]):
         return found if found is True or found is False else as_flag(found, key.true_texts)
 
     def number(self, config: Mapping[str, object], name: str) -> Any:
-        """The whole number in ``config``, which may be in a text, without its fraction; else the declared default."""
+        """Return the integer in ``config``, which may be in a string, without its fraction; else the default."""
         value = config.get(name)
         if isinstance(value, (int, float, str)) and not isinstance(value, bool):
             try:
                 return int(value)
-            except (ValueError, OverflowError):  # no number, or an infinite one
+            # A string that is not a number, or an infinite number: the default applies.
+            except (ValueError, OverflowError):
                 pass
         return self[name].default
 
     def text(self, config: Mapping[str, object], name: str) -> str:
-        """The text in ``config``; the declared default where there is none or something else."""
+        """Return the string in ``config``; the default if there is none or the value is not a string."""
         default = self[name].default or ""
         found = config.get(name)
         return found if isinstance(found, str) else str(default)
@@ -164,20 +166,20 @@ class KeyTable(dict[str, ConfigKey]):
 # -- settings files ----------------------------------------------------------------------------------------------------
 
 def setting(key: ConfigKey, read: Callable[[Any], Any] | None = None) -> Any:
-    """A field of a settings dataclass. ``read`` makes something else of a value than the key's kind says."""
+    """Return a field of a settings dataclass. ``read`` converts the value if the key's kind does not say how."""
     return field(default=read(key.default) if read else key.default, metadata={"key": key, "read": read})
 
 
 def settings_keys(cls: type[Any]) -> KeyTable:
-    """The keys that a settings dataclass declares, in their order."""
+    """Return the keys that a settings dataclass declares, in their order."""
     return KeyTable(field.metadata["key"] for field in dataclasses.fields(cls) if "key" in field.metadata)
 
 
 def read_settings(cls: type[T], content: Mapping[str, object], display: str) -> T:
-    """The declared keys of ``content``; a number may be in a text, and a blank one is absent.
+    """Return the declared keys of ``content``; a number may be in a string, and a blank one counts as absent.
 
-    What is no number or text, and a number out of range, is logged with what is used in its place. ``cls`` has a field
-    ``raw`` for the whole file, and may have one ``file`` for the name that messages give it.
+    A value of the wrong type, or a number out of range, is logged together with the value that replaces it. ``cls`` has
+    a field ``raw`` for the whole file, and may have one ``file`` for the name of the file in messages.
     """
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     values: dict[str, Any] = {"file": display} if any(field.name == "file" for field in fields) else {}
@@ -193,6 +195,7 @@ def _setting(value: object, key: ConfigKey, display: str) -> Any:
     if key.kind == "bool":
         return as_flag(value, key.true_texts)
     if key.kind == "str" and isinstance(value, str):
+        # White space around the name of a file is a typing mistake; elsewhere it may be wanted.
         return value.strip() if key.names else value
     number = number_from(value, whole=key.kind == "int") if key.kind != "str" else None
     if number is not None:
@@ -203,6 +206,7 @@ def _setting(value: object, key: ConfigKey, display: str) -> Any:
     if key.kind != "str" and value == "":
         return key.default
     instead = key.default if key.otherwise is None else key.otherwise
-    logger.warning("%s: '%s' is no %s: %r; %s", display, key.name, "text" if key.kind == "str" else "number", value,
+    wanted = "string" if key.kind == "str" else "number"
+    logger.warning("%s: '%s' is not a %s: %r; %s", display, key.name, wanted, value,
                    "it counts as not given" if instead is None else f"using {instead!r}")
     return instead

@@ -1,4 +1,4 @@
-"""JSON files as people write them: bytes to text, text to data, and what stands where in the text."""
+"""JSON files as users write them: decoding, parsing, and the positions of values in the text."""
 from __future__ import annotations
 
 import codecs
@@ -15,9 +15,9 @@ from Middleware.utilities.config import json_mistakes
 
 logger = logging.getLogger(__name__)
 
-# A JSON path is shown in messages, and a key may be a whole text that was put on the wrong side of the colon.
+# Messages show JSON paths, and a key may be a whole paragraph that was written on the wrong side of the colon.
 MAX_KEY_LENGTH = 80
-# A string ends on its line: one that lacks its closing quotation mark must not swallow the rest of the file.
+# A string ends on its line, so that one without a closing quotation mark does not extend to the end of the file.
 _TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|[{}\[\],]|\b(?:NaN|Infinity)\b|-Infinity\b')
 
 
@@ -33,7 +33,7 @@ class DuplicateKey(NamedTuple):
 
     Attributes:
         json_path: such as ``nodes[2].prompt``.
-        first_line: where the key stands for the first time.
+        first_line: the line in which the key appears first.
     """
 
     json_path: str
@@ -79,7 +79,7 @@ def parse_json(data: bytes, display: str) -> object:
 
 
 class JsonSource:
-    """The text of one JSON file. Of a text that is not JSON, some positions are missing or wrong.
+    """The text of one JSON file. If it is not valid JSON, some positions are missing or wrong.
 
     Attributes:
         display: the name of the file in errors.
@@ -97,7 +97,7 @@ class JsonSource:
         try:
             with open(path, "rb") as file:
                 return cls(file.read().decode("utf-8-sig", "replace"))
-        # ValueError: a path that no file can have
+        # ValueError: no file can have this path, as it contains a NUL.
         except (OSError, ValueError):
             return cls("")
 
@@ -126,14 +126,15 @@ class JsonSource:
 
     # -- positions -----------------------------------------------------------------------------------------------------
     def duplicates(self) -> tuple[DuplicateKey, ...]:
-        """Return the keys that were repeated in an object of what was parsed, in their order."""
+        """Return the keys that an object of the parsed text repeats, in their order."""
+        # The scan of the text is slow, and hardly any file has repeated keys.
         if not self._has_duplicates:
             return ()
         return tuple(DuplicateKey(path.removeprefix("nodes") if self.is_list else path, *self._at(offset),
                                   self._at(first).line) for path, offset, first in self._scan.repeated)
 
     def position(self, path: str) -> Position | None:
-        """Return where the value at ``path`` stands (its key, if it has one), or the nearest thing around it."""
+        """Return the position of the value at ``path`` (of its key, if it has one), or of the nearest one around it."""
         offsets = self._scan.offsets
         while path and path not in offsets:
             path = path[:max(path.rfind("."), path.rfind("["), 0)]
@@ -159,17 +160,17 @@ def child(path: str, key: str | int) -> str:
         return f"{path}[{key}]"
     key = key if len(key) <= MAX_KEY_LENGTH else key[:MAX_KEY_LENGTH - 3] + "..."
     if not key.isidentifier():
-        # In ASCII, so that it is printable.
+        # ``dumps`` escapes everything but ASCII, so that the path is printable.
         return f"{path}[{json.dumps(key)}]"
     return f"{path}.{key}" if path else key
 
 
 @dataclass
 class _Container:
-    """An object or list that the scan is inside of.
+    """An object or list that is open at the current position of the scan.
 
     Attributes:
-        key: of the current entry: its index in a list; in an object None until its key was read.
+        key: the key of the current entry: its index in a list; in an object None until the key was read.
         known: the offsets of the keys of an object.
     """
 
@@ -209,6 +210,7 @@ class _Scan:
     def _take(self, token: str, start: int, inside: _Container) -> None:
         if token in "}]":
             self.open.pop()
+        # In an object the next string is a key; in a list the next entry has the next index.
         elif token == ",":
             inside.key = inside.key + 1 if isinstance(inside.key, int) else None
         elif token[0] == '"':
@@ -228,7 +230,7 @@ def _string(token: str) -> str:
 
 
 class _UnknownConstant(ValueError):
-    """A word such as NaN, which JavaScript has and JSON has not."""
+    """A word such as NaN, which is valid in JavaScript but not in JSON."""
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""From a name in a config file to the file it means.
+"""The lookup of configuration files by the names in other configuration files.
 
 A lookup has candidates, each a path below the config root. The exact name is tried in every candidate folder in order;
 only then one match that ignores case is accepted, with a warning (configurations move between platforms). A folder that
@@ -22,12 +22,12 @@ from Middleware.utilities.once import BoundedCache, Once
 logger = logging.getLogger(__name__)
 
 Candidate = tuple[str, ...]
-# Names come from requests, too, so results and warnings about them are bounded.
+# Some names come from requests, so the results and warnings that are kept about them are limited.
 MAX_REMEMBERED = 4096
 
 
 class ConfigLookup:
-    """Finds files through what the store remembers. A result is valid as long as the oldest fact it rests on."""
+    """Finds files through the cache of the store. A result is valid as long as the oldest fact that it depends on."""
 
     def __init__(self, store: ConfigStore) -> None:
         self.store = store
@@ -41,11 +41,11 @@ class ConfigLookup:
 
     @property
     def other_spellings(self) -> list[tuple[str, str]]:
-        """Each folder and file that was asked for in another case, as asked for and as it is spelled."""
+        """Each folder and file that was requested in another case: the requested and the actual spelling."""
         return self._warned.keys()
 
     def find(self, root: str, candidates: tuple[Candidate, ...]) -> FoundFile | None:
-        """The file meant by the first candidate that has one. The last part of each is a name without ``.json``.
+        """Return the file of the first candidate that has one. The last part of each is a name without ``.json``.
 
         Raises ``ConfigValueError`` if several files or folders differ from a candidate in case only.
         """
@@ -57,11 +57,12 @@ class ConfigLookup:
         found = search.find(candidates)
         if found is not None:
             self._warn_about_case(found, candidates)
+        # Also when nothing was found: a missing file must not cost a search at each request.
         self._known.put(key, (search.oldest, found))
         return found
 
     def nearest(self, root: str, candidates: Sequence[Candidate], name: str) -> str:
-        """The existing name most like the last part of the candidates, spelled as a name; "" if none is near."""
+        """Return the existing name most similar to the last part of the candidates; "" if none is similar."""
         search = _Search(self.store, root)
         prefix = name.replace("\\", "/").rpartition("/")[0]
         stems: dict[str, str] = {}
@@ -69,14 +70,15 @@ class ConfigLookup:
             for folder in search.folders(candidate[:-1]):
                 stems.update((stem.casefold(), stem) for stem in search.stems(folder) if not _is_test(folder, stem))
         wanted = candidates[-1][-1].casefold()
-        stems.pop(wanted, None)  # a file of that very name has just gone, or come
+        # A file of exactly this name appeared or disappeared after the search; it is not a suggestion.
+        stems.pop(wanted, None)
         near = difflib.get_close_matches(wanted, list(stems), n=1)
         if not near:
             return ""
         return f"{prefix}/{stems[near[0]]}" if prefix else stems[near[0]]
 
     def folder_names(self, root: str, parts: Candidate) -> dict[str, bool]:
-        """Names in a folder below the root, each with whether it is a folder; empty if there is no such folder."""
+        """Return the names in a folder below the root, and for each whether it is a folder; empty if it is missing."""
         search = _Search(self.store, root)
         folder = search.folder(parts)
         return dict(search.names(folder)) if folder is not None else {}
@@ -92,16 +94,17 @@ class ConfigLookup:
 
 
 def tried_paths(candidates: Sequence[Candidate]) -> list[str]:
-    """The candidates as display paths, without repetitions."""
+    """Return the candidates as display paths, without repetitions."""
     return list(dict.fromkeys("/".join(candidate) + ".json" for candidate in candidates))
 
 
 def _differences(meant: str, used: str) -> list[tuple[str, str]]:
-    """The folders and the file of two paths that are spelled otherwise, each below the folder that exists.
+    """Return the parts of two paths that are spelled differently, each below the folder that exists.
 
-    A folder is told once, however many files below it are used.
+    A folder is reported once, however many files below it are used.
     """
     asked, real = meant.split("/"), used.split("/")
+    # Another candidate was found, in a folder of another depth: the parts do not correspond.
     if len(asked) != len(real):
         return [(meant, used)]
     return [("/".join([*real[:place], name]), "/".join(real[:place + 1]))
@@ -118,7 +121,8 @@ class _Search:
     def find(self, candidates: Sequence[Candidate]) -> FoundFile | None:
         for candidate in candidates:
             exact = self._file(candidate)
-            if exact is None:  # the folder may be spelled otherwise
+            # The folder may be spelled differently, although the file is not.
+            if exact is None:
                 folder = self.folder(candidate[:-1])
                 exact = self._file((*folder, candidate[-1])) if folder not in (None, candidate[:-1]) else None
             if exact is not None:
@@ -135,7 +139,7 @@ class _Search:
         return None
 
     def folder(self, parts: Candidate) -> Candidate | None:
-        """The folder as it is spelled on disk: exactly as given, else the one that differs in case only."""
+        """Return the folder as it is spelled on disk: exactly as given, else the one that differs only in case."""
         matches = self.folders(parts)
         if len(matches) > 1:
             _refuse_choice(parts, matches)
@@ -155,7 +159,7 @@ class _Search:
         return dict(self._listing(folder) or {})
 
     def stems(self, folder: Candidate) -> list[str]:
-        """Names of the JSON files in a folder, sorted, without their suffix."""
+        """Return the names of the JSON files in a folder, sorted, without their suffix."""
         return sorted(name[:-5] for name, is_folder in self.names(folder).items()
                       if not is_folder and name.endswith(".json"))
 
@@ -172,7 +176,7 @@ class _Search:
 
 
 def _is_test(folder: Candidate, stem: str) -> bool:
-    """Whether a file holds tests of the workflow beside it."""
+    """Return whether a file contains tests of the workflow beside it."""
     return folder[:1] == ("Workflows",) and stem.endswith(".test")
 
 
@@ -192,7 +196,7 @@ def _lookup() -> ConfigLookup:
 
 
 def reset_config_store() -> None:
-    """Forget all that was read (for tests)."""
+    """Clear the caches (for tests)."""
     config_store().clear()
     config_lookup().clear()
 
@@ -208,7 +212,7 @@ def candidate(name: object, *folders: str, kind: str) -> Candidate:
 
 
 def find_file(*candidates: Candidate) -> FoundFile | None:
-    """Return the file meant by the first candidate that has one."""
+    """Return the file of the first candidate that has one."""
     return config_lookup().find(get_root_config_directory(), candidates)
 
 

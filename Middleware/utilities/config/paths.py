@@ -16,15 +16,15 @@ _WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 
 
 def clean_directory(value: str | None, *, keep_trailing: bool = False) -> str | None:
-    """A directory as given on the command line or in a user file, made usable; None if nothing is left of it.
+    """Return a directory from the command line or a user file in usable form; None if nothing is left of it.
 
-    Spaces around it, trailing slashes of both kinds (unless ``keep_trailing``) and the stray quote that a quoted
-    Windows path ending in a backslash leaves are removed; a leading ``~`` or ``~name`` is expanded if that home is
-    known.
+    Surrounding spaces, trailing slashes of both kinds (unless ``keep_trailing``) and a stray quotation mark are
+    removed; a leading ``~`` or ``~name`` is expanded if that home is known.
     """
     if not isinstance(value, str):
         return None
     text = value.strip()
+    # In a Windows shell the backslash at the end of a quoted path escapes the closing quotation mark.
     if text.endswith('"') and text.count('"') % 2:
         text = text[:-1].strip()
     if not keep_trailing:
@@ -35,23 +35,22 @@ def clean_directory(value: str | None, *, keep_trailing: bool = False) -> str | 
 
 
 def get_project_root_directory_path() -> str:
-    """The install directory: where ``Middleware`` lies, whatever the working directory is."""
+    """Return the install directory, which contains ``Middleware``, whatever the working directory is."""
     return _INSTALL_DIRECTORY
 
 
 def get_root_public_directory() -> str:
-    """The public root: ``--PublicDirectory``, else ``Public`` in the install directory."""
+    """Return the public root: ``--PublicDirectory``, else ``Public`` in the install directory."""
     return clean_directory(instance.PUBLIC_DIRECTORY) or os.path.join(_INSTALL_DIRECTORY, "Public")
 
 
 def get_root_config_directory() -> str:
-    """The config root: ``--ConfigDirectory``, else ``Configs`` in the public root."""
+    """Return the config root: ``--ConfigDirectory``, else ``Configs`` in the public root."""
     return clean_directory(instance.CONFIG_DIRECTORY) or os.path.join(get_root_public_directory(), "Configs")
 
 
 def missing_folder(root: str) -> tuple[str, str]:
-    """Of a config root that does not exist: the absolute path of the uppermost folder that a flag names and that is
-    missing, and the flag to correct."""
+    """Return why a config root does not exist: the topmost missing folder (absolute) and the flag that names it."""
     if not _is_public_given():
         return os.path.abspath(root), "--ConfigDirectory"
     public = get_root_public_directory()
@@ -59,9 +58,9 @@ def missing_folder(root: str) -> tuple[str, str]:
 
 
 def meant_folder(root: str) -> str:
-    """What the flag that led to this config root should have named, if a level more or less leads to a configuration.
+    """Return the folder that the flag of this config root should name, if a configuration is one level up or down.
 
-    An absolute path; empty if ``root`` holds one itself, or if there is none near.
+    It is an absolute path; empty if ``root`` itself holds a configuration, or if there is none nearby.
     """
     if _holds_users(root):
         return ""
@@ -70,7 +69,8 @@ def meant_folder(root: str) -> str:
     near = [os.path.join(named, "Configs"), os.path.join(named, "Public", "Configs"), named, above]
     if os.path.basename(named).casefold() == "configs":
         near.append(os.path.join(above, "Public", "Configs"))
-    uppermost = os.path.abspath(os.path.join(named, os.sep))  # on Windows and macOS it holds the 'Users' of the system
+    # On Windows and macOS the root of the disk has a folder 'Users', which is not ours.
+    uppermost = os.path.abspath(os.path.join(named, os.sep))
     found = [folder for folder in near if folder != uppermost and _holds_users(folder)]
     if _is_public_given():
         found = [os.path.dirname(folder) for folder in found if os.path.basename(folder).casefold() == "configs"]
@@ -78,7 +78,7 @@ def meant_folder(root: str) -> str:
 
 
 def _is_public_given() -> bool:
-    """Whether the config root follows from ``--PublicDirectory``."""
+    """Return whether the config root follows from ``--PublicDirectory``."""
     return bool(not clean_directory(instance.CONFIG_DIRECTORY) and clean_directory(instance.PUBLIC_DIRECTORY))
 
 
@@ -87,22 +87,20 @@ def _holds_users(folder: str) -> bool:
 
 
 def get_default_logging_directory() -> str:
-    """Where logs go without ``--LoggingDirectory``."""
+    """Return the folder of the logs without ``--LoggingDirectory``."""
     return os.path.join(get_root_public_directory(), "logs")
 
 
 def choose_directory(flag: str | None, configured: object, default: str, key: str) -> str:
-    """The command-line value, else the user file's (named ``key`` in warnings), else the default.
-
-    A Windows path on another platform would become an oddly named folder in the working directory; it is used only if
-    such a folder exists already.
-    """
+    """Return the command-line value, else that of the user file (named ``key`` in warnings), else the default."""
     from_flag = clean_directory(flag)
     if from_flag:
         return from_flag
     from_user = clean_directory(configured if isinstance(configured, str) else None)
     if from_user is None:
         return default
+    # Elsewhere a Windows path would become an oddly named folder in the working directory, so it is used only if such a
+    # folder exists already.
     if os.name != "nt" and _WINDOWS_PATH.match(from_user) and not os.path.isdir(from_user):
         if process().one(_windows_paths).first((key, from_user, default)):
             logger.warning("%s is a Windows path (%s), which means nothing here; %s is used.", key, from_user, default)
@@ -111,12 +109,12 @@ def choose_directory(flag: str | None, configured: object, default: str, key: st
 
 
 def _windows_paths() -> Once[tuple[str, str, str]]:
-    """Key, path and default of what was reported: each is looked up at every request."""
+    """Return the reported paths (key, path, default): each is looked up at every request."""
     return Once()
 
 
 def display_path(path: str) -> str:
-    """``path`` as errors may show it: relative to the config root with forward slashes, else only its last part."""
+    """Return ``path`` as errors show it: relative to the config root with forward slashes, else its last part."""
     root = os.path.abspath(get_root_config_directory())
     absolute = os.path.abspath(path)
     if absolute.startswith(root + os.sep):

@@ -1,10 +1,10 @@
 """The cache of configuration files.
 
-Each file is read once. Its modification time and size are looked at again at most once a second, so that an edit counts
-for whatever starts a second later, and a warm request opens nothing. Missing files and folder listings are remembered
-in the same way.
+Each file is read once. Its modification time and size are checked at most once a second, so that an edit applies to
+everything that starts a second later, and a warm request opens no file. Missing files and folder listings are cached in
+the same way.
 
-A ``$schema`` at the top of a file is for editors: nobody sees it, except who reads the file as a document.
+A ``$schema`` at the top of a file is for editors: only ``read_document`` returns it.
 """
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from Middleware.utilities.json_data import FrozenDict, freeze
 
 logger = logging.getLogger(__name__)
 
+# A user who saves a file and sends a request does not notice a second, and a request saves hundreds of system calls.
 REVALIDATE_SECONDS = 1.0
-# Paths remembered before room is made. Existing files that were used in the last minute stay beyond that, so that a
-# check of a large tree reads each file once; a BoundedCache would drop them.
+# The number of cached paths that starts a clean-up. Existing files that were used in the last minute survive it, so
+# that a check of a large tree reads each file once; a BoundedCache would drop them.
 MAX_REMEMBERED = 4096
-# Repeated keys that one log line names; the rest is counted.
+# The number of repeated keys that one log line names; the rest is counted.
 MAX_NAMED = 5
 _OWN_SCHEMA = re.compile(r"(.*[/\\])?Schemas[/\\][\w-]+\.schema\.json", re.DOTALL)
 T = TypeVar("T")
@@ -41,13 +42,13 @@ T = TypeVar("T")
 
 @dataclass
 class _File:
-    """What is known about one path. ``signature`` None: no such file.
+    """The cached facts about one path. ``signature`` None: no such file.
 
     Attributes:
         written: the last good version.
         value: the same without ``$schema``.
-        duplicates: its keys that stand twice in one object.
-        complaint: what the log says about the version that cannot be read.
+        duplicates: its keys that an object contains twice.
+        complaint: the logged error about a version that cannot be read.
     """
 
     checked: float
@@ -73,7 +74,7 @@ class _Folder:
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A config file: its path, and how messages name it: relative to the config root with forward slashes."""
+    """A config file: its path, and its name in messages, relative to the config root with forward slashes."""
 
     path: str
     display: str
@@ -90,19 +91,20 @@ class ConfigStore:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.generation = 0
-        self._lock = threading.RLock()  # garbage collected meanwhile may log, and the log asks for users' settings
+        # Reentrant: the garbage collector may run a finalizer here that logs, and the log reads users' settings.
+        self._lock = threading.RLock()
         self._files: dict[str, _File] = {}
         self._folders: dict[str, _Folder] = {}
 
     def clear(self) -> None:
-        """Forget everything; the next access reads anew."""
+        """Forget everything; the next access reads the files again."""
         with self._lock:
             self.generation += 1
             self._files.clear()
             self._folders.clear()
 
     def read_json(self, path: str, *, display: str) -> object:
-        """The parsed file, shared and read-only. ``display`` names it in errors.
+        """Return the parsed file, shared and read-only. ``display`` names it in errors.
 
         A file that stopped parsing keeps its last good version. Raises ``ConfigNotFoundError``, ``ConfigSyntaxError``
         (never parsed) or ``ConfigValueError`` (cannot be opened).
@@ -110,18 +112,18 @@ class ConfigStore:
         return self._loaded(path, display).value
 
     def read_document(self, path: str, *, display: str) -> object:
-        """Like ``read_json``, for a file that may be a JSON Schema itself: of ``$schema`` only one is left out that
-        leads to a schema for files of this program."""
+        """Like ``read_json``, for a file that may be a JSON Schema itself, to which ``$schema`` belongs."""
         entry = self._loaded(path, display)
         reference = entry.written.get(SCHEMA_KEY.name) if isinstance(entry.written, dict) else None
+        # A reference to one of our own schemas was added for an editor.
         return entry.value if isinstance(reference, str) and _OWN_SCHEMA.fullmatch(reference) else entry.written
 
     def duplicate_keys(self, path: str, display: str) -> tuple[DuplicateKey, ...]:
-        """The keys of the file that stand twice in one object; the last one counts. Raises as ``read_json`` does."""
+        """Return the keys that an object contains twice; the last one counts. Raises as ``read_json`` does."""
         return self._loaded(path, display).duplicates
 
     def read_derived(self, path: str, display: str, key: str, compute: Callable[[Any], T]) -> T:
-        """``compute(data)``, done once per version of the file. Raises as ``read_json`` and ``compute`` do."""
+        """Return ``compute(data)``, run once per version of the file. Raises as ``read_json`` and ``compute`` do."""
         entry = self._loaded(path, display)
         if key not in entry.derived:
             entry.derived[key] = compute(entry.value)
@@ -129,12 +131,12 @@ class ConfigStore:
         return derived
 
     def file_exists(self, path: str) -> tuple[bool, float]:
-        """Whether a regular file is there, and the clock time at which that was true."""
+        """Return whether a regular file exists, and the clock time at which that was checked."""
         entry = self._file(path)
         return entry.signature is not None, entry.checked
 
     def list_folder(self, path: str) -> tuple[Mapping[str, bool] | None, float]:
-        """Names in a folder with whether each is a folder (None: no folder), and when that was true."""
+        """Return the names in a folder, with whether each is a folder (None: no folder), and the time of the check."""
         folder = self._folders.get(path)
         if folder is None or self.clock() - folder.checked >= REVALIDATE_SECONDS:
             with self._lock:
@@ -150,10 +152,12 @@ class ConfigStore:
 
     def _refresh_file(self, path: str) -> _File:
         entry, now = self._files.get(path), self.clock()
+        # Another thread may have refreshed it while this one waited for the lock.
         if entry is not None and now - entry.checked < REVALIDATE_SECONDS:
-            return entry  # another thread was faster
+            return entry
         signature = file_signature(path)
-        if entry is None or signature is None:  # a deleted file has no last good version
+        # A deleted file has no last good version.
+        if entry is None or signature is None:
             _make_room(self._files, now)
             entry = self._files[path] = _File(now, signature)
             return entry
@@ -202,13 +206,14 @@ def _load(entry: _File, path: str, display: str) -> None:
     except OSError as error:
         reason = f"the file cannot be read: {error.strerror or type(error).__name__}"
         _keep_error(entry, f"{display}: {reason}", lambda: ConfigValueError(reason, file=display))
-        unsettled = True  # it may pass without a change of the file, as a lack of descriptors does
+        # The error may disappear without a change of the file, for example a lack of file descriptors.
+        unsettled = True
     else:
         duplicates = source.duplicates()
         if not entry.has_value or written != entry.written:
             entry.derived, entry.written, entry.value = {}, written, _without_schema_key(written)
         if duplicates and duplicates != entry.duplicates:
-            logger.warning("%s: a key that stands twice in one object counts as it is written last: %s.", display,
+            logger.warning("%s: a key appears twice in one object; the last value counts: %s.", display,
                            _listed(duplicates))
         entry.has_value, entry.error, entry.complaint, entry.duplicates = True, None, "", duplicates
     entry.loaded, entry.unsettled = signature, unsettled
@@ -228,9 +233,11 @@ def _listed(duplicates: tuple[DuplicateKey, ...]) -> str:
 
 
 def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError]) -> None:
-    """Raising one stored exception from many threads would pile up tracebacks, so a factory is kept."""
+    """Store the error of a version and log it once."""
+    # One exception object that many threads raise would collect all their tracebacks, so a factory is stored.
     entry.error = make
-    if entry.has_value and text != entry.complaint:  # a version may be read several times
+    # An unsettled version is read several times.
+    if entry.has_value and text != entry.complaint:
         entry.complaint = text
         logger.error("%s. The last good version of the file stays in use.", text)
 
@@ -245,7 +252,8 @@ def _scan(path: str) -> Mapping[str, bool] | None:
 
 
 def _make_room(cache: dict[str, Any], now: float) -> None:
-    """Names of missing files may come from requests, so the memory of them is bounded."""
+    """Drop missing files and unused entries from a full cache."""
+    # The names of missing files may come from requests.
     if len(cache) >= MAX_REMEMBERED:
         for path in [known for known, entry in cache.items() if entry.signature is None or now - entry.checked > 60]:
             del cache[path]
@@ -257,18 +265,18 @@ def config_store() -> ConfigStore:
 
 
 def read_object(found: FoundFile) -> dict[str, Any]:
-    """The file's content, which must be a JSON object."""
+    """Return the file's content, which must be a JSON object."""
     data = config_store().read_json(found.path, display=found.display)
     return data if isinstance(data, dict) else _as_object(data, found)
 
 
 def read_document(found: FoundFile) -> dict[str, object]:
-    """``read_object`` of a file that may be a JSON Schema itself, whose ``$schema`` then belongs to it."""
+    """Like ``read_object``, for a file that may be a JSON Schema itself, to which ``$schema`` belongs."""
     return _as_object(config_store().read_document(found.path, display=found.display), found)
 
 
 def duplicate_keys(found: FoundFile) -> tuple[DuplicateKey, ...]:
-    """The keys of the file that stand twice in one object. Raises ``ConfigurationError`` if it cannot be read."""
+    """Return the keys that an object of the file contains twice. Raises ``ConfigurationError`` if it cannot be read."""
     return config_store().duplicate_keys(found.path, found.display)
 
 

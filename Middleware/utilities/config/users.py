@@ -1,4 +1,4 @@
-"""Who the current user is, and that user's settings."""
+"""The current user and the settings of users."""
 from __future__ import annotations
 
 import json
@@ -28,7 +28,7 @@ DEFAULT_WORKFLOW: str = USER["categorizationWorkflow"].default
 
 @dataclass(frozen=True)
 class UserSnapshot:
-    """A user's settings as one request sees them. ``basis`` is what the choice of the user rested on."""
+    """A user's settings as one request sees them. ``basis`` holds everything that the choice of the user depends on."""
 
     basis: tuple[object, ...]
     name: str
@@ -36,20 +36,20 @@ class UserSnapshot:
 
 
 def _reported() -> Once[tuple[str, str, str]]:
-    """The unusable values that were reported: user, key and value as shown."""
+    """Return the reported unusable values: user, key and value as shown."""
     return Once()
 
 
 def configured_users() -> list[str]:
-    """The users named on the command line, each once; empty in legacy mode."""
+    """Return the users named on the command line, each once; empty in legacy mode."""
     return list(dict.fromkeys(instance.USERS or ()))
 
 
 def get_current_username() -> str:
-    """The request's user, else the only configured one, else the one in ``Users/_current-user.json``.
+    """Return the request's user, else the only configured one, else the one in ``Users/_current-user.json``.
 
     Raises ``WilmerError`` if several users are configured and the request names none, and ``ConfigurationError`` if
-    the file is missing or names nobody.
+    the file is missing or names no user.
     """
     requested = instance.get_request_user()
     if requested:
@@ -71,16 +71,17 @@ def _active_user() -> str:
 
 
 def user_settings() -> Mapping[str, object]:
-    """The current user's settings, read-only, and the same throughout a request."""
+    """Return the current user's settings, read-only, and the same throughout a request."""
     return current_snapshot().settings
 
 
 def current_snapshot() -> UserSnapshot:
-    """The current user with settings. Within a request it is taken once, and again only if the user is changed."""
+    """Return the current user with settings."""
     request = current_request()
     if request is None:
         name = get_current_username()
         return UserSnapshot((), name, settings_for(name))
+    # Within a request the settings must not change, even if the file does; only a change of the user reads them again.
     basis = (config_store().generation, request.user, instance.USERS, instance.CONFIG_DIRECTORY,
              instance.PUBLIC_DIRECTORY)
     known = request.config
@@ -92,22 +93,22 @@ def current_snapshot() -> UserSnapshot:
 
 
 def settings_for(user: str | None = None) -> Mapping[str, object]:
-    """The read-only settings of ``user``; None: of the current user."""
+    """Return the read-only settings of ``user``; None: of the current user."""
     return user_settings() if user is None else read_object(_require_user(user))
 
 
 def find_user_file(user: str) -> FoundFile | None:
-    """The user's file: lower-cased name, then as given, then ignoring case."""
+    """Return the user's file: the name in lower case is tried first, then as given, then ignoring case."""
     return find_file(*_user_candidates(user))
 
 
 def user_config_exists(user: str) -> bool:
-    """Whether there is a file for this user, readable or not."""
+    """Return whether there is a file for this user, readable or not."""
     return find_user_file(user) is not None
 
 
 def existing_users() -> list[str]:
-    """The names of all user files, readable or not: plain ones, those that start with ``_``, those in folders."""
+    """Return the names of all user files, readable or not: plain ones, then those with ``_``, then those in folders."""
     root = os.path.join(get_root_config_directory(), "Users")
     names = []
     for folder, _, files in os.walk(root):
@@ -121,7 +122,7 @@ def existing_users() -> list[str]:
 
 
 def user_display_path(user: str) -> str:
-    """The user's file, existing or not, relative to the config root."""
+    """Return the path of the user's file, existing or not, relative to the config root."""
     found = find_user_file(user)
     return found.display if found else f"Users/{user.lower()}.json"
 
@@ -136,7 +137,7 @@ def _user_candidates(user: str) -> tuple[Candidate, ...]:
 
 
 def flag_in(settings: Mapping[str, object], key: str, user: str) -> bool:
-    """A boolean setting. ``"true"``, ``"false"`` and their like are understood; other text is the default, warned.
+    """Return a boolean setting. Strings such as ``"true"`` are read; others count as the default, with a warning.
 
     Raises KeyError for a key that user files do not declare.
     """
@@ -151,8 +152,9 @@ def flag_in(settings: Mapping[str, object], key: str, user: str) -> bool:
 
 
 def int_in(settings: Mapping[str, Any], key: str, user: str) -> int:
-    """A whole-number setting, at least what the key declares. Numeric text counts; what is no number, and a number
-    outside of a range with two ends, is the default, warned.
+    """Return an integer setting, at least the declared minimum; it may be in a string.
+
+    A value that is not a number, or outside of a range with two ends, is replaced by the default, with a warning.
 
     Raises KeyError for a key that user files do not declare.
     """
@@ -162,6 +164,7 @@ def int_in(settings: Mapping[str, Any], key: str, user: str) -> int:
     if value is None or value == "":
         return default
     try:
+        # ``int`` would take ``true`` for 1.
         if isinstance(value, bool):
             raise ValueError
         number = int(value)
@@ -196,33 +199,33 @@ def text_setting(settings: Mapping[str, object], key: ConfigKey, default: str | 
 
 
 def user_setting(key: str) -> object:
-    """The current user's value of a key, of whatever type and read-only; absent and null are the declared default."""
+    """Return the current user's value of a key, of whatever type and read-only; the default if absent or null."""
     default = USER[key].default
     found = current_snapshot().settings.get(key)
     return default if found is None else found
 
 
 def user_wide_variables() -> Mapping[str, object]:
-    """The variables that the current user's file defines for all workflows."""
+    """Return the variables that the current user's file defines for all workflows."""
     table = user_setting("userWideWorkflowVariables")
     return table if isinstance(table, Mapping) else {}
 
 
 def user_flag(key: str) -> bool:
-    """``flag_in`` for the current user."""
+    """Return ``flag_in`` for the current user."""
     snapshot = current_snapshot()
     value = snapshot.settings.get(USER[key].name)
     return value if value is True or value is False else flag_in(snapshot.settings, key, snapshot.name)
 
 
 def user_int(key: str) -> int:
-    """``int_in`` for the current user."""
+    """Return ``int_in`` for the current user."""
     snapshot = current_snapshot()
     return int_in(snapshot.settings, key, snapshot.name)
 
 
 def user_name_setting(key: str, default: str | None = None) -> str:
-    """A name in the current user's file; if it is absent or blank, ``default`` or what the key declares."""
+    """Return a name from the current user's file; if it is absent or blank, ``default`` or the declared default."""
     snapshot, declared = current_snapshot(), USER[key]
     default = (declared.default or "") if default is None else default
     try:
@@ -233,27 +236,27 @@ def user_name_setting(key: str, default: str | None = None) -> str:
 
 
 def get_connect_timeout() -> int:
-    """Seconds to wait for a TCP connection to an LLM server."""
+    """Return the seconds to wait for a TCP connection to an LLM server."""
     return user_int("connectTimeoutInSeconds")
 
 
 def max_categorization_attempts() -> int:
-    """How often the categorization workflow may run for one request."""
+    """Return the limit on runs of the categorization workflow for one request."""
     return user_int("maxCategorizationAttempts")
 
 
 def chat_template_name() -> str:
-    """The prompt template of chat-only variables and of endpoints without one."""
+    """Return the prompt template of chat-only variables and of endpoints without one."""
     return user_name_setting("chatPromptTemplateName")
 
 
 def routing_name() -> str:
-    """The user's routing file; "" if there is none."""
+    """Return the name of the user's routing file; "" if there is none."""
     return user_name_setting("routingConfig")
 
 
 def custom_workflow_name() -> str | None:
-    """The workflow that always runs, None if that override is off. Raises ``ConfigValueError`` if it has no name."""
+    """Return the workflow that overrides all others, or None. Raises ``ConfigValueError`` if it has none."""
     if not user_flag("customWorkflowOverride"):
         return None
     name = user_name_setting("customWorkflow")
@@ -264,7 +267,7 @@ def custom_workflow_name() -> str | None:
 
 
 def categorization_workflow_name() -> str:
-    """The workflow that chooses a category; without one, and with a warning, ``_DefaultWorkflow``."""
+    """Return the workflow that chooses a category; without one ``_DefaultWorkflow``, with a warning."""
     key = USER["categorizationWorkflow"].name
     name = user_name_setting(key, "")
     if not name:
@@ -273,7 +276,8 @@ def categorization_workflow_name() -> str:
 
 
 def listed_settings(user: str) -> Mapping[str, object] | None:
-    """Settings for listings, which survive a user without a readable file (None, with a warning)."""
+    """Return settings for a list of models; None, with a warning, if the user's file cannot be read."""
+    # One broken file must not hide the models of all other users.
     try:
         return settings_for(user)
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Workflow files: where they are looked for, what they hold, and the shared ones that clients may select."""
+"""Workflow files: their lookup, their content, and the shared workflows that clients may select."""
 from __future__ import annotations
 
 import contextlib
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TEST_SUFFIX = ".test.json"
-"""How the names of files end that lie beside workflows and hold tests of them; none of them is a workflow."""
+"""The suffix of files that contain tests of the workflow beside them; they are not workflows."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class LoadedWorkflow:
     """A workflow file.
 
     Attributes:
-        name: as it was asked for.
-        folder: below ``Workflows``, with forward slashes; children are also looked for there.
+        name: the requested name.
+        folder: the folder below ``Workflows``, with forward slashes; children are also looked up there.
         path: the file.
         display: the file relative to the config root, for messages.
         nodes: the nodes, read-only.
@@ -63,9 +63,9 @@ def load_workflow(name: str, folder_override: str | None = None, calling_folder:
                   calling_name: str | None = None) -> LoadedWorkflow:
     """Find and read a workflow.
 
-    ``folder_override`` (below ``Workflows``) is the only folder looked at if given. Otherwise it is the user's, then
-    ``calling_folder``, the folder of the workflow that asks, then the sub-folder of it that the file of the asking
-    workflow lies in if its name ``calling_name`` has one. Raises ``ConfigurationError``.
+    ``folder_override`` (below ``Workflows``), if given, is the only folder searched. Otherwise the user's folders come
+    first, then ``calling_folder``, the folder of the calling workflow, then the sub-folder that ``calling_name``, the
+    name of that workflow, contains. Raises ``ConfigurationError``.
     """
     if f"{name}.json".casefold().endswith(TEST_SUFFIX):
         raise ConfigNotFoundError(f"workflow '{name}' does not exist, as such a file holds tests of a workflow",
@@ -76,7 +76,7 @@ def load_workflow(name: str, folder_override: str | None = None, calling_folder:
 
 
 def workflow_at(name: str, path: str) -> LoadedWorkflow:
-    """Read the workflow in the file ``path``, which need not lie below ``Workflows``. Raises ``ConfigurationError``."""
+    """Read the workflow in the file ``path``, which may be anywhere. Raises ``ConfigurationError``."""
     path = os.path.abspath(path)
     root = os.path.abspath(get_root_config_directory())
     inside = path.startswith(os.path.join(root, "Workflows", ""))
@@ -91,15 +91,15 @@ def _read(name: str, folder: str, found: FoundFile) -> LoadedWorkflow:
 
 
 def load_settings_file(name: str) -> tuple[dict[str, object], str]:
-    """A settings file that lies among the user's workflows, and how messages name it. Raises ``ConfigurationError``."""
+    """Return a settings file in the user's workflow folders, and its display name. Raises ``ConfigurationError``."""
     found = require_file("settings file", name, *workflow_candidates(name))
     return read_object(found), found.display
 
 
 def load_settings(cls: type[T], user_key: str, purpose: str, level: int = logging.ERROR) -> T | None:
-    """The settings in the file that the user's ``user_key`` names; None, with a line in the log, if there is none.
+    """Return the settings in the file that the user's ``user_key`` names; None, with a line in the log, without one.
 
-    ``purpose`` says in that line what does not happen without them.
+    ``purpose`` begins that line: it says what does not happen without them.
     """
     try:
         name = user_name_setting(user_key)
@@ -113,7 +113,7 @@ def load_settings(cls: type[T], user_key: str, purpose: str, level: int = loggin
 
 
 def workflow_candidates(name: str, folder_override: str | None = None) -> tuple[Candidate, ...]:
-    """The paths that a workflow may have, below the config root."""
+    """Return the paths that a workflow may have, below the config root."""
     return _candidates(name, folder_override, [])
 
 
@@ -123,18 +123,18 @@ def _candidates(name: str, folder_override: str | None, beside: list[str]) -> tu
 
 
 def _folders_beside(folder: str, name: str | None) -> list[str]:
-    """The folder that the name of a workflow counts from, and the one that its file lies in."""
+    """Return the folder that the name of a workflow is relative to, and the folder of its file."""
     return [folder, "/".join([folder, *split_name(name)[:-1]])] if name else [folder]
 
 
 def user_workflow_folders() -> list[str]:
-    """The current user's workflow folders below ``Workflows``, in order of lookup."""
+    """Return the current user's workflow folders below ``Workflows``, in order of lookup."""
     override = user_name_setting("workflowConfigsSubDirectoryOverride")
     return [f"_overrides/{override}", override] if override else [current_snapshot().name]
 
 
 def _caller_folder(found: FoundFile, name: str) -> str:
-    """The folder in which ``name`` was found: a name with sub-folders counts from its base."""
+    """Return the folder in which ``name`` was found: the one that a name with sub-folders is relative to."""
     folder = found.folder.split("/")[1:]
     depth = len(split_name(name)) - 1
     return "/".join(folder[:len(folder) - depth])
@@ -158,7 +158,7 @@ def _split(data: object, display: str) -> tuple[list[dict[str, object]], dict[st
 
 
 def shared_workflow_folder(user: str | None = None) -> str:
-    """The folder below ``Workflows`` whose workflows ``user`` (None: the current one) offers as models."""
+    """Return the folder below ``Workflows`` whose workflows ``user`` (None: the current one) offers as models."""
     return _shared_folder_in(settings_for(user))
 
 
@@ -167,11 +167,10 @@ def _shared_folder_in(settings: Mapping[str, object]) -> str:
 
 
 def shared_selection(name: object, user: str | None = None) -> tuple[str, str] | None:
-    """(workflow name, folder below ``Workflows``) of what a client may select as ``name``, None if there is no such.
+    """Return workflow name and folder (below ``Workflows``) of the model ``name``; None if there is none.
 
-    That is ``_DefaultWorkflow`` in a sub-folder of the shared folder, else a file directly in it; where a file lies
-    beside a folder of its name, which may hold what the file calls, the folder counts only with a ``_DefaultWorkflow``.
-    ``name`` comes from a request: it must be a flat name, spelled exactly.
+    The workflow is ``_DefaultWorkflow`` in a sub-folder of the shared folder, else a file directly in it. ``name``
+    comes from a request: it must be a flat name, spelled exactly.
     """
     if not is_flat_name(name):
         return None
@@ -180,20 +179,21 @@ def shared_selection(name: object, user: str | None = None) -> tuple[str, str] |
         folder = shared_workflow_folder(user)
         names = _shared_names(folder)
     is_file = names.get(f"{name}.json") is False
+    # A folder beside a file of the same name may contain only what the file calls; then the file is the workflow.
     if names.get(name) and not (is_file and not _has_default(folder, name)):
         return DEFAULT_WORKFLOW, f"{folder}/{name}"
     return (name, folder) if is_file else None
 
 
 def shared_selection_exists(name: object, user: str | None = None) -> bool:
-    """Whether a client may select ``name``."""
+    """Return whether a client may select ``name``."""
     return shared_selection(name, user) is not None
 
 
 def list_shared_workflows(user: str | None = None) -> list[str]:
-    """What can be offered for selection, sorted: sub-folders with a ``_DefaultWorkflow``, and single files.
+    """Return the selectable workflows, sorted: sub-folders with a ``_DefaultWorkflow``, and single files.
 
-    Names starting with ``_`` are left out, though they can be selected. ``allowSharedWorkflows`` is not looked at.
+    Names that start with ``_`` are not listed, though they can be selected. ``allowSharedWorkflows`` is ignored.
     """
     return _list_shared(shared_workflow_folder(user))
 
@@ -225,7 +225,7 @@ def _shared_names(folder: str) -> Mapping[str, bool]:
 
 
 def model_ids() -> list[str]:
-    """The ids that model listings show, per configured user in order (legacy mode: the current one)."""
+    """Return the ids in lists of models, for each configured user in order (legacy mode: the current one)."""
     ids: list[str] = []
     for user in configured_users() or [get_current_username()]:
         ids.extend([f"{user}:{name}" for name in _shared_models(user)] or [user])
@@ -233,14 +233,14 @@ def model_ids() -> list[str]:
 
 
 def _shared_models(user: str) -> list[str]:
-    """The shared workflows that this user lists. What is wrong with one user's settings is logged, and hides no other.
-    """
+    """Return the shared workflows that this user lists."""
     settings = listed_settings(user)
     if settings is None or not flag_in(settings, "allowSharedWorkflows", user):
         return []
     try:
         with _naming_file_of(user):
             return _list_shared(_shared_folder_in(settings))
+    # One broken file must not hide the models of all other users.
     except ConfigurationError as error:
         logger.warning("The models of user %s cannot be listed: %s", user, error)
         return []
@@ -248,7 +248,7 @@ def _shared_models(user: str) -> list[str]:
 
 @contextlib.contextmanager
 def _naming_file_of(user: str | None) -> Iterator[None]:
-    """Have errors about settings of the user (None: the current one) name the file."""
+    """Add the user's file (None: the current user's) to errors about settings that are raised in the block."""
     try:
         yield
     except ConfigValueError as error:

@@ -34,9 +34,9 @@ WRONG = {
     "unknown node in order": ({"expect": {"order": ["Greet", "Main/Gret"]}}, "tests[0].expect.order[1]",
                               "no workflow has a node 'Main/Gret'", "'Main/Greet'"),
     "node in order that is an object": ({"expect": {"order": ["Greet", {}]}}, "tests[0].expect.order[1]",
-                                        "must be a text, not an object", ""),
+                                        "must be a string, not an object", ""),
     "node in order that is a list": ({"expect": {"order": [["Greet"]]}}, "tests[0].expect.order[0]",
-                                     "must be a text, not a list", ""),
+                                     "must be a string, not a list", ""),
     "wrong kind of messages": ({"messages": "hi"}, "tests[0].messages", "'messages' must be a list, not 'hi'", ""),
     "message without role": ({"messages": [{"content": "x"}]}, "tests[0].messages[0]", "the key 'role' is missing", ""),
     "message that is a text": ({"messages": ["hi"]}, "tests[0].messages[0]", "must be an object, not 'hi'", ""),
@@ -85,8 +85,8 @@ WRONG = {
     "broken expression": ({"expect": {"route": {"matches": "("}}}, "tests[0].expect.route.matches",
                           "not a regular expression", ""),
     "endpoint that is no text": ({"expect": {"endpoints": {"Greet": 3}}}, "tests[0].expect.endpoints.Greet",
-                                 "must be a text, not 3", ""),
-    "stub that is no text": ({"stubs": {"Greet": ["x"]}}, "tests[0].stubs.Greet", "must be a text, not a list", ""),
+                                 "must be a string, not 3", ""),
+    "stub that is no text": ({"stubs": {"Greet": ["x"]}}, "tests[0].stubs.Greet", "must be a string, not a list", ""),
     "inputs of a request": ({"entry": "request", "scoped_variables": ["x"]}, "tests[0].scoped_variables",
                             "a request has no 'scoped_variables'", ""),
     "model of a workflow": ({"model": "x"}, "tests[0].model", "'model' counts only in a request", ""),
@@ -270,7 +270,7 @@ def test_a_key_that_stands_twice_is_told_where_it_stands_again(lab):
 
     assert tests == []
     assert (finding.json_path, finding.line, finding.column) == ("tests[0].expect", 3, 2)
-    assert "stands twice in one object, first in line 2" in finding.message
+    assert "appears twice in one object, first in line 2" in finding.message
     assert check_test_files([str(file)]) == []  # others say so
 
 

@@ -81,8 +81,8 @@ def test_values(lab: Lab, content: dict[str, Any], attribute: str, value: Any) -
 
 
 @pytest.mark.parametrize(("key", "value", "message"), [
-    ("lookbackStartTurn", "many", "is no number: 'many'; using 3"),
-    ("condensationLockTimeoutSeconds", "soon", "is no number: 'soon'; it counts as not given"),
+    ("lookbackStartTurn", "many", "is not a number: 'many'; using 3"),
+    ("condensationLockTimeoutSeconds", "soon", "is not a number: 'soon'; it counts as not given"),
     ("stateDocumentMinRetentionRatio", 1.5, "is 1.5; using 1")])
 def test_a_wrong_value_is_named(lab: Lab, caplog: pytest.LogCaptureFixture, key: str, value: Any,
                                 message: str) -> None:

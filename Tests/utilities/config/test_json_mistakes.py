@@ -12,11 +12,11 @@ from Middleware.utilities.config.json_mistakes import explain
 from Middleware.utilities.config.json_source import JsonSource, parse_json
 from Tests.tables import table
 
-COMMENT = 'JSON has no comments; keep the remark as a text under a key such as "_comment"'
-BACKSLASH = r"in a text a backslash is written twice (C:\\Models), or as a forward slash (C:/Models)"
-UNCLOSED_TEXT = r"a text has no closing quotation mark on its line (a line break in a text is written \n)"
-INNER_QUOTE = r'a quotation mark inside a text is written \"'
-QUOTES = 'texts and keys stand in straight double quotation marks ("), not in '
+COMMENT = 'JSON has no comments; write the remark as a string under a key such as "_comment"'
+BACKSLASH = r"write a backslash in a string twice (C:\\Models), or use a forward slash (C:/Models)"
+UNCLOSED_TEXT = r"a string has no closing quotation mark on its line (write a line break in a string as \n)"
+INNER_QUOTE = r'write a quotation mark inside a string as \"'
+QUOTES = 'strings and keys need straight double quotation marks ("), not '
 
 
 @table(("text", "line", "column", "message"), [
@@ -33,29 +33,29 @@ QUOTES = 'texts and keys stand in straight double quotation marks ("), not in '
     ('{"a": 1, // x\n"b": 2}', 1, 10, COMMENT), ('{"a": 1 # x\n}', 1, 9, COMMENT), ("/* x */ {}", 1, 1, COMMENT),
     ('{"a": [1, 2', 1, 12, "the file ends too early: the '[' of line 1 is not closed"),
     ('{"a": 1\n', 2, 1, "the file ends too early: the '{' of line 1 is not closed"),
-    ('{"nodes": [\n{"a": 1 ]}', 2, 9, "']' cannot stand here: the '{' of line 2 is not closed by '}'"),
-    ('[1, "a": 2]', 1, 8, "':' cannot stand here: the '[' of line 1 is not closed by ']'"),
+    ('{"nodes": [\n{"a": 1 ]}', 2, 9, "']' is not allowed here: the '{' of line 2 is not closed by '}'"),
+    ('[1, "a": 2]', 1, 8, "':' is not allowed here: the '[' of line 1 is not closed by ']'"),
     ('{"a": 1}}', 1, 9, "there is one '}' too many"),
     ('{"a": 1} {"b": 2}', 1, 10,
      "the JSON is complete before this; is there a closing bracket too many, or a second object?"),
     ('{"a": "say "hi" now"}', 1, 12, INNER_QUOTE), ('{"a": "don"t"}', 1, 11, INNER_QUOTE),
     ('{"a": "x\n}', 1, 9, UNCLOSED_TEXT), ('{"a": 1, "b', 1, 10, UNCLOSED_TEXT),
-    ('{"a": "x\ty"}', 1, 9, r"a tab stands in a text; write \t"),
-    ('{"a": "x\x01y"}', 1, 9, r"a control character (U+0001) stands in a text; write \u0001"),
+    ('{"a": "x\ty"}', 1, 9, r"a string contains a tab; write \t"),
+    ('{"a": "x\x01y"}', 1, 9, r"a string contains a control character (U+0001); write \u0001"),
     ('{"a": "C:\\Models"}', 1, 10, BACKSLASH), ('{"a": "C:\\users"}', 1, 11, BACKSLASH),
     ('{"a": True}', 1, 7, "'True' is written true in JSON"), ('{"a": None}', 1, 7, "'None' is written null in JSON"),
     ('{"a": NaN}', 1, 7, "NaN is not a JSON value"),
     ('{"a": NaNs}', 1, 1, "NaN is not a JSON value"), ('{"a": ["NaN",\n-Infinity]}', 2, 1,
                                      "-Infinity is not a JSON value"),
     ("{a: 1}", 1, 2, "the key 'a' needs double quotation marks"),
-    ('{"a": hello}', 1, 7, "the text 'hello' needs double quotation marks"),
-    ('{"a": 01}', 1, 7, "this is no number: 01"), ('{"a": .5}', 1, 7, "this is no number: .5"),
-    ('{"a": 1.}', 1, 7, "this is no number: 1."), ('{"a": +1}', 1, 7, "this is no number: +1"),
-    ('{"a" = 1}', 1, 6, "between a key and its value stands ':', not '='"),
-    ('{"a"}', 1, 5, "after a key ':' and a value are expected; are its quotation marks right?"),
+    ('{"a": hello}', 1, 7, "the string 'hello' needs double quotation marks"),
+    ('{"a": 01}', 1, 7, "this is not a number: 01"), ('{"a": .5}', 1, 7, "this is not a number: .5"),
+    ('{"a": 1.}', 1, 7, "this is not a number: 1."), ('{"a": +1}', 1, 7, "this is not a number: +1"),
+    ('{"a" = 1}', 1, 6, "write ':' between a key and its value, not '='"),
+    ('{"a"}', 1, 5, "':' and a value are expected after a key; check its quotation marks"),
     ('{"a": }', 1, 7, "the key has no value"), ('{"a": , "b": 1}', 1, 7, "the key has no value"),
     ('{"a":: 1}', 1, 6, "a value is expected here"),
-    ("<<<<<<< HEAD\n{}", 1, 1, "this is a mark of a merge conflict")])
+    ("<<<<<<< HEAD\n{}", 1, 1, "this is a marker of a merge conflict")])
 def test_what_is_said(text: str, line: int, column: int, message: str) -> None:
     with pytest.raises(ConfigSyntaxError) as caught:
         parse_json(text.encode("utf-8"), "x.json")

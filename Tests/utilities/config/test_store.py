@@ -337,7 +337,7 @@ def test_a_key_that_stands_twice_is_reported_once_per_version(
         assert read(store, file) == {"a": 4, "b": [{"c": 3}]}
         clock.now += 1
     assert [record.getMessage() for record in caplog.records] == [
-        "a.json: a key that stands twice in one object counts as it is written last: 'b[0].c' (line 2, column 17; "
+        "a.json: a key appears twice in one object; the last value counts: 'b[0].c' (line 2, column 17; "
         "first in line 2), 'a' (line 3, column 2; first in line 1)."]
     found = store.duplicate_keys(str(file), "a.json")
     assert [(key.json_path, key.line) for key in found] == [("b[0].c", 2), ("a", 3)]
