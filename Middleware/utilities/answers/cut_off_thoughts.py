@@ -1,4 +1,4 @@
-"""Answers whose tokens ran out while the model was still thinking, so that nothing of them answers anything."""
+"""Detection of answers that ended at the token limit while the model was still thinking."""
 from __future__ import annotations
 
 import re
@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from Middleware.utilities.answers.text_cleaner import fold_case, think_tags
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
-_DATA = ("{", "[", "```")  # nobody begins to think with these
+# Reasoning never begins with these, but an answer that is data does.
+_DATA = ("{", "[", "```")
 THOUGHT_TAG = re.compile(r"(?:<|\[(?=/?THINK]))(/?)((?i:think|thinking|thoughts?|reasoning))[>\]]")
-"""The tags in which models think, whatever an endpoint file says. Groups: the slash of a closing tag, the name."""
+"""The usual tags around reasoning, whatever an endpoint file says. Groups: the slash of a closing tag, the name."""
 
 
 def is_cut_off_thought(text: str, endpoint: Mapping[str, object] | None = None,
                        finish_reason: str | None = None) -> bool:
-    """Whether a cleaned answer is a thought from its first word on that never ends.
+    """Return whether a cleaned answer consists of reasoning that was cut off before its end.
 
-    ``endpoint`` is the file of the endpoint that answered, if it is known: its own tags count, too. Where it says that
-    thoughts have a closing tag only, ``finish_reason`` "length" tells that one without it was cut off.
+    ``endpoint`` is the file of the endpoint that answered, if it is known: its own tags count too. If the endpoint
+    expects only closing tags, an answer without one was cut off if its ``finish_reason`` is "length".
     """
     text = text.strip()
     return bool(text) and (_opens_and_never_closes(text) or _never_closes(text, endpoint or {}, finish_reason))

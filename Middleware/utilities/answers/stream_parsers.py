@@ -1,7 +1,7 @@
-"""Incremental parsers of the two stream framings that LLM servers use. No I/O; bytes may be cut anywhere.
+"""Incremental parsers of the two stream formats that LLM servers use. No I/O; bytes may be cut anywhere.
 
-Only whole lines are decoded, so a UTF-8 sequence cut by a block boundary needs no care, and a long line is kept as a
-list of blocks until its end arrives (linear time). CR, LF and CRLF end a line; bytes that are not UTF-8 become U+FFFD;
+Only whole lines are decoded, so that a block boundary may split a UTF-8 sequence, and a long line is kept as a list of
+blocks until its end arrives (linear time). CR, LF and CRLF end a line; bytes that are not UTF-8 become U+FFFD;
 a byte order mark at the start is dropped.
 """
 from __future__ import annotations
@@ -10,26 +10,27 @@ from typing import NamedTuple
 
 _BOM = "\ufeff"
 
-
+# An image in an event has a few megabytes; a line that never ends must not fill the memory.
 MAX_LINE_BYTES = 64 * 1024 * 1024
 
 
 class LineTooLongError(ValueError):
-    """A line goes on for longer than any proper one."""
+    """A line exceeds ``MAX_LINE_BYTES``."""
 
 
 class LineAssembler:
-    """Turns blocks of bytes into runs of whole lines. Raises LineTooLongError for a line that does not end."""
+    """Converts blocks of bytes to whole lines. Raises LineTooLongError for a line that does not end."""
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
-        self._size = 0  # bytes held
+        self._size = 0
         self._at_start = True
 
     def feed(self, block: bytes) -> list[str]:
-        """The lines that this block completes, without their ends; blank ones may be among them."""
+        """Return the lines that this block completes, without their line ends; some may be blank."""
+        # CRLF becomes two line feeds, but the parsers ignore the blank line between them.
         if b"\r" in block:
-            block = block.replace(b"\r", b"\n")  # CRLF gives one blank line more, and blank lines mean nothing here
+            block = block.replace(b"\r", b"\n")
         end = block.rfind(b"\n")
         if end < 0:
             if block:
@@ -50,7 +51,7 @@ class LineAssembler:
         return self._decode(complete).split("\n")
 
     def finish(self) -> list[str]:
-        """The last line, if the stream ended without ending it."""
+        """Return the last line if the stream ended without a line end."""
         rest = b"".join(self._held)
         self._held.clear()
         return [self._decode(rest)] if rest else []
@@ -71,10 +72,9 @@ class SSEEvent(NamedTuple):
 
 
 class SSEParser:
-    """Server-sent events as LLM servers send them: each ``data:`` line is a payload of its own.
+    """Parses server-sent events as LLM servers send them: each ``data:`` line is a separate payload.
 
-    An event name stays in force until the next ``event:`` line. Comments, other fields and empty payloads are skipped.
-    ``error:`` with an object behind it is how llama.cpp's server told of errors for years: an event called ``error``.
+    An event name applies until the next ``event:`` line. Comments, other fields and empty payloads are skipped.
     """
 
     def __init__(self) -> None:
@@ -82,11 +82,11 @@ class SSEParser:
         self._event: str | None = None
 
     def feed(self, block: bytes) -> list[SSEEvent]:
-        """Every event that is complete with this block."""
+        """Return the events that this block completes."""
         return self._parse(self._lines.feed(block))
 
     def finish(self) -> list[SSEEvent]:
-        """The event of a last line that was not ended."""
+        """Return the event of a last line without a line end."""
         return self._parse(self._lines.finish())
 
     def _parse(self, lines: list[str]) -> list[SSEEvent]:
@@ -99,21 +99,22 @@ class SSEParser:
                     events.append(SSEEvent(self._event, payload))
             elif line.startswith("event:"):
                 self._event = line[6:].strip() or None
+            # Older llama.cpp servers report errors as "error: {...}"; it becomes an event called "error".
             elif line.startswith("error:") and (payload := line[6:].lstrip()).startswith("{"):
                 events.append(SSEEvent("error", payload))
         return events
 
 
 class NDJSONParser:
-    """Newline-delimited JSON: each line that is not blank is one payload, returned trimmed and unparsed."""
+    """Splits newline-delimited JSON: each line that is not blank is one payload, returned trimmed and unparsed."""
 
     def __init__(self) -> None:
         self._lines = LineAssembler()
 
     def feed(self, block: bytes) -> list[str]:
-        """Every line that is complete with this block."""
+        """Return the lines that this block completes."""
         return [text for line in self._lines.feed(block) if (text := line.strip())]
 
     def finish(self) -> list[str]:
-        """A last line that was not ended."""
+        """Return a last line without a line end."""
         return [text for line in self._lines.finish() if (text := line.strip())]

@@ -1,8 +1,8 @@
-"""The response cleaner: think blocks, leading prefixes, speaker name and trim, fed piece by piece, without I/O.
+"""The response cleaner, which removes reasoning, prefixes and white space from answers, piece by piece, without I/O.
 
-One implementation serves streams and whole texts: for any way of cutting a text into pieces the concatenated output
-is the same. A text runs through a chain of small filters, each of which holds back only what is still undecided and
-leaves the chain once it has nothing more to do, so that a long answer soon passes through untouched.
+Streams and whole texts use the same implementation: the output does not depend on how a text is cut into pieces. A text
+passes through a chain of small filters. Each holds back only what is still undecided and leaves the chain once its work
+is done, so that a long answer soon passes through unchanged.
 """
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ logger = logging.getLogger(__name__)
 DEFAULT_GRACE_PERIOD: int = ENDPOINT["openingTagGracePeriod"].default
 TIMESTAMP_PREFIX = "[Sent less than a minute ago]"
 ASSISTANT_PREFIX = "Assistant:"
+# A longer line that ends in a colon is a sentence of the user, not the name of a speaker.
 MAX_GENERATION_PROMPT_LENGTH = 99
+# An answer may name a speaker whose name is longer than the expected one by this number of characters.
 _SPEAKER_SLACK = 10
 
 
 def find_generation_prompt(last_message: object) -> str:
-    """The open speaker line (``Name:``) that the last input message consists of, or "" if it is something else.
-
-    Its braces are real ones: it becomes a part of the answer.
-    """
+    """Return the open speaker line (``Name:``) that the last input message consists of; "" for any other message."""
+    # It becomes a part of the answer, so its braces are restored.
     text = restore_braces(last_message.strip()) if isinstance(last_message, str) else ""
     fits = 1 <= len(text) <= MAX_GENERATION_PROMPT_LENGTH and text.endswith(":") and len(text.splitlines()) == 1
     return text if fits else ""
 
 
 def think_tags(endpoint_config: Mapping[str, object]) -> tuple[str, str]:
-    """The opening and the closing tag that an endpoint file names, in whatever way; "" for one that is missing."""
+    """Return the opening and the closing tag of an endpoint file, by new or old keys; "" for a missing one."""
     start, end, legacy = (ENDPOINT.text(endpoint_config, key)
                           for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
     return (f"<{legacy}>", f"</{legacy}>") if legacy and not start and not end else (start, end)
@@ -43,7 +43,7 @@ def think_tags(endpoint_config: Mapping[str, object]) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ThinkRule:
-    """How to find the reasoning block of an answer.
+    """The rule for finding the reasoning block of an answer.
 
     Attributes:
         start_tag, end_tag: literal tags, compared without regard to case.
@@ -58,7 +58,7 @@ class ThinkRule:
 
     @classmethod
     def build(cls, endpoint_config: Mapping[str, object]) -> ThinkRule | None:
-        """The rule of an endpoint file, or None if it removes no thinking (or lacks a tag, which is warned about)."""
+        """Return the rule of an endpoint file; None if it keeps thinking, or lacks a tag (with a warning)."""
         if not ENDPOINT.flag(endpoint_config, "removeThinking"):
             return None
         start, end = think_tags(endpoint_config)
@@ -71,13 +71,13 @@ class ThinkRule:
 
 @dataclass(frozen=True)
 class CleaningRules:
-    """What to clean from the answer of one node.
+    """The rules for cleaning the answer of one node.
 
     Attributes:
         verbatim: the node has no endpoint; only the speaker rule applies.
         think: the reasoning block to remove, if any.
-        steps: prefix lists in order; of each at most the first entry that matches is removed.
-        generation_prompt: speaker line that an answer without a speaker gets, "" for none.
+        steps: lists of prefixes; of each list at most the first entry that matches is removed.
+        generation_prompt: the speaker line that is added to an answer without a speaker; "" for none.
         trim: strip whitespace at both ends.
     """
 
@@ -93,7 +93,7 @@ class CleaningRules:
               has_endpoint: bool | None = None) -> CleaningRules:
         """Read the rules from an endpoint file and a node.
 
-        ``has_endpoint`` tells whether the node has an endpoint at all; None: it has one if its file is not empty.
+        ``has_endpoint``: the node has an endpoint; None: it has one if its file is not empty.
         ``strip_assistant_prefix``: the user's two assistant options are both on.
         """
         endpoint, node, prompt = endpoint_config or {}, node_config or {}, (generation_prompt or "").strip()
@@ -133,10 +133,8 @@ def _prefix_steps(endpoint: Mapping[str, object], node: Mapping[str, object],
 
 
 def fold_case(text: str) -> str:
-    """Remove case differences character by character: same length, and independent of where a text is cut.
-
-    Neither ``str.lower`` (a final sigma depends on its neighbours) nor ``str.casefold`` (a sharp s grows) is both.
-    """
+    """Remove case differences character by character: the length stays, and the text may be cut anywhere."""
+    # ``str.lower`` converts a final sigma by its neighbours, and ``str.casefold`` makes two letters of a sharp s.
     if text.isascii():
         return text.lower()
     return "".join([_fold_char(char) for char in text])
@@ -150,7 +148,7 @@ def _fold_char(char: str) -> str:
 
 
 def has_surrogates(text: str) -> bool:
-    """Whether a text holds a surrogate code point, which no UTF-8 output can carry."""
+    """Return whether a text contains a surrogate code point, which UTF-8 cannot encode."""
     if text.isascii():
         return False
     try:
@@ -161,7 +159,7 @@ def has_surrogates(text: str) -> bool:
 
 
 class SurrogateJoiner:
-    """Joins surrogate halves, also across pieces; a half that stays alone becomes U+FFFD."""
+    """Joins the halves of surrogate pairs, also across pieces; a lone half becomes U+FFFD."""
 
     def __init__(self) -> None:
         self._half = ""
@@ -184,25 +182,25 @@ class SurrogateJoiner:
 
 
 class Filter(Protocol):
-    """One link of the chain. After ``done`` it would return every text unchanged."""
+    """One filter of the chain. Once it is ``done`` it returns every text unchanged."""
 
     done: bool
 
     def feed(self, text: str) -> str:
-        """Take a piece, return what can be released."""
+        """Add a piece and return the text that is decided."""
 
     def finish(self) -> str:
-        """The text has ended: decide, and release the rest."""
+        """Decide at the end of the text, and return the rest."""
 
     def flush(self) -> str:
-        """Something else follows in the stream: release what is held; with nothing held change nothing."""
+        """Return the held text because something else follows in the stream; without held text change nothing."""
 
 
 class ThinkFilter:
-    """Removes one reasoning block. Text before a block is released at once, an unterminated block at the end.
+    """Removes one reasoning block. Text before it is returned at once, an unterminated block at the end.
 
     Attributes:
-        removed: what the block said, without its tags; "" until it ended.
+        removed: the content of the block without its tags; "" until it ended.
     """
 
     def __init__(self, rule: ThinkRule) -> None:
@@ -211,10 +209,12 @@ class ThinkFilter:
         self._in_block = rule.closing_only
         self._open_length = 0 if rule.closing_only else len(rule.start_tag)
         self.removed = ""
-        self._position = 0  # index in the whole text where the held text starts, while an opening tag is sought
-        self._held = ""  # a possible start of an opening tag
-        self._block: list[str] = []  # an open block, opening tag included
-        self._tail = ""  # folded end of the block in which a closing tag may have begun
+        # Before the block: the index of the held text in the whole text, and the possible start of an opening tag.
+        self._position = 0
+        self._held = ""
+        # In the block: its text with the opening tag, and its folded end, in which a closing tag may begin.
+        self._block: list[str] = []
+        self._tail = ""
         self.done = False
 
     def feed(self, text: str) -> str:
@@ -233,7 +233,8 @@ class ThinkFilter:
     def _seek_opening(self, text: str) -> str:
         folded = fold_case(text)
         found = folded.find(self._open)
-        last = self._grace - self._position  # last index in text at which the tag may start
+        # The last index in ``text`` at which the tag may start.
+        last = self._grace - self._position
         if found < 0:
             return self._release(text, self._possible_start(folded, last))
         if found > last:
@@ -243,7 +244,7 @@ class ThinkFilter:
         return text[:found] + self._feed_block(text[end:])
 
     def _possible_start(self, folded: str, last: int) -> int:
-        """First index from which the text may go on to be an opening tag in time, or -1."""
+        """Return the first index at which an opening tag may begin that the text does not complete; -1 if none."""
         first = max(0, len(folded) - len(self._open) + 1)
         for index in range(first, min(len(folded), last + 1)):
             if self._open.startswith(folded[index:]):
@@ -273,7 +274,7 @@ class ThinkFilter:
 
 
 class PrefixFilter:
-    """Left-trims and removes leading prefixes, each step at most once, left-trimming after each removal."""
+    """Removes white space and prefixes at the start, each step at most once, and white space after each prefix."""
 
     def __init__(self, steps: tuple[tuple[str, ...], ...]) -> None:
         self._steps = steps
@@ -303,7 +304,7 @@ class PrefixFilter:
         return held
 
     def _match(self, held: str, ended: bool) -> int | None:
-        """Length of the prefix to remove in the current step, 0 for none, None if more text must decide."""
+        """Return the length of the prefix to remove in the current step; 0 for none, None if more text is needed."""
         for entry in self._steps[self._step]:
             if held.startswith(entry):
                 return len(entry)
@@ -313,7 +314,7 @@ class PrefixFilter:
 
 
 class SpeakerFilter:
-    """Puts the generation prompt before an answer that names no speaker itself, then strips prefixes once more."""
+    """Adds the generation prompt to an answer that names no speaker, then removes prefixes once more."""
 
     def __init__(self, generation_prompt: str, second_pass: PrefixFilter | None) -> None:
         self._prompt = generation_prompt
@@ -325,7 +326,7 @@ class SpeakerFilter:
 
     @property
     def empty(self) -> bool:
-        """No text has arrived yet."""
+        """Whether no text has arrived yet."""
         return self.open and not self._held
 
     def feed(self, text: str) -> str:
@@ -368,7 +369,7 @@ class SpeakerFilter:
 
 
 class TrimFilter:
-    """Drops whitespace at the end of the text: each run is held until more text follows."""
+    """Removes white space at the end of the text: each run is held until more text follows."""
 
     def __init__(self) -> None:
         self._spaces: list[str] = []
@@ -395,7 +396,8 @@ class TrimFilter:
         return ""
 
     def flush(self) -> str:
-        return ""  # whether the run ends the text is still open, and nobody misses it meanwhile
+        # The run may still end the text, and no client misses white space in the meantime.
+        return ""
 
 
 class ResponseCleaner:
@@ -419,11 +421,11 @@ class ResponseCleaner:
 
     @property
     def passes_ascii(self) -> bool:
-        """From now on ``feed`` returns every ASCII text unchanged, so a caller in a hurry may skip it."""
+        """Whether ``feed`` returns every ASCII text unchanged from now on, so that a caller may skip it."""
         return not self._filters and not self._joiner.holding
 
     def feed(self, text: str) -> str:
-        """Take the next piece and return the text that is certain by now (often "")."""
+        """Add the next piece and return the text that is decided (often "")."""
         text = self._joiner.feed(text)
         if not self._filters or not text:
             return text
@@ -435,17 +437,17 @@ class ResponseCleaner:
         return text
 
     def take_reasoning(self) -> str:
-        """The reasoning that has been removed since the last time this was asked."""
+        """Return the reasoning that was removed since the last call."""
         if self._think is None or not self._think.removed:
             return ""
         removed, self._think.removed = self._think.removed, ""
         return removed
 
     def flush(self) -> str:
-        """Release held text before a tool call, so that the order of generation is kept.
+        """Return held text before a tool call, so that the order of generation is kept.
 
-        With nothing held stripping stays armed. Held are on: a speaker decision that is still open, trailing
-        whitespace that a trim may drop, and half a surrogate pair.
+        Without held text the filters stay active. Not returned are the text of an open decision about a speaker,
+        trailing white space that a trim may remove, and half a surrogate pair.
         """
         if self._speaker and self._speaker.open:
             return ""
@@ -456,7 +458,7 @@ class ResponseCleaner:
         return text
 
     def finish(self, tool_calls_seen: bool = False) -> str:
-        """End of the text: return the rest. An answer of tool calls alone (``tool_calls_seen``) gets no speaker."""
+        """Return the rest at the end of the text. With tool calls only (``tool_calls_seen``) it gets no speaker."""
         text = self._joiner.finish()
         for link in self._filters:
             text = link.feed(text)
@@ -471,9 +473,9 @@ class ResponseCleaner:
 
 
 def clean_answer(text: str, rules: CleaningRules, tool_calls_seen: bool = False) -> tuple[str, str]:
-    """Clean a whole answer; returns it and the reasoning that was removed from it.
+    """Clean a whole answer. Return it and the reasoning that was removed from it.
 
-    ``tool_calls_seen``: the answer calls tools, too, so that it gets no speaker where it says nothing besides.
+    ``tool_calls_seen``: the answer also calls tools, so that it gets no speaker if it has no text.
     """
     cleaner = ResponseCleaner(rules)
     cleaned = cleaner.feed(text) + cleaner.finish(tool_calls_seen)

@@ -7,30 +7,32 @@ from typing import cast
 
 from Middleware.models.messages import ToolCall
 
-MAX_DIGITS = 9  # of an index that comes as text
+# An index that comes as a string may be of any length; Python refuses to convert more than 4300 digits.
+MAX_DIGITS = 9
 
 
 def calls_among(value: object) -> list[ToolCall]:
-    """The tool calls in what clients and scripts give as a list of them: its objects; none, if it is no list."""
+    """Return the objects in a value that clients and scripts pass as tool calls; none if it is not a list."""
     return [cast(ToolCall, call) for call in value if isinstance(call, Mapping)] \
         if isinstance(value, (list, tuple)) else []
 
 
 class ToolCallNumbers:
-    """Says which call of a stream a fragment belongs to.
+    """Finds the call of a stream that a fragment belongs to.
 
-    That is its ``index``, which may be a text of digits. Without one it goes by its ``id``: a new id begins the next
-    call, no id continues the latest one.
+    The ``index`` of the fragment, which may be a string of digits, decides. Without one its ``id`` does: a new id
+    begins the next call, and a fragment without an id continues the latest one.
     """
 
     def __init__(self) -> None:
-        self._ids: dict[int, str] = {}  # "" until an id is known
+        # The id is "" until it is known.
+        self._ids: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._latest = 0
         self._highest = 0
 
     def number(self, fragment: ToolCall) -> int:
-        """The number of the call, from 0. Fragments must come in their order."""
+        """Return the number of the call, from 0. Fragments must be passed in order."""
         call_id = fragment.get("id")
         call_id = call_id if isinstance(call_id, str) else ""
         number = _index(fragment.get("index"))
@@ -43,7 +45,7 @@ class ToolCallNumbers:
         return number
 
     def numbered(self, fragments: Iterable[ToolCall]) -> list[ToolCall]:
-        """The fragments, those without a proper ``index`` as copies that have one."""
+        """Return the fragments; those without an integer ``index`` as copies with one."""
         return [self._with_index(fragment) if isinstance(fragment, Mapping) else fragment for fragment in fragments]
 
     def _with_index(self, fragment: ToolCall) -> ToolCall:
@@ -59,15 +61,15 @@ class ToolCallNumbers:
 
 @dataclass
 class _Call:
-    """A call as far as its fragments have arrived."""
+    """A call, assembled from the fragments that have arrived so far."""
 
     id: str = ""
     name: str = ""
-    # Pieces of text, joined at the end: one long text would be copied for each of a file's tokens.
+    # Strings that are joined at the end: appending to one string would copy it for each token of a long argument.
     arguments: list[str] | Mapping[str, object] = field(default_factory=list)
 
     def add(self, fragment: ToolCall) -> None:
-        """Take a fragment. A name or id replaces, argument texts append, an object replaces."""
+        """Add a fragment. A name, an id or an object replaces the present one; argument strings are appended."""
         call_id, function = fragment.get("id"), fragment.get("function")
         if isinstance(call_id, str) and call_id:
             self.id = call_id
@@ -89,25 +91,26 @@ class _Call:
 
 
 class ToolCallAssembler:
-    """Puts the fragments of streamed tool calls together."""
+    """Assembles streamed tool calls from their fragments."""
 
     def __init__(self) -> None:
         self._calls: dict[int, _Call] = {}
         self._numbers = ToolCallNumbers()
 
     def add(self, fragments: Iterable[ToolCall]) -> None:
-        """Take the ``tool_calls`` of one chunk."""
+        """Add the ``tool_calls`` of one chunk."""
         for fragment in fragments:
             # A script's chunk may hold anything.
             if isinstance(fragment, Mapping):
                 self._calls.setdefault(self._numbers.number(fragment), _Call()).add(fragment)
 
     def calls(self) -> list[ToolCall]:
-        """The calls so far, whole, by ascending index."""
+        """Return the calls so far by ascending index."""
         return [call.whole() for _, call in sorted(self._calls.items())]
 
 
 def _index(value: object) -> int | None:
-    if type(value) is int:  # a bool is no index
+    # ``isinstance`` would accept a bool.
+    if type(value) is int:
         return value
     return int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= MAX_DIGITS else None

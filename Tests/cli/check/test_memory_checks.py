@@ -170,7 +170,7 @@ def test_a_misspelt_key_beside_the_right_one(lab: MemoryChecks) -> None:
     ("lookbackStartTurn", "three", "3 is used"), ("lookbackStartTurn", 2.5, "whole number"),
     ("lookbackStartTurn", True, "whole number"), ("embeddingBackfillBatchSize", "x", "0 is used"),
     ("condensationLockTimeoutSeconds", [1], "as not given"), ("stateDocumentMinRetentionRatio", "half", "a number"),
-    ("condenseMemoriesMaxResponseSizeInTokens", "x", "as not given"), ("vectorMemoryPreset", 5, "a text"),
+    ("condenseMemoriesMaxResponseSizeInTokens", "x", "as not given"), ("vectorMemoryPreset", 5, "a string"),
     ("vectorMemoryIndexTopics", "no", "counts as true"), ("vectorMemoryIndexTopics", 0, "counts as false"),
     ("chunkEstimatedTokenSize", 0, "is 0, which is out of range; 1 is used. Expected: 1 to 1000000000."),
     ("maxResponseSizeInTokens", 10 ** 12, "1000000000 is used"), ("stateDocumentMinRetentionRatio", 50, "at most 1"),
