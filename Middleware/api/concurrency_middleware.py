@@ -119,7 +119,7 @@ class ConcurrencyLimitMiddleware:
 
 
 class _Outcome(enum.Enum):
-    """How a request leaves the queue."""
+    """The ways in which a request leaves the queue."""
 
     WITH_SLOT = enum.auto()
     WITHOUT_SLOT = enum.auto()

@@ -49,6 +49,7 @@ def describe_error(error: BaseException, request: RequestContext | None = None) 
         message = str(error)
     else:
         message = f"Internal error ({type(error).__name__}); the server's log has the details"
+    # Errors in a workflow carry the node and file they come from.
     location = getattr(error, "location", "")
     if location:
         message = f"{message}{'' if message.endswith(('.', '?', '!')) else '.'} In {location}."

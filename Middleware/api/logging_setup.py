@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LINE_FORMAT = "[%(asctime)s] %(levelname)s [%(user)s] [%(name)s.%(funcName)s:%(lineno)d] %(message)s"
 DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
 FILE_NAME = "wilmerai.log"
-# Together with the current file, 24 MB: some weeks of a private server at the level INFO.
+# The current file and its backups take at most 24 MB, so that a log cannot fill a disk.
 MAX_BYTES = 3 * 1024 * 1024
 BACKUP_COUNT = 7
 SYSTEM = "system"

@@ -93,6 +93,7 @@ def _is_json_task(prompt: str) -> bool:
     if not _OPEN_WEBUI_TASK.match(prompt):
         return False
     section = _FIRST_SECTION.search(prompt)
+    # A question about documents quotes these first, in a section with another name.
     if section is None or section.group(1) != HISTORY_TAG:
         return False
     instructions = prompt[:section.start()]

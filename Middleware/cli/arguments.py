@@ -180,6 +180,7 @@ def apply_arguments(arguments: LaunchArguments) -> None:
 def _directory(value: str | None, keep_trailing: bool = False) -> str | None:
     """Return a typed directory in usable form; None if it is empty, or a path of another operating system."""
     text = config_utils.clean_directory(value, keep_trailing=keep_trailing)
+    # Taken literally, it would become a folder of this name in the working directory.
     if text and os.name != "nt" and _WINDOWS_PATH.match(text) and not os.path.isdir(text):
         say(f"WARNING: '{text}' is a Windows path; it is ignored here and the default is used.", error_stream=True)
         return None

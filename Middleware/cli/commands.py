@@ -46,6 +46,7 @@ def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
 
 def no_such_command(word: str | None) -> str:
     """Return why ``word``, given as the older positional ConfigDirectory, is probably a misspelt command, or ""."""
+    # A path, or an existing folder, is certainly not a misspelt command.
     if not word or not word.isidentifier() or os.path.isdir(word):
         return ""
     near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)

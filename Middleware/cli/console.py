@@ -40,6 +40,7 @@ def raise_descriptor_limit(wanted: int = WANTED_DESCRIPTORS) -> None:
     import resource
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    # The limit is high enough already, and must not be lowered.
     if soft == resource.RLIM_INFINITY or soft >= goal:
         return
     try:

@@ -92,7 +92,8 @@ def _address() -> str:
     """Return the address in the demo user's endpoint; empty if its file has none."""
     try:
         content: object = config_utils.load_config(config_utils.get_config_path("Endpoints/demo", "Demo-LLM"))
-    except (ConfigurationError, OSError, ValueError):  # reported by the check, and by the first request
+    # Reported by the check, and by the first request.
+    except (ConfigurationError, OSError, ValueError):
         return ""
     address = ENDPOINT_KEYS.value(content, "endpoint") if isinstance(content, Mapping) else None
     return address.strip() if isinstance(address, str) else ""

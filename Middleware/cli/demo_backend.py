@@ -129,7 +129,8 @@ def answer(messages: list[dict[str, Any]]) -> str:
     told = "\n".join([system.split(".")[0], *instructions.splitlines()[:1], *instructions.splitlines()[-1:]])
     if SUMMARISE.search(told):
         text = " ".join(part for part in re.split(r"(?<=[:.!?])\s+|\n", material) if not SUMMARISE.search(part))
-        if len(text.split()) < 12:  # "Summarise that": what was said before
+        # Too short to summarise: "Summarise that" refers to the earlier messages.
+        if len(text.split()) < 12:
             earlier = [said for role, said in texts if role in ("user", "assistant") and said != asked]
             text = "\n".join(earlier) or material
         return f"{MARK}\n\nIn short, by counting words: {_summarise(text)}"
@@ -318,7 +319,8 @@ class DemoHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "WilmerAIDemo"
     disable_nagle_algorithm = True
-    timeout = 120  # idle seconds
+    # Seconds without a request after which a connection is closed.
+    timeout = 120
     server: DemoServer
 
     def do_GET(self) -> None:
@@ -375,7 +377,8 @@ class DemoHandler(BaseHTTPRequestHandler):
         try:
             if not self.connection.recv(1, socket.MSG_PEEK):
                 raise ConnectionAbortedError("the client closed the connection")
-            time.sleep(seconds)  # bytes are there: the client has sent its next request early
+            # There are bytes: the client has already sent its next request.
+            time.sleep(seconds)
         except TimeoutError:
             pass
         finally:
@@ -412,7 +415,8 @@ class DemoServer(ThreadingHTTPServer):
 
     daemon_threads = True
     request_queue_size = 128
-    allow_reuse_address = os.name != "nt"  # on Windows this option would let two servers share the port
+    # On Windows this option would let two servers share the port.
+    allow_reuse_address = os.name != "nt"
 
     def __init__(self, port: int, delay: float = SECONDS_PER_WORD, verbose: bool = False) -> None:
         self.delay = delay
@@ -444,7 +448,7 @@ def start(port: int = 0, delay: float = SECONDS_PER_WORD) -> DemoServer:
 
 
 def is_running(port: int = DEFAULT_PORT) -> bool:
-    """Whether a demo back-end (not some other server) answers on this port already."""
+    """Return whether a demo back-end, and not another server, already answers on this port."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://127.0.0.1:{port}/", timeout=1) as response:

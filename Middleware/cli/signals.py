@@ -135,6 +135,7 @@ def _exit() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # the console is gone
+        # The console has been closed.
+        except (OSError, ValueError):
             pass
     os._exit(0)

@@ -78,7 +78,8 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
     except StartError as error:
         say(f"ERROR: {error}", error_stream=True)
         return 1
-    except Exception:  # the outermost boundary: a trace for whoever has to find out
+    # The outermost boundary: a bug needs its traceback on the console.
+    except Exception:
         traceback.print_exc()
         return 1
     return 0

@@ -81,6 +81,7 @@ def second_user(folder: str | None) -> str:
     """Return why ``folder``, given as the configuration folder, is probably a user's name; "" if it is not."""
     if not folder or os.path.exists(folder) or not configured_users():
         return ""
+    # A second user's name after --User is parsed as the positional ConfigDirectory.
     usual = os.path.join(config_utils.get_root_public_directory(), "Configs", "Users", f"{folder.lower()}.json")
     if not os.path.isfile(usual):
         return ""

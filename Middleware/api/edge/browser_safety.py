@@ -118,6 +118,7 @@ class BrowserSafety:
     def _refusal_of_name(self, environ: WSGIEnvironment) -> Refusal | None:
         """Refuse an unknown host name from browsers that omit Sec-Fetch-Site, as they do on plain HTTP connections."""
         name = environ.get("HTTP_HOST", "").strip()
+        # Programs other than browsers cannot be made to send requests by a web page.
         if not name or not environ.get("HTTP_USER_AGENT", "").startswith("Mozilla/"):
             return None
         host = _host_in(environ)
@@ -169,6 +170,7 @@ def _wrong_content_type(environ: WSGIEnvironment) -> Refusal | None:
     kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         return None
+    # A POST without a body has no content type either.
     if not kind and not has_body(environ):
         return None
     return Refusal("415 Unsupported Media Type", "Web pages must send JSON, with Content-Type: application/json.")
@@ -187,6 +189,7 @@ def _preflight_headers(environ: WSGIEnvironment) -> Headers:
     headers = [("Access-Control-Allow-Methods", METHODS), ("Access-Control-Max-Age", PREFLIGHT_SECONDS)]
     if _FIELD_NAMES.fullmatch(wanted):
         headers.append(("Access-Control-Allow-Headers", wanted))
+    # Chromium asks this before a public page may reach a private address.
     if environ.get("HTTP_ACCESS_CONTROL_REQUEST_PRIVATE_NETWORK") == "true":
         headers.append(("Access-Control-Allow-Private-Network", "true"))
     return headers

@@ -6,6 +6,7 @@ import time
 from typing import Any
 from wsgiref.types import WSGIEnvironment
 
+# The size of one read. The limit is checked after each, so a body exceeds it by this much at most.
 PIECE_BYTES = 64 * 1024
 # The digits of a length. A longer number exceeds any memory, and Python refuses to convert thousands of digits.
 MAX_DIGITS = 20

@@ -136,6 +136,7 @@ def _content(content: object) -> tuple[str, list[str]]:
         return "", []
     if isinstance(content, list):
         return _parts(content)
+    # Any other object has no text that could be sent on.
     if isinstance(content, dict):
         raise ClientError("The 'content' of a message must be a text or a list of parts.")
     return str(content), []

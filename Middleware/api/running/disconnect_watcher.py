@@ -19,7 +19,7 @@ from Middleware.utilities.daemon_threads import start_daemon
 logger = logging.getLogger(__name__)
 
 CLIENT_LEFT = "the client went away"
-# Seconds between two rounds of checks. A round costs a few microseconds per request, and an LLM stops this much later.
+# Seconds between two rounds of checks. An LLM call goes on for at most this long after its client has disconnected.
 INTERVAL = 0.05
 # One check discards at most 1 MB, so that a client that keeps sending cannot hold up the others.
 CHECK_BYTES, CHECK_PIECES = 65536, 16

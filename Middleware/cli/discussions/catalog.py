@@ -38,6 +38,7 @@ DATA_FILES = frozenset((*JSON_FILES, STATE_FILE, *(f"{name}{BACKUP}" for name in
                         *(f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES)))
 NO_KEY = "none"
 _FLAT = {f"_{name}{suffix}": name for name in JSON_FILES for suffix in ("", BACKUP)}
+# More suggestions would not help to choose.
 _NEAR = 3
 
 Place = tuple[str | None, str]

@@ -76,6 +76,7 @@ class _Survey:
         if path is None:
             return False
         try:
+            # Decrypting every document would be too slow for a list.
             if self._reader.encryption_key is None and looks_encrypted(path):
                 self.encrypted = True
             return os.path.getsize(path) > 0

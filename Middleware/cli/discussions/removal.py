@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from Middleware.cli.discussions.catalog import LOCK_FILES, StoredDiscussion, is_key_folder_name
 from Middleware.utilities.conversations.discussion_folder import COMPACTOR, MEMORIES, SHORT, DiscussionFolder
 
-SHORT_WAIT = 2.0  # seconds; it is held for milliseconds
+# Seconds. The server holds this lock for milliseconds only.
+SHORT_WAIT = 2.0
 
 
 class RemovalRefusedError(Exception):
@@ -30,6 +31,7 @@ def remove(discussion: StoredDiscussion) -> Removal:
 
     Raises RemovalRefusedError without having changed anything.
     """
+    # Deleting through a link could remove files outside the data folder.
     linked = next((folder for folder in discussion.folders if os.path.islink(folder)), None)
     if linked:
         raise RemovalRefusedError(f"{linked} is a link to {os.path.realpath(linked)}. Delete that by hand.")

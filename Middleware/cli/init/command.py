@@ -64,7 +64,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         if action.dest == "port":
             action.help = "the port that the new user is served at (default: 5000)"
         elif action.dest not in SHOWN_FLAGS:
-            action.help = argparse.SUPPRESS  # understood, so that a launcher's command line can be taken as it is
+            # Accepted so that a launcher's command line can be used unchanged.
+            action.help = argparse.SUPPRESS
     add = parser.add_argument
     add("--yes", action="store_true", help="ask nothing: the first server, its first model, the user 'me'")
     add("--backend", metavar="URL", help="ask only this server, for example http://192.168.1.20:11434; the key for it, "
@@ -89,7 +90,8 @@ def run(options: Options, then_starts: bool = False) -> int:
     try:
         _say(["", *output.summary(choice, written)])
         _say(["", *output.client_lines(choice)] if then_starts else output.next_steps(choice))
-    except KeyboardInterrupt:  # all is written
+    # Everything has been written already.
+    except KeyboardInterrupt:
         return INTERRUPTED
     return 0
 
@@ -117,11 +119,13 @@ def offer() -> None:
 
 def _set_up(options: Options, dialogue: Dialogue) -> tuple[Choice, Written]:
     """Raises StartError, Stopped or KeyboardInterrupt with nothing written."""
-    config_utils.reset_config_store()  # what was read before may be older than the files
+    # Cached content may be older than the files.
+    config_utils.reset_config_store()
     if options.user is not None and (problem := user_name_problem(options.user)):
         raise StartError(f"{problem}. Nothing was written.")
     if not dialogue.asks:
-        _settle_existing(options.user or DEFAULT_USER, dialogue)  # before anything is looked for
+        # Refuse before the search for servers, which takes seconds.
+        _settle_existing(options.user or DEFAULT_USER, dialogue)
     found = _search(options, dialogue)
     server, model = _choose(_usable(found), options, dialogue)
     user, is_new = _settle_existing(options.user or dialogue.user(), dialogue)

@@ -23,8 +23,10 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container
 
+# A longer list would push the question off the screen; names can be typed anyway.
 SHOWN_MODELS = 30
-LISTED_MODELS = 4  # in the line of a server
+# The line of a server must fit on a screen.
+LISTED_MODELS = 4
 PURPOSES = ((".test.json", "its tests: {test}"),
             ("Users/_current", "says who is served: '{user}'"),
             ("Users/", "the user: port, and the names of the parts below"),
@@ -190,7 +192,8 @@ def _config_folder() -> str:
 
 def _start_command() -> str:
     if in_project_container():
-        return "docker compose up -d --force-recreate wilmerai"  # also if one runs that serves another user
+        # This also restarts a server that serves another user.
+        return "docker compose up -d --force-recreate wilmerai"
     return command([*launcher(), *_places()])
 
 

@@ -16,7 +16,9 @@ from Middleware.utilities.config.keys.user import USER as USER_KEYS
 from Middleware.utilities.prompt_extraction_utils import RESERVED_TOKENS
 
 TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
-TEMPLATE_USER = "USER"  # in the paths of templates, in place of the user's name
+# The paths of templates contain it instead of the user's name.
+TEMPLATE_USER = "USER"
+# Taken if another program, such as an LLM server or AirPlay, has the usual port.
 OTHER_PORT = 5010
 _PLACEHOLDER = re.compile(r"@(\w+)@")
 

@@ -113,6 +113,7 @@ Found = Server | NoServer
 Ask = Callable[[str], Reply]
 """Takes a path and returns what the server answers."""
 
+# A server with more models or longer names is faulty or hostile; its answers are shown on a terminal.
 MAX_MODELS = 1000
 MAX_NAME = 200
 OWNERS = {"vllm": "vLLM", "tabbyapi": "TabbyAPI", "wilmer": "WilmerAI", "llamacpp": "llama.cpp"}

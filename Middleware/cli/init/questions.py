@@ -53,8 +53,10 @@ def is_terminal() -> bool:
     try:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return False
+        # A background process of a shell would be stopped by reading from the terminal.
         return sys.platform == "win32" or os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (AttributeError, ValueError, OSError):  # no stream, a closed one, or no terminal of this session
+    # There is no stream, it is closed, or it is not a terminal of this session.
+    except (AttributeError, ValueError, OSError):
         return False
 
 
@@ -161,7 +163,8 @@ def read_line(prompt: str) -> str:
     """Read one answer, without blanks around it. Raises Stopped at the end of the input."""
     try:
         return printable(input(prompt).strip())
-    except UnicodeDecodeError:  # bytes that the terminal's encoding does not have
+    # The terminal sent bytes that are not valid in its encoding.
+    except UnicodeDecodeError:
         return "?"
     except EOFError:
         say("")

@@ -18,6 +18,7 @@ from Middleware.utilities.file_utils import atomic_write
 from Middleware.utilities.files.path_utils import is_storable_name
 
 CURRENT_USER = "Users/_current-user.json"
+# Names of files and folders contain it, and with its folders a path must stay short enough for Windows.
 LONGEST_NAME = 60
 _NAME = re.compile(r"[^\W_][\w-]*")
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
@@ -122,6 +123,7 @@ def _write_one(path: str, data: bytes, done: Written, undo: list[tuple[str, byte
     old = _content(target)
     if old == data:
         return
+    # The old file is kept before it is replaced, so that no step loses data.
     if old is not None and not _is_no_loss(path, old):
         kept = next(name for name in _backup_names(path) if not os.path.lexists(_path(name)))
         done.kept.append(kept)

@@ -27,7 +27,8 @@ _FAR_IPV6 = ("2001:db8::1", "fd00:db8::1")
 _CONTAINER_MARKS = ("/.dockerenv", "/run/.containerenv")
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 if sys.platform == "win32":
-    _EXHAUSTED |= {10024, 10055}  # the same, as Winsock numbers them
+    # Winsock's numbers of the same errors.
+    _EXHAUSTED |= {10024, 10055}
 _WINDOWS_IN_USE = 10048
 # Also the error of an address that another program holds exclusively.
 _WINDOWS_NO_ACCESS = 10013
@@ -146,11 +147,13 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
 def _accept_ipv4_too(sock: socket.socket) -> None:
     try:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    except OSError:  # a system without mapped addresses: IPv6 only
+    # The system has no mapped addresses, so only IPv6 clients are served.
+    except OSError:
         pass
 
 
 def _explain(error: Exception, host: str, port: int) -> str:
+    # Windows puts its own numbers into winerror, and translates only some of them to errno.
     code = getattr(error, "winerror", None) or getattr(error, "errno", None)
     if code in (errno.EADDRINUSE, _WINDOWS_IN_USE, _WINDOWS_NO_ACCESS):
         return (f"Port {port} on {host} is already in use. Stop the program that uses it (perhaps a WilmerAI that "

@@ -117,7 +117,8 @@ class Server(TcpWSGIServer):
     """Accepts connections. Without a free descriptor it lets them wait, where Waitress would try again at once."""
 
     channel_class = Channel
-    is_unwelcome: Callable[[dict[str, object]], bool] | None = None  # judges requests by their heads
+    # Judges requests by their heads.
+    is_unwelcome: Callable[[dict[str, object]], bool] | None = None
 
     def __init__(self, *arguments: object, **options: object) -> None:
         self._exhaustion = DescriptorExhaustion()
@@ -139,7 +140,8 @@ class Server(TcpWSGIServer):
             accepted = self._accepted
             try:
                 super().handle_accept()
-            except OSError as error:  # of one connection that has ended already; Waitress would stop listening
+            # One connection has ended already. Without this branch, Waitress would stop listening.
+            except OSError as error:
                 logger.debug("A connection could not be taken: %s", error)
 
     def accept(self) -> object:

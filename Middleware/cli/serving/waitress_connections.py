@@ -1,4 +1,4 @@
-"""What one connection does under Waitress: it reads requests within limits, writes errors as JSON, and closes.
+"""One connection under Waitress: it reads requests within limits, writes errors as JSON, and closes in order.
 
 Waitress calls ``Channel``; the classes here override its methods.
 """
@@ -84,7 +84,8 @@ class Parser(HTTPRequestParser):
     def parse_header(self, header_plus: bytes) -> None:
         try:
             super().parse_header(header_plus)
-        except ValueError as error:  # Python refuses to convert thousands of digits
+        # Python refuses to convert thousands of digits.
+        except ValueError as error:
             raise ParsingError("Content-Length is invalid") from error
         # Two lengths for one body: a proxy in front may believe the other one, and see another request in it.
         if self.chunked and "CONTENT_LENGTH" in self.headers:
@@ -117,9 +118,11 @@ class Channel(HTTPChannel):
     """
 
     error_task_class = JsonErrorTask
-    sends = 0  # how often the client took something
+    # The number of times that the client has taken some bytes.
+    sends = 0
     _discards_input = False
-    _lingers_until: float | None = None  # monotonic; set once the answer is out and our sending half is closed
+    # Monotonic time; set once the answer has been sent and the sending half is closed.
+    _lingers_until: float | None = None
 
     def parser_class(self, adj: object) -> Parser:
         """Make the parser of a request; Waitress calls it as it would call the class."""
@@ -152,7 +155,8 @@ class Channel(HTTPChannel):
         self._lingers_until = time.monotonic() + limits.LINGER_SECONDS
         try:
             self.socket.shutdown(socket.SHUT_WR)
-        except OSError:  # the client has gone
+        # The client has disconnected.
+        except OSError:
             self.will_close = True
 
     def _flush_some(self, do_close: bool = True) -> bool:

@@ -67,6 +67,7 @@ def _within(place: str, root: str) -> str | None:
     """Return ``place`` as a path below ``root``, also if it leads there through links; None if it is elsewhere."""
     if place == root or place.startswith(os.path.join(root, "")):
         return place
+    # The configuration folder, or a folder in it, may be a link.
     real, real_root = os.path.realpath(place), os.path.realpath(root)
     inside = real == real_root or real.startswith(os.path.join(real_root, ""))
     return os.path.normpath(os.path.join(root, os.path.relpath(real, real_root))) if inside else None

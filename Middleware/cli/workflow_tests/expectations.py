@@ -5,9 +5,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from Middleware.cli.workflow_tests.outside import missing_stub
 from Middleware.cli.workflow_tests.patterns import MAX_SHOWN_LINES, broken, clipped, shown
-from Middleware.cli.workflow_tests.sandbox import Sandbox
+from Middleware.cli.workflow_tests.sandbox import Sandbox, missing_stub
 from Middleware.cli.workflow_tests.scripted_llm import Call, described
 from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.cli.workflow_tests.titles import is_title

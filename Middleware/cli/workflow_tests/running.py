@@ -18,9 +18,8 @@ from Middleware.api.requests.messages import chat_messages
 from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.cli.check.load_check import LoadCheck
 from Middleware.cli.workflow_tests.expectations import Failure, Outcome, failures_of
-from Middleware.cli.workflow_tests.outside import nodes_without_stub
 from Middleware.cli.workflow_tests.recording import text_of
-from Middleware.cli.workflow_tests.sandbox import Sandbox
+from Middleware.cli.workflow_tests.sandbox import Sandbox, nodes_without_stub
 from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.common.constants import OPENAI_CHAT
 from Middleware.exceptions import WilmerError
@@ -95,6 +94,7 @@ def _prepare(test: WorkflowTest, sandbox: Sandbox) -> list[Failure]:
 
 
 def _run(test: WorkflowTest, request: RequestContext, sandbox: Sandbox) -> Outcome:
+    # A test must end even if its workflow loops for ever.
     limit = threading.Timer(TIME_LIMIT_SECONDS, request.cancel_scope.cancel, ["the time of a test is over"])
     limit.daemon = True
     limit.start()

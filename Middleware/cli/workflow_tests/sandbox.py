@@ -14,12 +14,16 @@ from Middleware.cli.workflow_tests.scripted_llm import Script, ScriptedTransport
 from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.cli.workflow_tests.titles import is_title, title_of
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import WilmerError
+from Middleware.exceptions import ConfigurationError, WilmerError
 from Middleware.models.request_context import current_trial
 from Middleware.models.trial import Trial
+from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.files.file_access import resolve_file_path
 from Middleware.utilities.text_utils import encode_text
 from Middleware.workflows.events import RunRecord
+from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
@@ -111,6 +115,47 @@ class _TrialLog(logging.Handler):
             trial.log.append(f"{record.levelname}: {record.getMessage()}")
 
 
+def nodes_without_stub(test: WorkflowTest) -> list[str]:
+    """Return lines about the nodes that certainly run and would reach outside; empty if each has a stub.
+
+    Nodes of a workflow that is chosen while the test runs are reported when they are about to run.
+    """
+    if test.is_request:
+        return []
+    found = []
+    for workflow, node in _certain_nodes(test.suite.workflow, test.suite.folder or None, None, set(), test.stubs):
+        title, node_type = title_of(node), str(NODE.value(node, "type"))
+        handler = node_types().get(node_type)
+        if handler is not None and handler.reaches_outside and stub_for(test.stubs, workflow, title) is None:
+            found.append(missing_stub(f"{workflow}/{title}", node_type))
+    return found
+
+
+def missing_stub(name: str, node_type: str = "") -> str:
+    kind = f" ({node_type})" if node_type else ""
+    return f"node '{name}'{kind} would reach outside: name its output in \"stubs\""
+
+
+def _certain_nodes(name: str, folder: str | None, caller: LoadedWorkflow | None, seen: set[str],
+                   stubs: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    try:
+        loaded = config_utils.load_workflow(name, folder, caller.folder if caller else None,
+                                            caller.name if caller else None)
+    except ConfigurationError:
+        # The run reports it.
+        return
+    if loaded.path in seen:
+        return
+    seen.add(loaded.path)
+    for node in loaded.nodes:
+        yield loaded.name, node
+        child = NODE.value(node, "workflowName")
+        if NODE.value(node, "type") == "CustomWorkflow" and isinstance(child, str) \
+                and stub_for(stubs, loaded.name, title_of(node)) is None:
+            folder = NODE.value(node, "workflowUserFolderOverride") or None
+            yield from _certain_nodes(child, folder, loaded, seen, stubs)
+
+
 @contextlib.contextmanager
 def temporary_world() -> Iterator[Path]:
     """Yield a folder for the data of all tests, which the settings of the process point to in the meantime."""
@@ -118,6 +163,7 @@ def temporary_world() -> Iterator[Path]:
     before = {name: getattr(instance, name) for name in names}
     handler = _TrialLog(logging.WARNING)
     root = logging.getLogger()
+    # On Windows, a file that a workflow left open cannot be deleted, which must not fail the tests.
     with tempfile.TemporaryDirectory(prefix="wilmer-test-", ignore_cleanup_errors=True) as name:
         folder = Path(os.path.realpath(name))
         root.addHandler(handler)

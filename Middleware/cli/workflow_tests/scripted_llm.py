@@ -24,6 +24,7 @@ from Middleware.llmapis.transport import BackendRequest, Transport, encode_paylo
 from Middleware.models.messages import Answer, Chunk
 from Middleware.utilities.text_utils import restore_braces
 
+# Small vectors are fast, and large enough to tell the texts of a test apart.
 DIMENSIONS = 32
 IMAGE = "[image]"
 _WORD = re.compile(r"\w+")

@@ -223,6 +223,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _finite(digits: str) -> float:
     number = float(digits)
+    # A number such as 1e999 is valid JSON, but becomes infinite.
     if math.isinf(number):
         _refuse_constant(digits)
     return number

@@ -67,6 +67,7 @@ class OllamaApiHandler(BaseApiHandler):
     def _show(self) -> dict[str, object]:
         body = read_json_body()
         name = body.get("model") or body.get("name")
+        # Older clients send the key 'name'.
         if not isinstance(name, str):
             raise ClientError("The 'model' field is required.")
         listed = name.removesuffix(api_helpers.LATEST)
