@@ -1,4 +1,4 @@
-"""``python server.py check``: looks at the whole configuration, and says what is wrong before a request does."""
+"""``python server.py check``: checks the whole configuration, and reports mistakes before a request runs into them."""
 from __future__ import annotations
 
 import argparse
@@ -30,7 +30,7 @@ from Middleware.utilities.http.problems import HttpError
 from Middleware.utilities.http.wire import HttpRequest, parse_target
 
 FileCheck = Callable[[Iterable[str]], Iterable[Finding]]
-"""The findings about files, given by their paths."""
+"""Return the findings about files with tests, given by their paths."""
 
 DESCRIPTION = """Checks the configuration: every JSON file, what the files name, and the rules of workflows with the
 settings of each user. Exit status: 0 if there is nothing worse than warnings (with --strict: than notes), 1 otherwise,
@@ -38,7 +38,7 @@ settings of each user. Exit status: 0 if there is nothing worse than warnings (w
 
 
 def main(words: Sequence[str], check_test_files: FileCheck) -> int:
-    """Check what the words of the command line say; returns the exit status.
+    """Check the files that the arguments select; return the exit status.
 
     ``check_test_files``: the check of the files with tests of workflows.
     """
@@ -54,7 +54,8 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
         arguments = replace(arguments, config_directory=config_utils.clean_directory(options.ConfigDirectory),
                             users=list(dict.fromkeys([*arguments.users, *words])))
     apply_arguments(arguments)
-    logging.disable(logging.CRITICAL)  # what reading the files would log is reported here, with its place
+    # What reading the files would log is reported by the check, with its position.
+    logging.disable(logging.CRITICAL)
     try:
         _require_users(words)
         for user in arguments.users:
@@ -71,7 +72,8 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
 
 
 def _users_without_flag(arguments: LaunchArguments, options: argparse.Namespace) -> list[str]:
-    """The words without a flag, if they name users: the first may also be the folder of the configuration."""
+    """Return the words that are not flags, if they name users: the first may also be the folder of the configuration.
+    """
     words = [word for word in (word.strip() for word in options.positionals) if word]
     folder = config_utils.clean_directory(words[0]) if words else None
     if not folder or os.path.isdir(folder) or not arguments.config_directory:
@@ -80,12 +82,12 @@ def _users_without_flag(arguments: LaunchArguments, options: argparse.Namespace)
 
 
 def _is_path(word: str) -> bool:
-    """Whether a word can mean a folder only. The names of users in folders have a slash inside, too."""
+    """Return whether a word can only mean a folder. The names of users in folders have a slash inside, too."""
     return os.path.isabs(word) or word.startswith((".", "~")) or "\\" in word
 
 
 def _require_users(words: Sequence[str]) -> None:
-    """Raises StartError for the first word that is nobody's name."""
+    """Raise StartError for the first word that is not the name of a user."""
     for word in words:
         try:
             exists = config_utils.user_config_exists(word)
@@ -116,27 +118,27 @@ def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str |
 
 
 def _served(result: CheckResult) -> Sequence[str]:
-    """Whom a start with the same command line serves: the current user; all users, if nobody is."""
+    """Return the users that a start with the same arguments serves: the current user, or all users if there is none."""
     current = (users.current_user() or "").casefold()
     return [user for user in result.users if user.casefold() == current] or result.users
 
 
 def _spellings() -> Iterator[Finding]:
-    """A note about each file and folder that is named in another spelling; found, as everything was looked up."""
+    """Return a note about each file and folder whose name is spelled differently where it is used."""
     for meant, used in config_lookup().other_spellings:
         yield Finding("note", used, "", None,
                       f"it is named as '{meant.rpartition('/')[2]}', which differs in upper and lower case. It works; "
                       "write the name as it is spelled here")
 
 
-# A server at home answers within milliseconds, one far away within a second; nobody waits for a check for long.
+# A server at home answers within milliseconds, a remote one within a second; a check must not take long.
 PROBE_SECONDS = 2.0
-# Servers that do not answer cost the whole time each; few people have more of them than this.
+# Each server that does not answer costs the whole timeout; few configurations have more of them than this.
 PARALLEL = 16
 
 
 def origins(endpoints: Mapping[str, object]) -> dict[str, list[str]]:
-    """The origins of endpoint files, such as ``http://127.0.0.1:5001``, each with the files that name it."""
+    """Return the origins of endpoint files, such as ``http://127.0.0.1:5001``, each with the files that name it."""
     found: dict[str, list[str]] = {}
     for display, content in endpoints.items():
         origin = _origin(content.get("endpoint")) if isinstance(content, Mapping) else ""
@@ -146,7 +148,7 @@ def origins(endpoints: Mapping[str, object]) -> dict[str, list[str]]:
 
 
 def probe(servers: Mapping[str, Sequence[str]]) -> list[Finding]:
-    """A warning for each server that does not answer in time, at the first file that names it."""
+    """Return a warning for each server that does not answer in time, at the first file that names it."""
     with ThreadPoolExecutor(min(PARALLEL, max(len(servers), 1))) as pool:
         problems = list(pool.map(why_silent, servers))
     return [_finding(origin, files, problem) for (origin, files), problem in zip(servers.items(), problems, strict=True)
@@ -161,7 +163,7 @@ def _finding(origin: str, files: Sequence[str], problem: str) -> Finding:
 
 
 def _origin(url: object) -> str:
-    """Scheme, host and port; empty for what is no address, which is reported elsewhere. Never with a password."""
+    """Return scheme, host and port; empty for an invalid address, which is reported elsewhere. Never has a password."""
     try:
         parts = urlsplit(url.strip()) if isinstance(url, str) else SplitResult("", "", "", "", "")
         if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
@@ -173,7 +175,7 @@ def _origin(url: object) -> str:
 
 
 def why_silent(origin: str) -> str:
-    """What keeps a server from answering; empty if it answers, whatever it says."""
+    """Return what keeps a server from answering; empty if it answers with any status."""
     try:
         request = HttpRequest(parse_target(f"{origin}/"), "GET", {}, PROBE_SECONDS, PROBE_SECONDS, max_bytes=0)
         HttpClient().call(request, seconds=PROBE_SECONDS)

@@ -1,4 +1,4 @@
-"""Checks of the directories in which conversations, locks and logs are kept, and of who may read and change files."""
+"""Checks of the directories for conversations, locks and logs, and of the permissions of files."""
 from __future__ import annotations
 
 import os
@@ -28,7 +28,7 @@ _REFERENCES = ("env:", "file:")
 
 @dataclass(frozen=True)
 class DataDirectory:
-    """A directory in use: what it holds, its path, and the file and key that name it ("": a flag, or the default)."""
+    """A directory in use: its purpose, its path, and the file and key that name it ("": a flag, or the default)."""
 
     purpose: str
     path: str
@@ -36,19 +36,19 @@ class DataDirectory:
     key: str = ""
 
     def finding(self, severity: Severity, message: str, expected: str = "") -> Finding:
-        """A finding where the directory is named, or under its own path."""
+        """Return a finding where the directory is named, or under its own path."""
         said = f"the directory of {self.purpose}{f' ({self.path})' if self.file else ''}: {message}"
         return Finding(severity, self.file or os.path.abspath(self.path), self.key, None, said, expected)
 
 
 def check_directories(directories: Iterable[DataDirectory]) -> list[Finding]:
-    """Findings about data directories, each path once."""
+    """Return findings about data directories, each path once."""
     once = {os.path.abspath(directory.path): directory for directory in directories}
     return [finding for directory in once.values() for finding in _directory(directory)]
 
 
 def user_directories(display: str, settings: Mapping[str, Any]) -> Iterator[DataDirectory | Finding]:
-    """The data directories of the current user, and findings about such as cannot be meant here."""
+    """Return the data directories of the current user, and findings about unusable names of such directories."""
     for purpose, flag, key, find in (
             ("conversations", instance.DISCUSSION_DIRECTORY, "discussionDirectory",
              config_utils.get_discussions_root_directory),
@@ -90,7 +90,7 @@ def _place(finding: Finding) -> Finding:
 
 
 def _existing(path: str) -> str:
-    """The path, or the nearest thing above it that exists."""
+    """Return the path, or its nearest existing parent."""
     while not os.path.lexists(path) and os.path.dirname(path) != path:
         path = os.path.dirname(path)
     return path
@@ -98,9 +98,10 @@ def _existing(path: str) -> str:
 
 def _why_not_writable(path: str, existing: str) -> str:
     if not os.path.isdir(existing):
-        return "it is no directory" if existing == path else f"it cannot be made, as {existing} is no directory"
+        return ("it is not a directory" if existing == path else
+                f"it cannot be created, as {existing} is not a directory")
     if existing != path:
-        return "" if os.access(existing, os.W_OK | os.X_OK) else f"it cannot be made in {existing}: no permission"
+        return "" if os.access(existing, os.W_OK | os.X_OK) else f"it cannot be created in {existing}: no permission"
     try:
         with tempfile.TemporaryFile(dir=path):
             return ""
@@ -109,9 +110,9 @@ def _why_not_writable(path: str, existing: str) -> str:
 
 
 def check_modes(paths: Mapping[str, str], endpoints: Mapping[str, object]) -> Iterator[Finding]:
-    """Files that others on this computer can change, or from which they can read keys, each told once for all.
+    """Return files that other users of this computer can change, or read keys from, each reported once.
 
-    ``paths``: of all files, by how messages name them. ``endpoints``: the content of endpoint files.
+    ``paths``: of all files, by their names in messages. ``endpoints``: the content of endpoint files.
     """
     if os.name == "nt":
         return
@@ -143,9 +144,9 @@ def _mode(path: str) -> int:
 
 
 def check_data_folders(users: Sequence[str], logs: str | None = None) -> Iterator[Finding]:
-    """What is wrong with the folders of these users, how they are named included.
+    """Return findings about the folders of these users, including the way they are named.
 
-    ``logs``: the folder of the log files, which may contain ``<user>``; None: it does not matter.
+    ``logs``: the folder of the log files, which may contain ``<user>``; None: it is not checked.
     """
     found = list(_of_users(users))
     folders = [entry for entry in found if isinstance(entry, DataDirectory)]
@@ -156,11 +157,12 @@ def check_data_folders(users: Sequence[str], logs: str | None = None) -> Iterato
 
 
 def _of_users(users: Sequence[str]) -> Iterator[object]:
-    """The data directories of the users, and findings about their names."""
+    """Return the data directories of the users, and findings about their names."""
     for user in users:
         with request_scope(RequestContext(request_id=f"check {user}", user=user)):
             try:
                 file = Lookups().user_file()
                 yield from list(user_directories(file.display, file.content))
-            except ConfigurationError:  # reported at the file
+            # Reported at the file.
+            except ConfigurationError:
                 continue

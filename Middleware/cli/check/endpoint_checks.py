@@ -1,4 +1,4 @@
-"""Checks of what endpoint files and API types say, beyond the kinds of their keys, with their backups and presets."""
+"""Checks of the values in endpoint files and API types, beyond their types, with their backups and presets."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ CANONICAL = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
 NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("int", "number"))
 PATHS = ("/chat/completions", "/completions", "/api/chat", "/api/generate", "/messages", "/embeddings", "/api/embed",
          "/generate/stream")
-"""Ends of addresses that the program adds by itself."""
+"""Ends of addresses that the program adds itself."""
 
 INJECTIONS = (("addTextToStartOfSystem", "textToAddToStartOfSystem"),
               ("addTextToStartOfPrompt", "textToAddToStartOfPrompt"),
@@ -34,7 +34,7 @@ INJECTIONS = (("addTextToStartOfSystem", "textToAddToStartOfSystem"),
 
 
 def check_endpoint(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """Findings about an endpoint file that hold whoever uses it."""
+    """Yield findings about an endpoint file that apply to every user."""
     check = _EndpointCheck(display, content)
     yield from check.address()
     yield from check.api_type()
@@ -43,9 +43,10 @@ def check_endpoint(display: str, content: Mapping[str, object]) -> Iterator[Find
 
 
 def check_key(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """What keeps the API key of an endpoint that somebody uses from being found. Its text is never shown."""
+    """Yield why the API key of an endpoint in use cannot be read. Its text is never shown."""
     value = content.get("apiKey")
-    if not isinstance(value, str):  # reported as the wrong kind
+    # Reported as the wrong type.
+    if not isinstance(value, str):
         return
     try:
         resolve_api_key(value, display)
@@ -68,7 +69,8 @@ class _EndpointCheck:
     def address(self) -> Iterator[Finding]:
         url = self._name("endpoint")
         if not url:
-            return  # reported as missing
+            # Reported as missing.
+            return
         expected = "an address such as http://127.0.0.1:5001"
         try:
             parts = urlsplit(url)
@@ -77,8 +79,8 @@ class _EndpointCheck:
             usable = False
         if not usable:
             near = f"http://{url}" if not any(mark in url for mark in ("://", "@", "?", " ")) else ""
-            yield self._at("error", "endpoint", f"'endpoint' is {shown_address(url)}, which is no address", expected,
-                           near)
+            yield self._at("error", "endpoint", f"'endpoint' is {shown_address(url)}, which is not an address",
+                           expected, near)
         elif parts.path.rstrip("/").endswith(PATHS):
             yield self._at("warning", "endpoint", f"the address ends in {quoted(parts.path)}, and such a path is added "
                            "to it once more", "the address of the server without the path of the API")
@@ -94,7 +96,8 @@ class _EndpointCheck:
             return
         try:
             api_type = read_object(found)
-        except ConfigurationError:  # reported at that file
+        # Reported at that file.
+        except ConfigurationError:
             return
         yield from self._samplers(api_type, name)
         yield from self._template(api_type)
@@ -129,7 +132,7 @@ class _EndpointCheck:
                 yield missing(self.display, "promptTemplate", error)
 
     def quoted_numbers(self) -> Iterator[Finding]:
-        """Numbers that are written as texts and sent so, which LLM servers mostly refuse."""
+        """Yield numbers that are written as strings and sent as such, which most LLM servers refuse."""
         samplers = self.content.get("presetSamplers")
         sent = "is a text and is sent as one, which many servers refuse"
         for name, value in samplers.items() if isinstance(samplers, Mapping) else ():
@@ -156,7 +159,7 @@ class _EndpointCheck:
 
 
 def check_api_type(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """Findings about an API type beyond the kinds of its keys."""
+    """Yield findings about an API type beyond the types of its keys."""
     folder = content.get("presetType")
     if isinstance(folder, str) and folder.strip():
         known = folders_in("Presets")
@@ -181,7 +184,7 @@ def _unquoted(value: object) -> str:
 
 
 def missing(display: str, key: str, error: ConfigurationError) -> Finding:
-    """The finding for a name under ``key`` that means no file."""
+    """Return the finding for a name under ``key`` that no file has."""
     text = str(error).removesuffix(f" Did you mean '{error.suggestion}'?")
     text = text.rstrip(".") if isinstance(error, ConfigNotFoundError) else text
     return Finding("error", display, key, None, text, "", error.suggestion)
@@ -215,7 +218,8 @@ class BackupCheck:
             return
         try:
             backup = read_object(found)
-        except ConfigurationError:  # reported at that file
+        # Reported at that file.
+        except ConfigurationError:
             return
         yield from self._cycle(found)
         yield from self._fits(name, backup)
@@ -225,7 +229,7 @@ class BackupCheck:
         return Finding(severity, self.display, key, None, message, expected, suggestion)
 
     def _cycle(self, found: FoundFile) -> Iterator[Finding]:
-        """Backups in a circle are reported once, at the first of their files."""
+        """Yield backups in a circle once, at the first of their files."""
         chain = [self.display]
         following: FoundFile | None = found
         while following is not None and following.display not in chain:
@@ -243,7 +247,7 @@ class BackupCheck:
             yield self._at("error", f"endpoint {quoted(name)} {what}")
         elif not ENDPOINT.flag(backup, "allowRemoteBackup") and _place(backup) == "remote":
             yield self._at("warning", f"endpoint {quoted(name)} is beyond the local network, and its file does not "
-                           "allow that, so that it never stands in",
+                           "allow that, so that it is never used as a backup",
                            '"allowRemoteBackup": true in the file of that endpoint')
 
 
@@ -251,7 +255,7 @@ class BackupCheck:
 
 
 def check_endpoint_presets(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """Findings about the presets that an endpoint file names, with the current user's folder of presets."""
+    """Return findings about the presets that an endpoint file names, with the current user's folder of presets."""
     for key, name, preset_type in _presets(display, content):
         try:
             config_utils.preset_file(name, preset_type)
@@ -260,7 +264,7 @@ def check_endpoint_presets(display: str, content: Mapping[str, object]) -> Itera
 
 
 def check_presets_anywhere(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """The same for an endpoint that nobody uses, whose presets may lie in any folder of their type."""
+    """Return the same for an endpoint that no user reaches, whose presets may be in any folder of their type."""
     for key, name, preset_type in _presets(display, content):
         folders = ["", *folders_in("Presets", preset_type)]
         if not any(find_file(candidate(name, "Presets", preset_type, folder, kind="preset")) for folder in folders):
@@ -270,7 +274,7 @@ def check_presets_anywhere(display: str, content: Mapping[str, object]) -> Itera
 
 
 def _presets(display: str, content: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
-    """The keys that name preset files, with the name and the type of preset."""
+    """Yield the keys that name preset files, with the name and the type of preset."""
     own, backup = _name(content, "appendPresetName"), _name(content, "backupPresetName")
     if own and _preset_type(content):
         yield "appendPresetName", own, _preset_type(content)
@@ -284,7 +288,7 @@ def _presets(display: str, content: Mapping[str, object]) -> Iterator[tuple[str,
 
 
 def _lends(display: str, name: str) -> bool:
-    """Whether a preset's name is that of an endpoint that lends its samplers."""
+    """Return whether a preset's name is that of an endpoint that lends its samplers."""
     found = beside(display, name) if len(split_name(name)) == 1 else None
     try:
         return found is not None and bool(read_object(found).get("presetSamplers"))
@@ -296,12 +300,13 @@ def _lends(display: str, name: str) -> bool:
 
 
 def beside(display: str, name: str) -> FoundFile | None:
-    """The endpoint ``name`` in the folder of another, or in one around it: users may choose any of them."""
+    """Return the endpoint ``name`` in the folder of another, or in one around it: users may choose any of them."""
     folders = display.split("/")[:-1]
     for depth in range(len(folders), 0 if len(folders) == 1 else 1, -1):
         try:
             found = find_file(candidate(name, *folders[:depth], kind="endpoint"))
-        except ConfigurationError:  # a name that no file can have
+        # No file can have this name.
+        except ConfigurationError:
             return None
         if found is not None:
             return found
@@ -341,5 +346,5 @@ def _preset_type(content: Mapping[str, object]) -> str:
 
 
 def _place(backup: Mapping[str, object]) -> str:
-    """Where a backup is, as far as that can be said without asking for the address of a name."""
+    """Return where a backup runs, as far as that is known without resolving a host name."""
     return classify_host(str(backup.get("endpoint") or ""), lambda _host, _port: ())

@@ -32,11 +32,11 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass
 class SourceCheck:
-    """What the check of a file's text found.
+    """The result of checking a file's text.
 
     Attributes:
         content: the parsed JSON, read-only; None if there is none.
-        source: the text, for the positions of further findings; None if it is not JSON.
+        source: the text, for the positions of further findings; None if the file is not JSON.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -49,7 +49,7 @@ class SourceCheck:
 
 
 def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
-    """Everything that can be said about a file without knowing who uses it."""
+    """Return all findings about a file that do not depend on its users."""
     check = SourceCheck()
     try:
         with open(path, "rb") as file:
@@ -73,7 +73,7 @@ def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
 
 
 def check_content(display: str, kind: FileKind, content: object) -> list[Finding]:
-    """Everything about the keys of a file, without places; files with tests are checked by those who run them."""
+    """Return all findings about the keys of a file, without positions; files with tests have a check of their own."""
     if kind.name == "workflow-test":
         return []
     if not isinstance(content, dict):
@@ -87,7 +87,7 @@ def check_content(display: str, kind: FileKind, content: object) -> list[Finding
 
 
 def syntax_finding(display: str, error: ConfigSyntaxError) -> Finding:
-    """What is wrong with a file that is no JSON, with its place if that is known."""
+    """Return the finding for a file that is not JSON, with its position if that is known."""
     place = (error.lineno, error.colno) if error.doc else (None, None)
     return Finding("error", display, "", place[0], f"not valid JSON: {error.msg}", column=place[1])
 
@@ -158,7 +158,7 @@ _NEEDED = {"stdio": "command", "sse": "url", "streamable_http": "url"}
 
 
 def check_preset(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """Keys that are nearly samplers of the API that the preset is for. What the server takes besides is its affair."""
+    """Yield keys that are nearly samplers of the API that the preset is for. The server may accept further keys."""
     parts = display.split("/")
     known = native_samplers(parts[1]) if len(parts) > 2 else frozenset()
     plain_known = {plain(name) for name in known}
@@ -172,7 +172,7 @@ def check_preset(display: str, content: Mapping[str, object]) -> Iterator[Findin
 
 
 def native_samplers(preset_type: str) -> frozenset[str]:
-    """The names that the samplers have in the API types of a folder of presets; empty if these are not known."""
+    """Return the names that the samplers have in the API types of a folder of presets; empty if these are not known."""
     names: set[str] = set()
     for api_type in _api_types():
         fields = api_type.get("samplerFieldMap")
@@ -185,12 +185,13 @@ def _api_types() -> Iterator[Mapping[str, object]]:
     for name in files_in("ApiTypes"):
         try:
             yield config_utils.load_api_type(name)
-        except ConfigurationError:  # reported at that file
+        # Reported at that file.
+        except ConfigurationError:
             pass
 
 
 def check_mcp_server(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """What the transport needs."""
+    """Yield findings about the settings of the transport."""
     transport = content.get("transport")
     needed = _NEEDED.get(transport) if isinstance(transport, str) else None
     if needed is None:
@@ -201,7 +202,7 @@ def check_mcp_server(display: str, content: Mapping[str, object]) -> Iterator[Fi
                       f"'{needed}'", "the program that is the server" if needed == "command" else
                       "an address such as http://127.0.0.1:8000/mcp")
     elif needed == "url" and isinstance(value, str) and not _is_url(value):
-        yield Finding("error", display, "url", None, f"'url' is {shown_address(value)}, which is no address",
+        yield Finding("error", display, "url", None, f"'url' is {shown_address(value)}, which is not an address",
                       "a text that begins with http:// or https://")
     folder = content.get("cwd")
     if transport == "stdio" and isinstance(folder, str) and folder.strip() and not os.path.isdir(
@@ -218,7 +219,7 @@ def _is_url(text: str) -> bool:
 
 
 def check_workflow_top(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """Keys at the top of a workflow that were probably meant to be those that mean something."""
+    """Yield keys at the top of a workflow that were probably meant to be those that have a meaning."""
     nodes = content.get("nodes")
     if nodes is not None and not isinstance(nodes, (list, tuple)):
         yield Finding("error", display, "nodes", None, f"'nodes' must be a list, not {quoted(nodes)}")

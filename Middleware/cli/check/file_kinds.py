@@ -1,4 +1,4 @@
-"""The kinds of configuration files, each with its place below the config root and the keys that it can hold."""
+"""The kinds of configuration files, each with its position below the config root and its keys."""
 from __future__ import annotations
 
 import re
@@ -26,12 +26,12 @@ class FileKind:
     """One kind of configuration file.
 
     Attributes:
-        title: what people call such a file.
+        title: the usual name of such a file.
         pattern: glob below the config root, where ``**`` stands for any number of folders, none included.
-        meaning: one sentence about what such files are for.
-        keys: what can stand in the file, or, with ``entries``, in each of its entries.
-        is_open: other keys are expected there.
-        top: what else can stand at the top of a file with ``entries``.
+        meaning: one sentence about the purpose of such files.
+        keys: the keys of the file, or, with ``entries``, of each of its entries.
+        is_open: other keys are allowed.
+        top: the other keys at the top of a file with ``entries``.
         entries: every key but those of ``top`` is a name of the author's, and its value an object with ``keys``.
     """
 
@@ -84,11 +84,11 @@ _ALL = (
 )
 
 KINDS: Mapping[str, FileKind] = MappingProxyType({kind.name: kind for kind in _ALL})
-"""By name. A file is of the first kind whose pattern fits, unless a user file names it as settings."""
+"""By name. A file is of the first kind whose pattern matches, unless a user file names it as settings."""
 
 
 def kind_of(path: str) -> FileKind | None:
-    """The kind of a file. ``path`` is relative to the config root, with forward slashes."""
+    """Return the kind of a file. ``path`` is relative to the config root, with forward slashes."""
     return next((kind for kind in _ALL if _expression(kind.pattern).fullmatch(path)), None)
 
 

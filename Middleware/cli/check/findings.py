@@ -1,4 +1,4 @@
-"""What a check of a workflow and of the settings it needs found, and the text that shows it to people."""
+"""The findings of a check of a workflow and of the settings it needs, and the text that shows them to users."""
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
@@ -12,18 +12,18 @@ MAX_LISTED = 40
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to look at in a file.
+    """One mistake or warning about a file.
 
     Attributes:
         severity: ``error`` (cannot work as written), ``warning`` (runs, but hardly as meant) or ``note`` (often meant).
         file: relative to the config root, with forward slashes.
         json_path: such as ``nodes[2].prompt``.
         line, column: in the file, from 1; None if it is not known.
-        expected: what would have been right, if that can be said.
+        expected: what would have been right, if that is known.
         suggestion: the nearest thing that exists, if one is near.
-        asked_by: for a file that is no workflow: the file of the workflow that needs it.
-        users: whose settings it holds for, if not for those of all who have to do with the file.
-        about: the finding says nothing but that this file, which is named at the place, cannot be used.
+        asked_by: for a file that is not a workflow: the file of the workflow that needs it.
+        users: the users whose settings it applies to, if it does not apply to all users of the file.
+        about: the file at this position, if the finding only reports that it cannot be used.
     """
 
     severity: Severity
@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def text(self) -> str:
-        """The message with what was expected and probably meant."""
+        """The message with the expected value and the likely intention."""
         expected = f" Expected: {self.expected}." if self.expected else ""
         hint = f" Did you mean '{self.suggestion}'?" if self.suggestion else ""
         end = "." if (expected or hint) and not self.message.endswith((".", "?")) else ""
@@ -52,20 +52,20 @@ class Finding:
 
 
 def report(findings: Sequence[Finding]) -> str:
-    """One text about all findings, a block of lines per file; empty without findings."""
+    """Return one text about all findings, a block of lines per file; empty without findings."""
     files = dict.fromkeys(finding.file for finding in findings)
     return "\n".join(_block(file, [finding for finding in findings if finding.file == file]) for file in files)
 
 
 def only_notes(findings: Iterable[Finding]) -> bool:
-    """Whether nothing among the findings is more than a note."""
+    """Return whether no finding is worse than a note."""
     return all(finding.severity == "note" for finding in findings)
 
 
 def distinct(findings: Iterable[Finding], bad_files: Container[str]) -> list[Finding]:
-    """The findings without those that only follow from others: one mistake, one message.
+    """Return the findings without those that only follow from others: one mistake, one message.
 
-    ``bad_files``: files about which something is said already, so that nobody needs to hear that they cannot be used.
+    ``bad_files``: files that have a finding of their own, so that references to them need none.
     """
     kept = [finding for finding in dict.fromkeys(findings) if not finding.about or finding.about not in bad_files]
     places: dict[tuple[str, str], list[Finding]] = {}
@@ -82,7 +82,7 @@ def _says_more(other: Finding, finding: Finding) -> bool:
 
 
 def shown_address(text: str) -> str:
-    """What was written where an address belongs. Without a scheme nobody can tell where a password would stand."""
+    """Return a written address for a message. Without a scheme the position of a password in it cannot be known."""
     return "a text" if "://" not in text and ("@" in text or "?" in text) else quoted(text)
 
 

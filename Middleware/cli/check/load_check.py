@@ -1,6 +1,6 @@
-"""Checks a workflow when a user first runs it, and after every change, and logs what there is to look at.
+"""Checks a workflow when a user first runs it, and after every change, and logs the findings.
 
-A request that fails before it reaches a workflow has what leads there checked: the user's file and all that it names.
+If a request fails before it reaches a workflow, the user's file and all files that it names are checked.
 """
 from __future__ import annotations
 
@@ -32,28 +32,30 @@ _TYPE_OF_NODE = re.compile(r"(nodes)?\[\d+\]\.type")
 
 @dataclass(frozen=True)
 class _Subject:
-    """What is checked: the nodes of the file ``display``; with neither, what leads to a workflow.
+    """The subject of a check: the nodes of the file ``display``; with neither, the way to a workflow.
 
     Attributes:
-        key: of what is remembered about it.
+        key: the key of the remembered result.
     """
 
     key: object
     display: str = ""
-    nodes: object = None  # kept alive, so that their id is not used again
+    # Kept alive, so that the id of the nodes is not used again.
+    nodes: object = None
 
 
 @dataclass
 class _Checked:
-    """A subject as it was checked: what was asked about other files, last compared at ``at``."""
+    """A checked subject: the lookups in other files, last compared at ``at``."""
 
     subject: _Subject
     lookups: Lookups
     at: float
-    versions: dict[str, object] = field(default_factory=dict)  # of the other files
+    # The versions of the other files.
+    versions: dict[str, object] = field(default_factory=dict)
 
     def holds(self) -> bool:
-        """Whether nothing has changed since. Asks again no more often than the configuration is looked at again."""
+        """Return whether nothing has changed since. Compares no more often than the configuration store does."""
         now = config_utils.config_store().clock()
         if now - self.at < REVALIDATE_SECONDS:
             return True
@@ -62,13 +64,14 @@ class _Checked:
             return not self.lookups.changed() and all(
                 _is_same(_version(file), version) for file, version in self.versions.items())
         except Exception:
-            self.lookups, self.versions = Lookups(), {}  # nothing is asked again, so that the log does not fill up
+            # Without lookups nothing is compared again, so that the log does not fill up with the same failure.
+            self.lookups, self.versions = Lookups(), {}
             raise
 
 
 @dataclass
 class _Told:
-    """What the log already says about one version of a file. ``is_checked``: the file was checked by itself."""
+    """The findings that were logged for one version of a file. ``is_checked``: the file was checked by itself."""
 
     version: object
     texts: set[str] = field(default_factory=set)
@@ -76,7 +79,7 @@ class _Told:
 
 
 class LoadCheck(EngineListener):
-    """Logs what there is to look at, once per user and version of the files looked at; never stops a run."""
+    """Logs findings once per user and version of the files involved; never stops a run."""
 
     def __init__(self, size: int = 256) -> None:
         self._size = size
@@ -85,13 +88,13 @@ class LoadCheck(EngineListener):
         self._lock = threading.Lock()
 
     def workflow_loaded(self, loaded: LoadedWorkflow) -> None:
-        """Check ``loaded`` unless that was done. Belongs inside the request: the user's settings count."""
+        """Check ``loaded`` unless that was done. Call it inside the request, whose user's settings apply."""
         self._look(_Subject(id(loaded.nodes), loaded.display, loaded.nodes),
                    lambda lookups: [finding for finding in check_workflow(loaded, lookups)
                                     if not _is_told_by_run(finding)])
 
     def configuration_failed(self, error: ConfigurationError) -> None:
-        """Check the file that the error names, if any, and what leads to a workflow. Belongs inside the request."""
+        """Check the file that the error names, if any, and the way to a workflow. Call it inside the request."""
         file = error.file
 
         def name_files(lookups: Lookups) -> list[Finding]:
@@ -105,7 +108,7 @@ class LoadCheck(EngineListener):
         self._look(_Subject(file), name_files)
 
     def _look(self, subject: _Subject, find: Callable[[Lookups], list[Finding]]) -> None:
-        """Report what ``find`` finds, and what is wrong with the files that its lookups come to know."""
+        """Report the findings of ``find``, and the mistakes in the files that its lookups find."""
         user = _user()
         known = self._checked.get((user, subject.key))
         try:
@@ -114,14 +117,15 @@ class LoadCheck(EngineListener):
             lookups = self._claim(user, subject, known)
             if lookups is not None:
                 self._report(user, find(lookups), subject, lookups, again=known is not None)
-        except Exception:  # a workflow that would run must run, whatever its check comes across
+        # A workflow that would run must run, whatever its check runs into.
+        except Exception:
             logger.warning("%s could not be checked", f"Workflow {subject.display}" if subject.display else
                            "The configuration", exc_info=True)
 
     def remember(self, user: str, findings: Iterable[Finding], workflows: Mapping[str, LoadedWorkflow]) -> None:
-        """Take note that these were told to the operator, so that they are not told again while the files stay.
+        """Record that these findings were shown to the operator, so that they are not repeated while the files stay.
 
-        ``workflows``: those that were looked at, by how messages name their files.
+        ``workflows``: the checked workflows, by the names of their files in messages.
         """
         with self._lock:
             for finding in findings:
@@ -130,11 +134,12 @@ class LoadCheck(EngineListener):
                 self._told_of(user, finding.file, version).texts.add(_mark(finding))
 
     def _claim(self, user: str, subject: _Subject, known: _Checked | None) -> Lookups | None:
-        """New lookups for the one thread that is to check; None for the others."""
+        """Return new lookups for the one thread that does the check; None for the others."""
         key = user, subject.key
         with self._lock:
             if self._checked.get(key) is not known:
-                return None  # another thread was faster
+                # Another thread was faster.
+                return None
             _make_room(self._checked, self._size)
             lookups = Lookups()
             self._checked[key] = _Checked(subject, lookups, config_utils.config_store().clock())
@@ -151,9 +156,9 @@ class LoadCheck(EngineListener):
             logger.log(logging.INFO if only_notes(news) else logging.WARNING, "%s%s", whose, report(news))
 
     def _named(self, user: str, subject: _Subject, lookups: Lookups, again: bool) -> Iterator[Finding]:
-        """What there is to look at in the user's file and in all files that were named, these included that they name.
+        """Yield findings about the user's file and all files that are named, directly or by those files.
 
-        ``again``: one of them has changed, and with it perhaps what is right in the others.
+        ``again``: one of them has changed, and with it perhaps the findings in the others.
         """
         checked = self._checked.get((user, subject.key))
         waiting = [*_user_file(lookups), *lookups.named.items()]
@@ -171,7 +176,7 @@ class LoadCheck(EngineListener):
             waiting = [(display, kind) for display, kind in lookups.named.items() if display not in done]
 
     def _news(self, user: str, findings: list[Finding], subject: _Subject) -> Iterator[Finding]:
-        """The findings that were not told before about these versions of the files."""
+        """Yield the findings that were not logged before about these versions of the files."""
         for finding in findings:
             version = subject.nodes if finding.file == subject.display else _version(finding.file)
             told = self._told_of(user, finding.file, version)
@@ -188,18 +193,18 @@ class LoadCheck(EngineListener):
 
 
 def _is_told_by_run(finding: Finding) -> bool:
-    """Whether it is about the type of a node that runs all the same: the run itself warns of that."""
+    """Return whether the finding is about the type of a node that runs all the same: the run itself logs a warning."""
     return finding.severity == "warning" and _TYPE_OF_NODE.fullmatch(finding.json_path) is not None
 
 
 def _version(display: str) -> object:
-    """The version of a file; of a workflow that of its nodes, as who has loaded it knows these."""
+    """Return the version of a file; for a workflow that of its nodes, which the loader passes on."""
     content = file_version(display)
     return content["nodes"] if isinstance(content, dict) and "nodes" in content else content
 
 
 def _is_same(first: object, second: object) -> bool:
-    """Whether two versions of a file are one; what is said about unreadable ones is a new text each time."""
+    """Return whether two versions of a file are the same; unreadable ones are compared by their error texts."""
     return first is second or (isinstance(first, str) and first == second)
 
 
@@ -210,17 +215,20 @@ def _mark(finding: Finding) -> str:
 def _user_file(lookups: Lookups) -> list[tuple[str, str]]:
     try:
         return [(lookups.user_file().display, "user")]
-    except WilmerError:  # no user: the request says so
+    # Without a user, the request reports the error.
+    except WilmerError:
         return []
 
 
 def _user() -> str:
     try:
         return config_utils.current_snapshot().name
-    except WilmerError:  # the check says so
+    # The check reports the error.
+    except WilmerError:
         pass
     try:
-        return config_utils.get_current_username()  # whose file cannot be read
+        # The file of this user cannot be read.
+        return config_utils.get_current_username()
     except WilmerError:
         return ""
 
@@ -231,7 +239,7 @@ def _make_room(known: dict[Any, Any], size: int) -> None:
 
 
 def file_version(display: str) -> object:
-    """What is the same object for as long as a file says the same; the text of the error if it cannot be read."""
+    """Return an object that stays the same as long as a file does; the text of the error if it cannot be read."""
     try:
         return config_store().read_json(path_of(display), display=display)
     except ConfigurationError as error:
@@ -239,15 +247,16 @@ def file_version(display: str) -> object:
 
 
 def check_named(display: str, kind: str, lookups: Lookups, asked_by: str) -> list[Finding]:
-    """What is worse than a note in a file that the current user's workflow ``asked_by`` (none: "") names.
+    """Return findings worse than notes in a file that the current user's workflow ``asked_by`` (none: "") names.
 
-    ``kind``: as in ``KINDS``.
+    ``kind``: a key of ``KINDS``.
     """
     try:
         content = config_store().read_json(path_of(display), display=display)
     except ConfigSyntaxError as error:
         return [replace(syntax_finding(display, error), asked_by=asked_by)]
-    except ConfigurationError:  # it cannot be opened, which the node says that needs it
+    # The file cannot be opened; the node that needs it reports that.
+    except ConfigurationError:
         return []
     found = [*check_content(display, KINDS[kind], content)]
     if kind == "user" and isinstance(content, dict):
@@ -261,9 +270,10 @@ def check_named(display: str, kind: str, lookups: Lookups, asked_by: str) -> lis
 
 
 def check_start(lookups: Lookups) -> list[Finding]:
-    """What keeps the current user's requests from reaching a workflow although no name is wrong."""
+    """Return what keeps the current user's requests from reaching a workflow although no name is wrong."""
     try:
         check = UserCheck(lookups)
-    except WilmerError:  # there is no user, or no file of theirs that can be read
+    # There is no user, or the user's file cannot be read.
+    except WilmerError:
         return []
     return all_located([*check.startable()], lookups)

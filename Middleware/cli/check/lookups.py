@@ -1,4 +1,4 @@
-"""What the checks ask about folders, other files, scripts and the settings of the user."""
+"""The questions that checks ask about folders, other files, scripts and the settings of the user."""
 from __future__ import annotations
 
 import ast
@@ -26,34 +26,34 @@ from Middleware.workflows.tools.file_containment import DIRECTORIES_KEY, allowed
 
 
 def path_of(display: str) -> str:
-    """The path of a file as messages name it."""
+    """Return the path of a file by its name in messages."""
     return os.path.join(config_utils.get_root_config_directory(), *display.split("/"))
 
 
 def files_in(*parts: str) -> list[str]:
-    """The names of the JSON files in a folder below the config root, without ending; none if there is no folder."""
+    """Return the names of the JSON files in a folder below the config root, without suffix; none without a folder."""
     names = config_lookup().folder_names(config_utils.get_root_config_directory(), parts)
     return [name[:-5] for name, is_folder in names.items() if not is_folder and name.endswith(".json")]
 
 
 def folders_in(*parts: str) -> list[str]:
-    """The names of the folders in a folder below the config root; none if there is no such folder."""
+    """Return the names of the folders in a folder below the config root; none if there is no such folder."""
     names = config_lookup().folder_names(config_utils.get_root_config_directory(), parts)
     return [name for name, is_folder in names.items() if is_folder]
 
 
 def folder_exists(*parts: str) -> bool:
-    """Whether there is such a folder below the config root; the case of its own name does not matter."""
+    """Return whether there is such a folder below the config root; the case of its own name is ignored."""
     return parts[-1].casefold() in (name.casefold() for name in folders_in(*parts[:-1]))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why something that a workflow names cannot be used.
+    """The reason why something that a workflow names cannot be used.
 
     Attributes:
         suggestion: the nearest name that exists, or empty.
-        file: the name is right, and the mistake is in this file; the check of that file says so.
+        file: the file with the mistake, if the name is right; the check of that file reports it.
     """
 
     message: str
@@ -63,7 +63,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A user file or settings file: its content, its path, and how messages name it."""
+    """A user file or settings file: its content, its path, and its name in messages."""
 
     content: Mapping[str, Any]
     display: str
@@ -71,14 +71,14 @@ class ConfigFile:
 
 
 class Lookups:
-    """Answers from the configuration of the current user; None always means: it is there.
+    """Answers from the configuration of the current user; None always means that the named thing exists.
 
-    Answers are remembered, so that an object serves one check, or several made at the same time for the same user.
-    ``changed`` tells whether the configuration would answer otherwise now.
+    Answers are remembered, so an object serves one check, or several made at the same time for the same user.
+    ``changed`` returns whether the configuration would give other answers now.
 
     Attributes:
         has_user: there is a user, whose settings the answers come from.
-        named: every file that was found by a name, by how messages name it, with the kind of file that it must be.
+        named: every file that was found by a name, by its name in messages, with the kind of file that it must be.
     """
 
     has_user = True
@@ -88,36 +88,39 @@ class Lookups:
         self._known: dict[tuple[object, ...], tuple[Callable[[], Any], Any]] = {}
 
     def changed(self) -> bool:
-        """Whether anything asked before has another answer now. Reads through the store of the configuration only."""
+        """Return whether anything asked before has another answer now. Reads only through the store of the
+        configuration.
+        """
         return any(_ask(find) != answer for find, answer in list(self._known.values()))
 
     def endpoint(self, name: str) -> Problem | None:
-        """An endpoint together with the API type that it names."""
+        """Look up an endpoint together with the API type that it names."""
         answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
         return answer if isinstance(answer, Problem) else None
 
     def makes_embeddings(self, name: str) -> bool:
-        """Whether an endpoint makes embeddings, and no text."""
+        """Return whether an endpoint makes embeddings, and no text."""
         answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
         return isinstance(answer, EndpointFile) and answer.type in EMBEDDINGS_TYPES
 
     def preset(self, name: str | None, endpoint: str) -> Problem | None:
-        """The samplers that ``name`` means for a usable endpoint; None: those the endpoint has without a preset."""
+        """Return the samplers that ``name`` means for a usable endpoint; None: those the endpoint has without a preset.
+        """
         return self._once(("preset", name, endpoint), lambda: self._preset(name, endpoint))
 
     def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
-        """A child workflow of ``parent``. ``folder`` is the only one looked at if given."""
+        """Look up a child workflow of ``parent``. If ``folder`` is given, only that folder is searched."""
         return self._once(("workflow", name, folder, parent.folder, parent.name),
                           lambda: self._workflow(name, folder, parent.folder, parent.name))
 
     def workflow_variables(self, name: str, folder: str | None, parent: LoadedWorkflow) -> frozenset[str] | None:
-        """The names of the variables that a child workflow of ``parent`` has; None if it cannot be read."""
+        """Return the names of the variables that a child workflow of ``parent`` has; None if it cannot be read."""
         found = self._answer(("variables", name, folder, parent.folder, parent.name), lambda: frozenset(
             config_utils.load_workflow(name, folder, parent.folder, parent.name).variables))
         return None if isinstance(found, Problem) else found
 
     def workflow_folder(self, folder: str) -> Problem | None:
-        """A folder below Workflows."""
+        """Look up a folder below Workflows."""
         try:
             *above, name = split_name(folder)
         except ConfigurationError as error:
@@ -129,34 +132,34 @@ class Lookups:
         return Problem(f"there is no folder '{folder}' in Workflows", "/".join((*above, near)) if near else "")
 
     def user_workflow(self, name: str) -> Problem | None:
-        """A workflow that the user's own file names."""
+        """Look up a workflow that the user's own file names."""
         return self._once(("workflow", name, None, None, None), lambda: self._workflow(name, None, None, None))
 
     def structured_output(self, name: str) -> Problem | None:
-        """A JSON schema in StructuredOutputs."""
+        """Look up a JSON schema in StructuredOutputs."""
         return self._once(("schema", name), lambda: self._found(
             "structured-output", config_utils.structured_output_file(name),
             lambda: config_utils.load_structured_output(name)))
 
     def mcp_server(self, name: str) -> Problem | None:
-        """The file of an MCP server."""
+        """Look up the file of an MCP server."""
         return self._once(("mcp", name), lambda: self._found("mcp-server", config_utils.mcp_server_file(name),
                                                              lambda: config_utils.load_mcp_server(name)))
 
     def prompt_template(self, name: str) -> Problem | None:
-        """A prompt template."""
+        """Look up a prompt template."""
         return self._once(("template", name), lambda: self._found("prompt-template", config_utils.prompt_template_file(
             name), lambda: config_utils.load_prompt_template(name)))
 
     def routing(self, name: str) -> Mapping[str, Mapping[str, str]] | Problem:
-        """The categories of a routing file."""
+        """Return the categories of a routing file."""
         answer: Mapping[str, Mapping[str, str]] | Problem = self._answer(
             ("routing", name), lambda: self._found("routing", config_utils.routing_file(name),
                                                    lambda: config_utils.load_routing(name)))
         return answer
 
     def script(self, path: str) -> Problem | None:
-        """A Python script: a relative path counts from the working or the install directory."""
+        """Look up a Python script: a relative path counts from the working or the install directory."""
         expanded = os.path.expanduser(path)
         places = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
         name = os.path.basename(path)
@@ -168,7 +171,8 @@ class Lookups:
         return Problem(f"the Python script '{name}' does not exist", suggestion)
 
     def file_path(self, path: str, reading: bool = False) -> Problem | None:
-        """The path of a file, existing or not; one with a placeholder is as good as the directories allowed.
+        """Look up the path of a file, existing or not; for one with a placeholder only the allowed directories are
+        checked.
 
         ``reading``: a relative path may also count from the public root.
         """
@@ -181,25 +185,25 @@ class Lookups:
         return Problem(f"the path leads out of the directories that '{DIRECTORIES_KEY}' in the user file allows")
 
     def user_file(self) -> ConfigFile:
-        """The user's own file."""
+        """Return the user's own file."""
         snapshot = config_utils.current_snapshot()
         found = find_user_file(snapshot.name)
         display = found.display if found else f"Users/{snapshot.name}.json"
         return ConfigFile(snapshot.settings, display, found.path if found else "")
 
     def user_name(self, key: str) -> str | Problem:
-        """The name that the user's file has under ``key``; empty if it has none."""
+        """Return the name that the user's file has under ``key``; empty if it has none."""
         answer: str | Problem = self._answer(("user key", key), lambda: config_utils.user_name_setting(key))
         return answer
 
     def misspelt_user_key(self, key: str, known: Collection[str]) -> str:
-        """The key of the user's file that was probably meant to be ``key``; empty if there is none."""
+        """Return the key of the user's file that was probably meant to be ``key``; empty if there is none."""
         answer: str = self._answer(("misspelt", key), lambda: next(
             (name for name in self.user_file().content if name not in known and meant_key(name, {key})), ""))
         return answer
 
     def settings_file(self, name: str) -> ConfigFile | Problem:
-        """A settings file among the user's workflows."""
+        """Return a settings file among the user's workflows."""
         def find() -> ConfigFile | Problem:
             try:
                 content, display = config_utils.load_settings_file(name)
@@ -211,7 +215,7 @@ class Lookups:
         return answer
 
     def settings_files(self) -> list[ConfigFile]:
-        """The settings files that were asked for."""
+        """The settings files that were looked up."""
         return [answer for _, answer in self._known.values() if isinstance(answer, ConfigFile)]
 
     def user_variables(self) -> Mapping[str, object]:
@@ -220,7 +224,7 @@ class Lookups:
         return variables if isinstance(variables, Mapping) else {}
 
     def fills_partially(self) -> bool:
-        """Whether an unknown placeholder leaves the others of its text alone."""
+        """Whether an unknown placeholder leaves the others of its text unaffected."""
         return self._answer(("fills partially",), lambda: config_utils.user_flag("partialVariableSubstitution")) is True
 
     def source(self, path: str) -> JsonSource:
@@ -239,7 +243,8 @@ class Lookups:
         self.named[found.display] = "endpoint"
         try:
             file = EndpointFile.load(name)
-        except ConfigurationError as error:  # only of a file that exists the error names the file
+        # The error names the file only if the file exists.
+        except ConfigurationError as error:
             missing = isinstance(error, ConfigNotFoundError)
             return Problem(str(error), file=found.display if missing else error.file or found.display)
         finally:
@@ -247,7 +252,7 @@ class Lookups:
         return file
 
     def _note_needs(self, found: FoundFile) -> None:
-        """Remember the files that an endpoint file names, as far as they exist."""
+        """Record the files that an endpoint file names, as far as they exist."""
         try:
             content = read_object(found)
         except ConfigurationError:
@@ -259,11 +264,12 @@ class Lookups:
             try:
                 if isinstance(name, str) and name.strip():
                     self.named[find(name.strip()).display] = kind
-            except ConfigurationError:  # reported at the endpoint
+            # Reported at the endpoint.
+            except ConfigurationError:
                 pass
 
     def _preset(self, name: str | None, endpoint: str) -> object:
-        """The samplers that a name means: of an endpoint that lends them, or in a file of that name."""
+        """Return the samplers of an endpoint that lends them, or of a preset file of that name."""
         file, preset = EndpointFile.load(endpoint), (name or "").strip()
         preset_type = str(file.api_type.get("presetType") or "")
         if preset and not self._is_donor(preset):
@@ -276,7 +282,8 @@ class Lookups:
                 raise
         try:
             return find_sources(file.config, file.api_type, name)
-        except ConfigNotFoundError as error:  # of the preset that the endpoint adds
+        # The preset that the endpoint adds does not exist.
+        except ConfigNotFoundError as error:
             return Problem(str(error), file=config_utils.endpoint_file(endpoint).display)
 
     def _is_donor(self, name: str) -> bool:
@@ -292,7 +299,7 @@ class Lookups:
         return True
 
     def _wrong_folder(self, file: EndpointFile, preset_type: str) -> str:
-        """The file that names a folder of presets which does not exist, while one with nearly that name does."""
+        """Return the file that names a missing folder of presets, while a folder with nearly that name exists."""
         types = folders_in("Presets")
         if preset_type and preset_type not in types and nearest(preset_type, types):
             return config_utils.api_type_file(str(file.config.get("apiTypeConfigFileName"))).display
@@ -305,7 +312,8 @@ class Lookups:
         try:
             self.named[config_utils.load_workflow(name, folder, calling_folder, calling_name).display] = "workflow"
         except ConfigurationError as error:
-            if error.file:  # it exists and cannot be used
+            # The file exists and cannot be used.
+            if error.file:
                 self.named[error.file] = "workflow"
             if folder is None and isinstance(error, ConfigNotFoundError):
                 return self._without_folder(error)
@@ -313,12 +321,14 @@ class Lookups:
         return None
 
     def _without_folder(self, error: ConfigNotFoundError) -> Problem:
-        """The problem that a file is not among the user's workflows. Without a folder of theirs no file can be."""
+        """Return the problem that a file is not among the user's workflows, or that the user has no folder of
+        workflows.
+        """
         lacking = not any(folder_exists("Workflows", *split_name(one)) for one in user_workflow_folders())
         return problem_of(error, self.user_file().display if lacking else "")
 
     def _found(self, kind: str, found: FoundFile, read: Callable[[], Any]) -> object:
-        """What ``read`` makes of a file that exists."""
+        """Return the result of ``read`` for a file that exists."""
         self.named[found.display] = kind
         return read()
 
@@ -337,7 +347,7 @@ class Lookups:
 
 
 def _ask(find: Callable[[], Any]) -> object:
-    """What ``find`` returns, or the Problem that it comes across."""
+    """Return the result of ``find``, or the Problem that it runs into."""
     try:
         return find()
     except ConfigNotFoundError as error:
@@ -347,24 +357,26 @@ def _ask(find: Callable[[], Any]) -> object:
 
 
 def problem_of(error: ConfigurationError, file: str = "") -> Problem:
-    """What an error says. ``file``: the one in which the mistake is, if it is not in the name."""
+    """Return the problem in an error. ``file``: the file with the mistake, if the mistake is not in the name."""
     text = str(error).removesuffix(f" Did you mean '{error.suggestion}'?")
-    if isinstance(error, ConfigNotFoundError):  # the sentence ends before the paths that were tried
+    # The sentence ends before the paths that were tried.
+    if isinstance(error, ConfigNotFoundError):
         text = text.rstrip(".")
     return Problem(text, error.suggestion, file)
 
 
 def _nearest_script(path: str) -> str:
-    """The name of the script beside ``path`` that is most like it; empty if none is."""
+    """Return the name of the script beside ``path`` that is most like it; empty if none is."""
     folder, name = os.path.split(path)
     try:
         return nearest(name, [entry for entry in os.listdir(folder or os.curdir) if entry.endswith(".py")], 0.6)
-    except (OSError, ValueError):  # ValueError: a path that no file can have
+    # A ValueError means that no file can have this path.
+    except (OSError, ValueError):
         return ""
 
 
 def _in_public_directory(path: str) -> str:
-    """The script that a path such as ``Public/Scripts/x.py`` means if Public is elsewhere; "" if it is not there."""
+    """Return the script that a path such as ``Public/Scripts/x.py`` means if Public is elsewhere; "" if none exists."""
     first, *rest = path.replace("\\", "/").split("/")
     meant = "/".join((config_utils.get_root_public_directory().replace(os.sep, "/"), *rest))
     return meant if first == "Public" and _is_file(meant) else ""
@@ -372,7 +384,7 @@ def _in_public_directory(path: str) -> str:
 
 def _script_problem(path: str, name: str) -> Problem | None:
     if not is_script_name(path):
-        return Problem(f"'{name}' is no Python script, whose name ends in .py")
+        return Problem(f"'{name}' is not a Python script, whose name ends in .py")
     mistake = script_mistake(path)
     return Problem(f"the Python script '{name}' {mistake}") if mistake else None
 
@@ -380,7 +392,8 @@ def _script_problem(path: str, name: str) -> Problem | None:
 def _is_file(path: str) -> bool:
     try:
         return os.path.isfile(path)
-    except ValueError:  # a path that no file can have
+    # No file can have this path.
+    except ValueError:
         return False
 
 
@@ -389,14 +402,15 @@ ENTRY = "Invoke"
 
 
 def script_mistake(path: str) -> str:
-    """What keeps a script from being run; "" for nothing.
+    """Return what keeps a script from being run; "" for nothing.
 
-    It is not executed. A file that cannot be read, or is too large to be looked at, counts as right.
+    The script is not executed. A file that cannot be read, or is too large to be checked, counts as correct.
     """
     try:
         facts = os.stat(path)
         return _mistake(path, facts.st_mtime_ns, facts.st_size) if facts.st_size <= MAX_BYTES else ""
-    except (OSError, ValueError):  # ValueError: NUL in the path or in the file
+    # A ValueError means NUL in the path or in the file.
+    except (OSError, ValueError):
         return ""
 
 
@@ -410,7 +424,8 @@ def _mistake(path: str, _modified: int, _size: int) -> str:
         return f"cannot be loaded: {text_of(error)}"
     except (RecursionError, MemoryError):
         return ""
-    if ENTRY.encode() in source or _takes_all_names(tree):  # however it comes about
+    # The name may be defined in any way.
+    if ENTRY.encode() in source or _takes_all_names(tree):
         return ""
     functions = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     near = nearest(ENTRY, functions)

@@ -1,4 +1,4 @@
-"""Checks of what memory nodes need beyond themselves: keys of the user's file, and the settings files these name."""
+"""Checks of the requirements of memory nodes: keys of the user's file, and the settings files that these name."""
 from __future__ import annotations
 
 import dataclasses
@@ -21,7 +21,7 @@ from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.condensation import BATCH
 
 NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS}
-"""In LLM calls of its own a settings file plays the part of a node, so that these mean something in it, too."""
+"""The keys of a node, which also apply in settings files, for LLM calls of their own."""
 
 EMBEDDINGS_EXPECTED = "an endpoint whose API type has the 'type' openAIEmbeddings or ollamaEmbeddings"
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Call:
-    """An LLM call that the settings lead to: the keys that name endpoint and preset, and what they name."""
+    """An LLM call that the settings lead to: the keys that name endpoint and preset, and their values."""
 
     purpose: str
     endpoint_key: str
@@ -41,7 +41,7 @@ class Call:
 
 @dataclass(frozen=True)
 class SettingsKeys:
-    """The check of the keys of one settings file, without what they name."""
+    """The check of the keys of one settings file, without the files that these name."""
 
     file: ConfigFile
 
@@ -52,16 +52,16 @@ class SettingsKeys:
 
     def finding(self, severity: Severity, key: str, message: str, *, expected: str = "",
                 suggestion: str = "") -> Finding:
-        """A finding at ``key`` ("": the file)."""
+        """Return a finding at ``key`` ("": the file)."""
         return Finding(severity, self.file.display, child("", key) if key else "", None, message, expected, suggestion,
                        self.asked_by)
 
     def keys(self, cls: type[Any]) -> Iterator[Finding]:
-        """Keys that are nearly declared ones, and values of another kind than declared."""
+        """Yield keys that are nearly declared ones, and values of another type than declared."""
         return self._check.findings(self.file.content, settings_keys(cls))
 
     def readable(self, cls: type[T]) -> T:
-        """The settings as they are used, but without a word in the log about values of the wrong kind."""
+        """Return the settings as they are used, without log entries about values of the wrong type."""
         keys = settings_keys(cls)
         good = {name: value for name, value in self.file.content.items() if name not in keys or value is None
                 or keys[name].kind == "bool" or not any(self._check.value(keys[name], value, name))}
@@ -87,7 +87,7 @@ class SettingsCheck(SettingsKeys):
         return self.loaded.display
 
     def endpoint(self, key: str, name: str, in_use: bool, embeddings: bool = False) -> Iterator[Finding]:
-        """An endpoint must exist and be of the right kind."""
+        """Yield a finding unless an endpoint exists and is of the right kind."""
         problem = self.lookups.endpoint(name) if name else None
         if name and problem is None and self.lookups.makes_embeddings(name) is not embeddings:
             problem = Problem(f"endpoint {quoted(name)} " + (
@@ -97,11 +97,11 @@ class SettingsCheck(SettingsKeys):
         yield from self._problem(key, problem, in_use, expected)
 
     def workflow(self, key: str, name: str, in_use: bool) -> Iterator[Finding]:
-        """A helper workflow of the user must exist."""
+        """Yield a finding unless a helper workflow of the user exists."""
         yield from self._problem(key, self.lookups.workflow(name, None, self.loaded) if name else None, in_use)
 
     def call(self, call: Call) -> Iterator[Finding]:
-        """An LLM call needs an endpoint, and a preset that fits it."""
+        """Yield a finding unless an LLM call has an endpoint, and a preset that fits it."""
         if not call.endpoint:
             yield self.finding("error", "", f"the file names no endpoint that {call.purpose}",
                                expected=f"'{call.endpoint_key}' with the name of a file in Endpoints")
@@ -110,7 +110,7 @@ class SettingsCheck(SettingsKeys):
             yield from self._problem(call.preset_key if call.preset else call.endpoint_key, problem, True)
 
     def marked(self, key: str, texts: Collection[str], marker: str, effect: str) -> Iterator[Finding]:
-        """One of ``texts`` must hold ``marker``; else ``effect`` says what happens."""
+        """Yield a finding unless one of ``texts`` holds ``marker``; ``effect`` describes the consequence."""
         if not holds(texts, (marker,), self.loaded, self.lookups):
             yield self.finding("warning", key if self.file.content.get(key) else "",
                                f"no prompt holds {marker}, so that {effect}", expected=f"'{key}' with {marker}")
@@ -124,7 +124,7 @@ class SettingsCheck(SettingsKeys):
 
 
 def holds(texts: Collection[str], markers: Collection[str], loaded: LoadedWorkflow, lookups: Lookups) -> bool:
-    """Whether a text, or one of the user's variables in it, has one of the markers."""
+    """Return whether a text, or one of the user's variables in it, has one of the markers."""
     variables = {**lookups.user_variables(), **loaded.variables}
     inner = [value for name, value in variables.items()
              if isinstance(value, str) and any(f"{{{name}}}" in text for text in texts)]
@@ -142,7 +142,7 @@ USER_KEYS = frozenset({MEMORY_KEY, COMPACTOR_KEY, "fileMemoryToolWorkflow", *HEL
 
 
 def check_memory(loaded: LoadedWorkflow, views: Sequence[NodeView], lookups: Lookups) -> Iterator[Finding]:
-    """Findings about the user's file and the settings files that the nodes of a workflow need, each once."""
+    """Return the findings about the user's file and settings files that the nodes of a workflow need, each once."""
     types = {view.runs_as for view in views if not _just_reads(view)}
     yield from dict.fromkeys(_Needs(loaded, types, lookups).findings())
 
@@ -152,7 +152,7 @@ def _just_reads(view: NodeView) -> bool:
 
 
 class _Needs:
-    """What nodes of ``types`` need. The user's file is looked at only if there is something to ask it."""
+    """Yield the requirements of nodes of ``types``. The user's file is read only if one of them needs it."""
 
     def __init__(self, loaded: LoadedWorkflow, types: set[str], lookups: Lookups) -> None:
         self._loaded, self._types, self._lookups = loaded, types, lookups
@@ -230,7 +230,7 @@ class _Needs:
 
 
 class _MemoryPaths:
-    """What memory settings name, with respect to the paths in use: memory files, searchable memories or both."""
+    """Yield findings about the files that memory settings name, for memory files, searchable memories or both."""
 
     def __init__(self, check: SettingsCheck, settings: MemorySettings, files: bool, vector: bool) -> None:
         self._check, self._settings = check, settings
@@ -305,5 +305,5 @@ class _MemoryPaths:
 
 
 def _own(key: str, name: str, other_key: str, other: str) -> tuple[str, str]:
-    """The key that counts, and what it names."""
+    """Return the key that counts, and the name in it."""
     return (key, name) if name else (other_key, other)

@@ -1,4 +1,4 @@
-"""Checks of single nodes: the files that they name, and what memory nodes and CurlCommand need."""
+"""Checks of single nodes: the files that they name, and the requirements of memory nodes and CurlCommand."""
 from __future__ import annotations
 
 import os
@@ -23,7 +23,7 @@ from Middleware.workflows.tools.memory.chat_summary import CURRENT_SUMMARY, LATE
 
 FILE_KEYS = {"GetCustomFile": ("filepath",), "SaveCustomFile": ("filepath",),
              "ConversationChunkProcessor": ("cursorDirectory", "returnFile")}
-"""The keys of each type whose paths must lie in the directories that the user allows."""
+"""The keys of each type whose paths must be in the directories that the user allows."""
 
 FOLDERS = frozenset({"cursorDirectory"})
 
@@ -35,7 +35,7 @@ CHILD_KEYS = ("workflowName", "fileMemoryWorkflowName")
 
 
 def check_targets(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    """Findings about everything that the node names. What holds a placeholder is not looked up."""
+    """Yield findings about all files that the node names. Names with a placeholder are not looked up."""
     yield from _endpoints(view, lookups)
     yield from _children(view, lookups)
     yield from _risky_names(view, lookups)
@@ -45,7 +45,8 @@ def check_targets(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
             yield from _problem(view, key, look_up(name))
     for key in FILE_KEYS.get(view.runs_as, ()):
         path = view.node.get(key)
-        if isinstance(path, str) and path.strip():  # a folder's path stands for those of its files
+        # For the path of a folder, the files in it count.
+        if isinstance(path, str) and path.strip():
             yield from _problem(view, key, lookups.file_path(os.path.join(path, "x") if key in FOLDERS else path,
                                                           reading=view.runs_as == "GetCustomFile"))
 
@@ -99,7 +100,7 @@ def _endpoint(view: NodeView, name: str, lookups: Lookups, path: str) -> Iterato
 
 
 def _preset_key(node: Mapping[str, object]) -> str:
-    """The key that names the preset, empty if none does."""
+    """Return the key that names the preset, empty if none does."""
     key = "preset" if "preset" in node else "presetName"
     return key if node.get(key) else ""
 
@@ -121,7 +122,7 @@ def _children(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 
 
 def child_names(view: NodeView) -> Iterator[tuple[str, str]]:
-    """Paths and names of the workflows that the node may run."""
+    """Yield paths and names of the workflows that the node may run."""
     for key in CHILD_KEYS:
         if key in view.keys and view.node.get(key):
             yield child(view.path, key), str(view.node[key])
@@ -140,11 +141,11 @@ def _files(lookups: Lookups) -> tuple[tuple[str, Callable[[str], Problem | None]
             ("server", lookups.mcp_server))
 
 
-# -- names that others could choose ------------------------------------------------------------------------------------
+# -- names that models or clients could choose -------------------------------------------------------------------------
 
 
 def _risky_names(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    """Names of what is run, in which an LLM's output or a user's words stand."""
+    """Yield names of what is run that contain an LLM's output or a user's words."""
     for key in RISKY_KEYS.get(view.runs_as, ()):
         text = view.node.get(key)
         if not isinstance(text, str):
@@ -169,7 +170,7 @@ WEIGHT_COUNT = 5
 
 
 def check_memory_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    """Findings about one node, if it is a memory node."""
+    """Yield findings about one node, if it is a memory node."""
     check = CHECKS.get(view.runs_as)
     if check is not None:
         yield from check(view, lookups)
@@ -189,7 +190,8 @@ def _search(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 def _embeddings(view: NodeView, mode: str, lookups: Lookups) -> Iterator[Finding]:
     key = "embeddingEndpointName"
     name = view.node.get(key) or ""
-    if not isinstance(name, str) or "{" in name:  # reported as the wrong kind, or as taking no variables
+    # Reported as the wrong type, or as taking no variables.
+    if not isinstance(name, str) or "{" in name:
         return
     if not name.strip():
         yield view.finding("warning", key if key in view.node else "searchMode", f"the searchMode {quoted(mode)} needs "
@@ -205,12 +207,14 @@ def _embeddings(view: NodeView, mode: str, lookups: Lookups) -> Iterator[Finding
 
 def _weights(view: NodeView) -> Iterator[Finding]:
     weights = view.node.get("bm25Weights")
-    if not isinstance(weights, (list, tuple)):  # of anything else the kind is reported
+    # For anything else the type is reported.
+    if not isinstance(weights, (list, tuple)):
         return
     if len(weights) != WEIGHT_COUNT or any(
             isinstance(weight, bool) or not isinstance(weight, (int, float)) for weight in weights):
-        yield view.finding("warning", "bm25Weights", f"'bm25Weights' is no list of {WEIGHT_COUNT} numbers and is not "
-                           "used", expected="numbers for title, summary, entities, key phrases and text, in this order")
+        yield view.finding("warning", "bm25Weights", f"'bm25Weights' is not a list of {WEIGHT_COUNT} numbers and is "
+                           "not used",
+                           expected="numbers for title, summary, entities, key phrases and text, in this order")
 
 
 # -- nodes with markers ------------------------------------------------------------------------------------------------
@@ -263,7 +267,7 @@ _FOREIGN = re.compile(r"agent\d+(Output|Input)|chat_user_prompt_|templated_user_
 
 
 def check_curl_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    """Findings about texts of a model or a client that may name a file, which curl then sends."""
+    """Yield texts of a model or a client that may name a file, which curl then sends."""
     items = view.node.get("args")
     if view.runs_as != "CurlCommand" or not isinstance(items, (list, tuple)):
         return
@@ -284,9 +288,9 @@ def check_curl_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 
 
 def _risky_placeholder(argument: Argument, node: Mapping[str, object], variables: Mapping[str, Any]) -> str:
-    """The first placeholder of others that may make a file name of the argument's value; empty if there is none.
+    """Return the first foreign placeholder that may make a file name of the argument's value; empty if there is none.
 
-    Files with cookies are left out: curl sends none of them that are not for that server.
+    Cookie files are left out: curl sends none of the cookies in them that are for another server.
     """
     if argument.name == "cookie":
         return ""
@@ -297,14 +301,15 @@ def _risky_placeholder(argument: Argument, node: Mapping[str, object], variables
     for found in pattern.finditer(value):
         before, after = (pattern.sub("", text) for text in (value[:found.start()], value[found.end():]))
         if refused and not before:
-            continue  # the node refuses an item that begins with '@'
+            # The node refuses an item that begins with '@'.
+            continue
         if may_name_file(argument.name, before, after) and _is_foreign(found[0], variables):
             return found[0]
     return ""
 
 
 def _with_own_texts(value: str, variables: Mapping[str, Any]) -> str:
-    """The value with the author's own texts in place of their names, and without literal braces."""
+    """Return the value with the author's own texts in place of their names, and without literal braces."""
     def text(match: re.Match[str]) -> str:
         found = variables.get(match[0][1:-1])
         return _without_literal_braces(found) if isinstance(found, str) else match[0]

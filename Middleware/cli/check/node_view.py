@@ -1,4 +1,4 @@
-"""One node as its checks see it."""
+"""A node as its checks see it."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,13 @@ COMMON: Mapping[str, ConfigKey] = {key.name: key for key in COMMON_KEYS}
 
 @dataclass(frozen=True)
 class NodeView:
-    """A node with what is declared about its type.
+    """A node with the declarations of its type.
 
     Attributes:
         index: from 0.
-        runs_as: the type that runs, which for an unknown one is Standard.
+        runs_as: the type that runs; Standard for an unknown type.
         keys: the declared keys of that type by name, common ones included.
-        is_misread: the type is unknown, and the keys are those of the type that was probably meant.
+        is_misread: the type is unknown, and the keys are those of the probable type.
     """
 
     loaded: LoadedWorkflow
@@ -41,7 +41,7 @@ class NodeView:
 
     def finding(self, severity: Severity, key: str, message: str, *, expected: str = "", suggestion: str = "",
                 path: str = "") -> Finding:
-        """A finding at ``key`` of this node ("": the node), or at ``path`` inside it."""
+        """Return a finding at ``key`` of this node ("": the node), or at ``path`` inside it."""
         where = path or (child(self.path, key) if key else self.path)
         return Finding(severity, self.loaded.display, where, None, f"{self.label}: {message}", expected, suggestion)
 
@@ -54,12 +54,12 @@ class NodeView:
 
     @property
     def label(self) -> str:
-        """How a text names this node."""
+        """How a message names this node."""
         name = self.node.get("title") or self.node.get("agentName")
         return f"node {self.index + 1}" + (f" '{shortened(name, 40)}'" if isinstance(name, str) else "")
 
     def values(self) -> Iterator[tuple[ConfigKey, Any]]:
-        """The declared keys that the node gives a value, with these values."""
+        """Yield the declared keys that the node gives a value, with these values."""
         for name, value in self.node.items():
             key = self.keys.get(name)
             if key is not None and value is not None:
@@ -67,7 +67,7 @@ class NodeView:
 
 
 def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[tuple[str, str, bool]]:
-    """(path, text, whether a secret-like key leads to it) of every text inside JSON data, without recursion."""
+    """Yield (path, text, whether a secret-like key leads to it) for every string in JSON data, without recursion."""
     waiting = [(path, value, False)]
     while waiting:
         place, item, secret = waiting.pop()

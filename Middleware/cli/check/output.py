@@ -1,4 +1,4 @@
-"""What ``check`` prints: JSON, or findings as ``file:line:column: severity: ...``, which editors make links of."""
+"""The output of ``check``: JSON, or findings as ``file:line:column: severity: ...``, which editors turn into links."""
 from __future__ import annotations
 
 import json
@@ -19,11 +19,11 @@ _ENABLE_VIRTUAL_TERMINAL = 0x0004
 
 @dataclass(frozen=True)
 class Summary:
-    """What was checked, for the last line and for JSON.
+    """The extent of a check, for the last line and for JSON.
 
     Attributes:
         root: the folder of the configuration.
-        online: servers were asked, too.
+        online: whether servers were queried too.
     """
 
     root: str
@@ -34,14 +34,14 @@ class Summary:
 
 
 def human_text(findings: Sequence[Finding], summary: Summary, colour: bool = False) -> str:
-    """The findings by file, and a last line with their numbers."""
+    """Return the findings by file, and a last line with their numbers."""
     blocks = ["\n".join(_lines(finding, path_shown(summary.root, finding.file), colour) for finding in group)
               for _, group in groupby(findings, key=lambda finding: finding.file)]
     return "\n\n".join([*blocks, _last_line(findings, summary)])
 
 
 def json_text(findings: Sequence[Finding], summary: Summary) -> str:
-    """One JSON document, in ASCII."""
+    """Return one JSON document, in ASCII."""
     counts = {PLURALS[severity]: _count(findings, severity) for severity in PLURALS}
     return json.dumps({
         "configuration": os.path.abspath(summary.root), "users": list(summary.users), "files": summary.files,
@@ -50,24 +50,25 @@ def json_text(findings: Sequence[Finding], summary: Summary) -> str:
 
 
 def path_shown(root: str, file: str) -> str:
-    """The path of a file as it can be opened from here: relative if it lies below the working directory."""
+    """Return the path of a file as it can be opened from here: relative if it is below the working directory."""
     path = os.path.abspath(os.path.join(root, *file.split("/")) if not os.path.isabs(file) else file)
     try:
         relative = os.path.relpath(path)
-    except ValueError:  # on another drive
+    # The file is on another drive.
+    except ValueError:
         return path
     return path if relative.startswith("..") else relative
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether colours make sense there: on a terminal that knows them, unless NO_COLOR forbids them."""
+    """Return whether the stream is a terminal that shows colours, and NO_COLOR does not forbid them."""
     if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" or not stream.isatty():
         return False
     return sys.platform != "win32" or _enable_colours_on_windows()
 
 
 def _enable_colours_on_windows() -> bool:
-    """Older consoles of Windows show escape sequences as text unless they are asked not to."""
+    """Enable escape sequences, which older consoles of Windows otherwise show as text."""
     if sys.platform != "win32":
         return True
     import ctypes

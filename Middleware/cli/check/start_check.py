@@ -1,4 +1,4 @@
-"""The short form of ``check`` at start: what is wrong for the served users, told in the log once the server listens."""
+"""The short form of ``check`` at start: errors of the served users, logged once the server listens."""
 from __future__ import annotations
 
 import logging
@@ -20,22 +20,24 @@ logger = logging.getLogger(__name__)
 
 MAX_LINES = 10
 MAX_WIDTH = 400
-PAUSE_SECONDS = 0.002  # between files, for requests that come meanwhile
+# A pause between files leaves the interpreter to requests that arrive in the meantime.
+PAUSE_SECONDS = 0.002
 
 
 def begin(load_check: LoadCheck) -> None:
-    """Check in the background. Nothing waits for it, and nothing that goes wrong in it reaches the server."""
+    """Check in the background. Nothing waits for the check, and no failure in it reaches the server."""
     threading.Thread(target=run, args=[load_check], name="start-check", daemon=True).start()
 
 
 def run(load_check: LoadCheck) -> None:
-    """Check what the served users reach and where their data goes, and log what is wrong; nothing if all is well.
+    """Check the files that the served users reach and the places of their data, and log the errors, if any.
 
-    ``load_check`` learns what was reported, so that it does not report it again.
+    ``load_check`` records what was reported, so that it does not report it again.
     """
     try:
         _check(load_check)
-    except Exception:  # the server runs, whatever the check comes across
+    # The server runs, whatever the check runs into.
+    except Exception:
         logger.warning("The configuration could not be checked", exc_info=True)
 
 
@@ -52,7 +54,7 @@ def _check(load_check: LoadCheck) -> None:
 
 
 def short_form(findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
-    """A line for each error up to MAX_LINES, the number of the rest, and the findings that have a line of their own.
+    """Return a line for each error up to MAX_LINES, the number of the rest, and the findings with a line of their own.
 
     Empty if there is nothing worse than a note.
     """

@@ -17,7 +17,7 @@ NOT_VARIABLES: Mapping[str, str] = {
     "current_chat_summary": "", "userInput": "chat_user_prompt_last_one",
     "lastUserMessage": "chat_user_prompt_last_one", "userName": "", "currentDate": "todays_date_pretty",
     "current_username": "", "llm_responder_output": ""}
-"""Names that examples in circulation use although they were never variables, and what comes closest."""
+"""Names that published examples use although they were never variables, and the closest existing one."""
 
 _NUMBERED = re.compile(r"agent([1-9][0-9]{0,5})(Input|Output)")
 _OUTPUT_PLACEHOLDER = re.compile(r"\{\s*(agent[1-9][0-9]{0,5}Output)\b[^{}]*\}")
@@ -30,8 +30,8 @@ class Names:
     Attributes:
         custom: the top-level keys of the workflow file with their values.
         user_wide: names of the user's own variables.
-        number: of the node, from 1.
-        count: of all nodes.
+        number: the number of the node, from 1.
+        count: the number of all nodes.
     """
 
     custom: Mapping[str, object]
@@ -40,14 +40,14 @@ class Names:
     count: int
 
     def knows(self, name: str, early: bool = False) -> bool:
-        """Whether there is such a variable when the node runs; ``early``: before its endpoint is known."""
+        """Return whether such a variable exists when the node runs; ``early``: before its endpoint is known."""
         if name in (EARLY_BUILT_IN if early else BUILT_IN_VARIABLES) or name in self.custom or name in self.user_wide:
             return True
         numbered = _NUMBERED.fullmatch(name)
         return numbered is not None and (numbered[2] == "Input" or int(numbered[1]) < self.number)
 
     def never_comes(self, name: str) -> str:
-        """Why there is no such output when this node runs; empty if ``name`` is not such an output."""
+        """Return why no such output exists when this node runs; empty if ``name`` is not the name of an output."""
         numbered = _NUMBERED.fullmatch(name)
         if numbered is None or numbered[2] != "Output" or self.knows(name):
             return ""
@@ -58,12 +58,12 @@ class Names:
             f"node {number} runs after this node")
 
     def through(self, name: str) -> list[str]:
-        """The outputs named inside the variable ``name`` of the file that do not exist when this node runs."""
+        """Yield the outputs named inside the variable ``name`` of the file that do not exist when this node runs."""
         found = (match for text in _texts(self.custom.get(name)) for match in _OUTPUT_PLACEHOLDER.findall(text))
         return [output for output in dict.fromkeys(found) if self.never_comes(output)]
 
     def nearest(self, name: str, early: bool = False) -> str:
-        """The known name most like ``name``; empty if none is near."""
+        """Return the known name most like ``name``; empty if none is near."""
         if name in NOT_VARIABLES:
             return NOT_VARIABLES[name]
         numbered = [f"agent{number}{kind}" for number in range(1, min(self.number, 10)) for kind in ("Output", "Input")]
@@ -72,12 +72,12 @@ class Names:
 
 
 def is_numbered(name: str) -> bool:
-    """Whether a variable is an input of a workflow or the output of a node."""
+    """Return whether a variable is an input of a workflow or the output of a node."""
     return _NUMBERED.fullmatch(name) is not None
 
 
 def _texts(value: object) -> Sequence[str]:
-    """All texts inside JSON data, without recursion."""
+    """Yield all strings inside JSON data, without recursion."""
     found, waiting = [], [value]
     while waiting:
         item = waiting.pop()
@@ -94,12 +94,13 @@ _IDENTIFIER = re.compile(r"[^\W\d]\w{0,99}")
 _SIMPLE = re.compile(r"(?<!\{)\{([^\W\d]\w{0,99})\}(?!\})")
 _JINJA = re.compile(r"\{\{\s+([^\W\d]\w{0,99})\b[^{}]*\}\}|\{%")
 MAX_NAMED = 5
-MAX_SAID = 200  # of what Jinja2 says, which ends with the tags that it expects
+# The longest part of a Jinja2 message to show: such messages end with a list of the expected tags.
+MAX_SAID = 200
 
 
 @dataclass(frozen=True)
 class TextProblem:
-    """What is wrong with a text, as the ``Finding`` it becomes has it."""
+    """A mistake in a text, with the parts of the ``Finding`` that it becomes."""
 
     severity: Severity
     message: str
@@ -109,12 +110,12 @@ class TextProblem:
 
 @dataclass(frozen=True)
 class TextRules:
-    """How the texts of a node are filled in.
+    """The rules by which the texts of a node are filled in.
 
     Attributes:
-        partly: an unknown placeholder leaves the others of its text alone.
+        partly: an unknown placeholder leaves the others of its text unaffected.
         show: placeholders may be shown; not so in values of secret-like keys.
-        children: the names of the variables that the workflows have which fill the text in again; None: not known.
+        children: the variables of the workflows that fill the text in again; None: not known.
     """
 
     names: Names
@@ -128,7 +129,7 @@ class TextRules:
 
 
 def check_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
-    """Problems of a text that takes all variables as ``{name}``."""
+    """Yield problems of a text that takes all variables as ``{name}``."""
     if not has_braces(text):
         return
     fields, valid = _fields(text)
@@ -148,17 +149,17 @@ def check_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
 
 
 def check_names(text: str, rules: TextRules) -> Iterator[TextProblem]:
-    """Unknown placeholders alone, for texts that may come to stand anywhere in others."""
+    """Yield unknown placeholders alone, for texts that may be inserted into any others."""
     yield from _misspelt(_fields(text)[0], rules)
 
 
 def check_early_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
-    """Problems of a text that takes only what is known before the endpoint is."""
+    """Yield problems of a text that takes only what is known before the endpoint is."""
     if "{" not in text:
         return
     fields, valid = _fields(text)
     if not valid:
-        yield TextProblem("warning", "the braces are no valid placeholders; nothing in this text is filled in")
+        yield TextProblem("warning", "the braces are not valid placeholders; nothing in this text is filled in")
     unknown = [name for name in fields if not rules.names.knows(name, early=True)]
     missing = [name for name in unknown if rules.names.never_comes(name)]
     others = [name for name in unknown if name not in missing]
@@ -173,14 +174,14 @@ def check_early_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
 
 
 def check_handed_down_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
-    """Problems of a prompt for a child, which fills in what this workflow does not know."""
+    """Yield problems of a prompt for a child, which fills in what this workflow does not know."""
     if not has_braces(text):
         return
     fields, valid = _fields(text)
     unknown = [name for name in fields if not rules.names.knows(name)]
     misspelt = {name: near for name in unknown if (near := _meant_for_child(name, rules))}
     for name, near in list(misspelt.items())[:MAX_NAMED]:
-        yield TextProblem("warning", f"{_listed([name], rules)} is no variable, neither here nor of the child "
+        yield TextProblem("warning", f"{_listed([name], rules)} is not a variable, neither here nor of the child "
                                      "workflow; nothing in this text is filled in", "", near if rules.show else "")
     if not valid:
         yield _stray_braces(text, rules)
@@ -190,9 +191,9 @@ def check_handed_down_text(text: str, rules: TextRules) -> Iterator[TextProblem]
 
 
 def _meant_for_child(name: str, rules: TextRules) -> str:
-    """What a name was probably meant to be that means nothing to the child either; empty if it may mean something.
+    """Return the likely meaning of a name that means nothing to the child either; empty if it may mean something.
 
-    The outputs and inputs of the child's nodes are its own affair.
+    The outputs and inputs of the child's nodes are not checked here.
     """
     if rules.children is None or name in rules.children or is_numbered(name):
         return ""
@@ -200,10 +201,11 @@ def _meant_for_child(name: str, rules: TextRules) -> str:
 
 
 def check_jinja(text: str, rules: TextRules) -> Iterator[TextProblem]:
-    """Problems of a Jinja2 template."""
+    """Yield problems of a Jinja2 template."""
     if "{" not in text:
         return
-    from jinja2 import TemplateSyntaxError  # loaded on first use: most workflows have no templates
+    # Imported here because most workflows have no templates.
+    from jinja2 import TemplateSyntaxError
 
     try:
         used = _jinja_names(text)
@@ -212,14 +214,15 @@ def check_jinja(text: str, rules: TextRules) -> Iterator[TextProblem]:
         yield TextProblem("error", f"line {error.lineno} of this text is not valid Jinja2{said}; nothing in it is "
                                    "filled in")
         return
-    except Exception:  # a parser of foreign make, and texts from anywhere: numbers too long, too much nesting
+    # The parser of another package may raise anything for long numbers or deep nesting.
+    except Exception:
         yield TextProblem("warning", "this text cannot be read as a Jinja2 template")
         return
     yield from _check_jinja_names([name for name in used if not rules.names.knows(name)], rules)
 
 
 def check_plain_value(text: str, rules: TextRules) -> Iterator[TextProblem]:
-    """Placeholders in a text that takes no variables at all."""
+    """Yield placeholders in a text that takes no variables at all."""
     known = [name for name in dict.fromkeys(_SIMPLE.findall(text)) if rules.names.knows(name)]
     if known:
         yield TextProblem("warning", f"variables do not work here; {_listed(known, rules)} is used as written")
@@ -233,9 +236,9 @@ def _environment() -> Any:
 
 
 def _jinja_names(text: str) -> list[str]:
-    """The variables of a template. Raises TemplateSyntaxError also for filters and tests that do not exist.
+    """Return the variables of a template. Raises TemplateSyntaxError also for unknown filters and tests.
 
-    It is only parsed: compiling would work out its constants, which may be large.
+    It is only parsed: compiling would compute its constants, which may be large.
     """
     from jinja2 import TemplateAssertionError, nodes
     from jinja2.meta import find_undeclared_variables
@@ -267,7 +270,7 @@ def _missing_outputs(names: list[str], rules: TextRules, severity: Severity, eff
 
 
 def _misspelt(fields: Mapping[str, str], rules: TextRules) -> list[TextProblem]:
-    """A problem for each placeholder that is no variable and was probably meant to be one."""
+    """Yield a problem for each placeholder that is not a variable and was probably meant to be one."""
     names = [name for name, spec in fields.items()
              if not rules.names.knows(name) and not rules.names.never_comes(name) and _is_placeholder(name, spec)]
     return [_unknown(name, rules) for name in names[:MAX_NAMED]]
@@ -275,8 +278,8 @@ def _misspelt(fields: Mapping[str, str], rules: TextRules) -> list[TextProblem]:
 
 def _unknown(name: str, rules: TextRules) -> TextProblem:
     known_mistake = ", although examples use it" if name in NOT_VARIABLES else ""
-    return TextProblem("warning", f"{_listed([name], rules)} is no variable{known_mistake}; {rules.rest} (braces meant "
-                                  "as text are written twice)", suggestion=_suggestion(name, rules))
+    return TextProblem("warning", f"{_listed([name], rules)} is not a variable{known_mistake}; {rules.rest} (braces "
+                                  "meant as text are written twice)", suggestion=_suggestion(name, rules))
 
 
 def _stray_braces(text: str, rules: TextRules) -> TextProblem:
@@ -284,22 +287,24 @@ def _stray_braces(text: str, rules: TextRules) -> TextProblem:
     jinja = ', or set "jinja2": true for a Jinja2 template' if "{%" in text else ""
     if lost or jinja:
         also = f", not even {_listed(lost, rules)}" if lost else ""
-        return TextProblem("warning", "there are braces that are no placeholders, so nothing in this text is filled "
+        return TextProblem("warning", "there are braces that are not placeholders, so nothing in this text is filled "
                                       f"in{also}; write braces meant as text twice{jinja}")
-    return TextProblem("note", "there are braces that are no placeholders; nothing in this text is filled in")
+    return TextProblem("note", "there are braces that are not placeholders; nothing in this text is filled in")
 
 
 def _through_variables(fields: dict[str, str], rules: TextRules) -> Iterator[TextProblem]:
     for name in fields:
         missing = rules.names.through(name)
         if missing:
-            direct = isinstance(rules.names.custom[name], str)  # of a list or object the placeholder may take a part
+            # The placeholder may take a part of a list or object.
+            direct = isinstance(rules.names.custom[name], str)
             problem = _missing_outputs(missing, rules, "error" if direct else "warning", "it stays as written")
             yield replace(problem, message=f"through the variable '{shortened(name)}': {problem.message}")
 
 
 def _fields(text: str) -> tuple[dict[str, str], bool]:
-    """The names of a text's placeholders with the start of their format, and whether the braces are well-formed."""
+    """Return the names of a text's placeholders with the start of their format, and whether the braces are well-formed.
+    """
     try:
         template = parse(text)
     except SubstitutionError:
@@ -320,7 +325,7 @@ def _start(spec: Template | None) -> str:
 
 
 def _is_placeholder(name: str, spec: str) -> bool:
-    """Whether braces around ``name`` were meant as a placeholder; ``{"a": 1}`` and ``{color: red}`` were not."""
+    """Return whether braces around ``name`` were meant as a placeholder; ``{"a": 1}`` and ``{color: red}`` were not."""
     return _IDENTIFIER.fullmatch(name.strip()) is not None and not spec[:1].isspace()
 
 

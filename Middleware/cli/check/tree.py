@@ -27,7 +27,7 @@ COLLECTIONS = tuple(dict.fromkeys(kind.pattern.partition("/")[0] for kind in KIN
 DEFAULT_WORKFLOW = "_DefaultWorkflow.json"
 SETTINGS_KEYS = {MEMORY_KEY: "memory-settings", COMPACTOR_KEY: "compactor-settings"}
 FLAT_COLLECTIONS = ("MCPServers",)
-"""Collections whose files must not lie in folders of their own."""
+"""Collections whose files must not be in folders of their own."""
 
 FOLDER_CUTOFF = 0.6
 _OTHER_ENDINGS = (".json.txt", ".jsonc", ".json5", ".jsn", ".json.json")
@@ -35,7 +35,7 @@ _OTHER_ENDINGS = (".json.txt", ".jsonc", ".json5", ".jsn", ".json.json")
 
 @dataclass(frozen=True)
 class TreeFile:
-    """A JSON file: as messages name it, its path, and its kind, None for one that is read by nobody."""
+    """A JSON file: its name in messages, its path, and its kind, None for a file that the program does not read."""
 
     display: str
     path: str
@@ -47,26 +47,26 @@ class Tree:
     """All files of a config root.
 
     Attributes:
-        files: the JSON files by how messages name them.
-        findings: what is wrong with names and folders.
+        files: the JSON files by their names in messages.
+        findings: mistakes in the names of files and folders.
     """
 
     files: dict[str, TreeFile]
     findings: list[Finding]
 
     def of_kind(self, *names: str) -> Iterator[TreeFile]:
-        """The files of these kinds, in order."""
+        """Return the files of these kinds, in order."""
         return (file for file in self.files.values() if file.kind is not None and file.kind.name in names)
 
     def users(self) -> list[str]:
-        """The names of all users, those in folders and those that start with ``_`` included."""
+        """Return the names of all users, including those in folders and those that start with ``_``."""
         return [file.display[len("Users/"):-len(".json")] for file in self.of_kind("user")]
 
 
 def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
     """Walk the folders below ``root``. Names that start with a dot are left out.
 
-    ``users``: the only ones whose files are opened; None: all files are, to find out of which kind they are.
+    ``users``: the only ones whose files are opened; None: all files are opened, to determine their kinds.
     """
     tree = Tree({}, [])
     for display, path in _walk(root, ""):
@@ -75,7 +75,7 @@ def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
             _add(tree, display, path)
         elif lower.endswith(_OTHER_ENDINGS) and display.partition("/")[0] in COLLECTIONS:
             stem = display.rpartition("/")[2][:-len(next(end for end in _OTHER_ENDINGS if lower.endswith(end)))]
-            tree.findings.append(_unread(display, "the name does not end in .json, so that nobody reads the file",
+            tree.findings.append(_unread(display, "the name does not end in .json, so the program does not read it",
                                          f"{stem}.json"))
     tree.findings.extend(_misnamed_defaults(tree))
     _find_settings(tree, users)
@@ -83,7 +83,7 @@ def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
 
 
 def _misnamed_defaults(tree: Tree) -> Iterator[Finding]:
-    """Files whose name is nearly that of a folder's default workflow, in folders that have none."""
+    """Yield files whose name is nearly that of a folder's default workflow, in folders that have none."""
     defaults = {display.rpartition("/")[0] for display in tree.files
                 if display.rpartition("/")[2].casefold() == DEFAULT_WORKFLOW.casefold()}
     for display in tree.files:
@@ -94,7 +94,7 @@ def _misnamed_defaults(tree: Tree) -> Iterator[Finding]:
 
 
 def _walk(root: str, folder: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
-    """``above``: the real paths of the folders around this one, into which links may lead back."""
+    """Walk one folder. ``above``: the real paths of the folders around it, into which links may lead back."""
     here = os.path.join(root, *folder.split("/")) if folder else root
     real = os.path.realpath(here)
     if real in above:
@@ -102,7 +102,8 @@ def _walk(root: str, folder: str, above: frozenset[str] = frozenset()) -> Iterat
     try:
         with os.scandir(here) as found:
             entries = sorted((entry.name, is_folder(entry), entry.path) for entry in found)
-    except OSError:  # reported by whoever looks for something in it
+    # Reported by the check that needs a file in it.
+    except OSError:
         return
     for name, holds_more, path in entries:
         display = f"{folder}/{name}" if folder else name
@@ -122,11 +123,11 @@ def _add(tree: Tree, display: str, path: str) -> None:
         tree.findings.append(_unread(display, "the ending is not in lower case, so that the file may not be found",
                                      display.rpartition("/")[2][:-5] + ".json"))
     elif kind is None and not rest:
-        tree.findings.append(_unread(display, "the file lies in none of the folders of the configuration, and nobody "
-                                              "reads it", "", ", ".join(COLLECTIONS)))
+        tree.findings.append(_unread(display, "the file lies in none of the folders of the configuration, so the "
+                                              "program does not read it", "", ", ".join(COLLECTIONS)))
     elif kind is None and not _is_known(tree, folder):
         near = nearest(folder, COLLECTIONS, FOLDER_CUTOFF)
-        tree.findings.append(_unread(display, f"nobody reads files in the folder '{folder}'", near,
+        tree.findings.append(_unread(display, f"the program does not read files in the folder '{folder}'", near,
                                      ", ".join(COLLECTIONS) if not near else ""))
     elif folder in FLAT_COLLECTIONS and "/" in rest and not rest.startswith("_"):
         tree.findings.append(_unread(display, f"files in folders below {folder} are never found", "",
@@ -134,7 +135,7 @@ def _add(tree: Tree, display: str, path: str) -> None:
 
 
 def _is_known(tree: Tree, folder: str) -> bool:
-    """Whether a folder was reported already; each is reported once, at its first file."""
+    """Return whether a folder was reported already; each is reported once, at its first file."""
     return folder in COLLECTIONS or any(finding.file.startswith(f"{folder}/") for finding in tree.findings)
 
 
@@ -143,7 +144,7 @@ def _unread(display: str, message: str, suggestion: str = "", expected: str = ""
 
 
 def _find_settings(tree: Tree, users: Collection[str] | None) -> None:
-    """Settings files lie among workflows: users name them, or their keys tell."""
+    """Assign the kinds of settings files, which are among workflows: users name them, or their keys identify them."""
     named = dict(_named_settings(tree, users))
     for display, file in list(tree.files.items()):
         if file.kind is None or file.kind.name != "workflow":
@@ -154,7 +155,7 @@ def _find_settings(tree: Tree, users: Collection[str] | None) -> None:
 
 
 def _named_settings(tree: Tree, users: Collection[str] | None) -> Iterator[tuple[str, str]]:
-    """Files that could be meant by a name of settings in a user file, and the kind of these settings."""
+    """Yield files that a name of settings in a user file may refer to, and the kind of these settings."""
     wanted = None if users is None else {user.casefold() for user in users}
     for file in tree.of_kind("user"):
         own = file.display[len("Users/"):-len(".json")]
@@ -166,7 +167,7 @@ def _named_settings(tree: Tree, users: Collection[str] | None) -> Iterator[tuple
 
 
 def settings_like(content: Mapping[str, object]) -> str:
-    """The kind of settings whose keys a file without nodes has; empty if it has none of them."""
+    """Return the kind of settings whose keys a file without nodes has; empty if it has none of them."""
     if not content or "nodes" in content:
         return ""
     own = {name: sum(key in KINDS[name].key for key in content if not is_remark(key))
@@ -197,7 +198,8 @@ class Wanted:
     calling_name: str | None = None
 
     def load(self, lookups: Lookups) -> LoadedWorkflow | None:
-        """The workflow; None if there is none that can be read: ``lookups`` then know the file, if there is one."""
+        """Return the workflow; None if there is none that can be read: ``lookups`` then know the file, if there is one.
+        """
         try:
             return config_utils.load_workflow(self.name, self.folder, self.calling_folder, self.calling_name)
         except ConfigurationError as error:
@@ -208,9 +210,9 @@ class Wanted:
 
 def reached_workflows(user: UserCheck, lookups: Lookups,
                       workflows: Collection[str]) -> Iterator[LoadedWorkflow]:
-    """Every workflow that a request of the user, or a node of another workflow, can lead to, each file once.
+    """Yield every workflow that a request of the user, or a node of another workflow, can lead to, each file once.
 
-    Shared workflows that a client could only guess the names of are not among them (``UserCheck.chooses_shared``).
+    Shared workflows that no list shows to a client are left out (``UserCheck.chooses_shared``).
     ``workflows``: all workflow files, relative to the config root. Those in the user's own folders belong to the user.
     """
     waiting = [*_of_user(user, workflows), *(_shared() if user.chooses_shared() else ())]
@@ -233,7 +235,8 @@ def _of_user(user: UserCheck, workflows: Collection[str]) -> Iterator[Wanted]:
     yield from map(Wanted, user.workflow_names())
     try:
         folders = user_workflow_folders()
-    except ConfigurationError:  # reported at the user's file
+    # Reported at the user's file.
+    except ConfigurationError:
         return
     for folder in folders:
         prefix = f"Workflows/{folder}/".casefold()
@@ -245,7 +248,8 @@ def _shared() -> Iterator[Wanted]:
         shared = config_utils.shared_workflow_folder()
         names = [*folders_in("Workflows", *shared.split("/")), *files_in("Workflows", *shared.split("/"))]
         selections = [config_utils.shared_selection(name) for name in names]
-    except ConfigurationError:  # reported at the user's file
+    # Reported at the user's file.
+    except ConfigurationError:
         return
     for selection in selections:
         if selection is not None:

@@ -1,4 +1,4 @@
-"""The check of a whole configuration, or of what some users reach, with the settings of each user."""
+"""The check of a whole configuration, or of the files that some users reach, with the settings of each user."""
 from __future__ import annotations
 
 import os
@@ -28,12 +28,12 @@ _EXPECTED = {"--ConfigDirectory": "--ConfigDirectory with the path of the folder
 
 @dataclass
 class CheckResult:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        findings: by file and place.
+        findings: by file and JSON path.
         files: how many files were read.
-        users: whose settings counted.
+        users: the users whose settings were used.
         workflows: the workflows that each of them reaches, by how messages name their files.
         paths: of all files that were read, by how messages name them.
         endpoints: the content of all endpoint files that were read.
@@ -49,7 +49,7 @@ class CheckResult:
     used_endpoints: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Findings of other checks, each in its place."""
+        """Return findings of other checks, each with its position."""
         self.findings = _in_order([*self.findings, *findings])
 
     def count(self, severity: Severity) -> int:
@@ -57,7 +57,7 @@ class CheckResult:
 
 
 class FileOnlyLookups(Lookups):
-    """Answers for a workflow that no user reaches: what depends on a user is taken to be there.
+    """Lookups for a workflow that no user reaches: whatever depends on a user is assumed to exist.
 
     ``variables``: the names of the variables of all users.
     """
@@ -100,17 +100,19 @@ class TreeCheck:
     """One check.
 
     Args:
-        users: whose files are checked, with all that they reach; None: all users, and all other files, too.
-        pause: called between files, so that others have a turn.
+        users: the users whose files are checked, with all that they reach; None: all users, and all other files too.
+        pause: called between files, so that other threads can run.
     """
 
     def __init__(self, users: Sequence[str] | None = None, pause: Callable[[], None] = lambda: None) -> None:
         self._pause = pause
         self._only = None if users is None else list(users)
         self._sources: dict[str, SourceCheck] = {}
-        self._users: dict[str, set[str]] = {}  # file -> the users that have to do with it
+        # File -> the users that reach it.
+        self._users: dict[str, set[str]] = {}
         self._tree = Tree({}, [])
-        self._found: list[tuple[str, Finding]] = []  # with the user whose settings counted, "" for all
+        # Each with the user whose settings applied, "" for all.
+        self._found: list[tuple[str, Finding]] = []
         self.result = CheckResult()
 
     def run(self) -> CheckResult:
@@ -139,7 +141,7 @@ class TreeCheck:
 
     # -- files -------------------------------------------------------------------------------------------------------
     def _source(self, file: TreeFile) -> SourceCheck:
-        """The check of a file by itself, which is made once."""
+        """Check a file by itself, once."""
         known = self._sources.get(file.display)
         if known is None:
             self._pause()
@@ -154,7 +156,7 @@ class TreeCheck:
         self._found += [(user, finding) for finding in findings]
 
     def _locate(self, findings: Iterable[Finding]) -> Iterator[Finding]:
-        """The findings with places; what is said about a broken file beyond that is left out."""
+        """Return the findings with positions; for a broken file, further findings are left out."""
         for finding in findings:
             file = self._tree.files.get(finding.file)
             source = self._sources.get(finding.file) if file is None else self._source(file)
@@ -188,10 +190,11 @@ class TreeCheck:
         self.result.used_endpoints[user] = dict(self._used_endpoints(tree))
 
     def _used_endpoints(self, tree: Tree) -> Iterator[tuple[str, Any]]:
-        """Those in the current user's folder; texts of workflows may name any of them."""
+        """Return the workflows in the current user's folder; texts of workflows may name any of them."""
         try:
             folder = endpoint_candidate("x")[:-1]
-        except ConfigurationError:  # reported at the user's file
+        # Reported at the user's file.
+        except ConfigurationError:
             return
         for file in tree.of_kind("endpoint"):
             parts = tuple(file.display.casefold().split("/")[:-1])
@@ -204,7 +207,8 @@ class TreeCheck:
         reached = self.result.workflows[user] = {}
         for loaded in reached_workflows(check, lookups, files):
             if loaded.display in settings or (not loaded.nodes and settings_like(loaded.variables)):
-                continue  # it can be selected where it lies in the shared folder, but is no workflow
+                # The file can be selected because it is in the shared folder, but it is not a workflow.
+                continue
             self._pause()
             reached[loaded.display] = loaded
             self._users.setdefault(loaded.display, set()).add(user)
@@ -213,7 +217,7 @@ class TreeCheck:
             self._add(check_workflow(loaded, lookups), user)
 
     def _named(self, user: str, lookups: Lookups, tree: Tree) -> None:
-        """The files that the user's workflows name, and those that these name in turn."""
+        """Check the files that the user's workflows name, and those that these name in turn."""
         for display in [*lookups.named, *(file.display for file in lookups.settings_files())]:
             file = tree.files.get(display)
             if file is None:
@@ -240,12 +244,13 @@ class TreeCheck:
         folder, _, name = file.display[len("Workflows/"):-len(".json")].rpartition("/")
         try:
             yield from check_workflow(load_workflow(name, folder or "."), lookups)
-        except ConfigurationError:  # reported at the file
+        # Reported at the file.
+        except ConfigurationError:
             return
 
 
 def _no_configuration(root: str, meant: str) -> Finding:
-    """``meant``: the folder near that should have been named, if there is one."""
+    """Return the error for a missing folder. ``meant``: the nearby folder that was probably meant, if there is one."""
     missing, flag = missing_folder(root)
     message = "the folder holds no folder 'Users'" if os.path.isdir(missing) else "there is no such folder"
     return Finding("error", missing, "", None, message, _EXPECTED[flag], meant)
@@ -259,7 +264,7 @@ def _variables(content: object) -> Iterator[str]:
 # -- one mistake, one message ------------------------------------------------------------------------------------------
 
 def _merged(found: Sequence[tuple[str, Finding]], users: dict[str, set[str]]) -> list[Finding]:
-    """The findings in order, each once with the users that it holds for, without those that only follow from others."""
+    """Return the sorted findings, each once with the users it applies to, without those that follow from others."""
     bad = {finding.file for _, finding in found if not finding.about and finding.severity != "note"}
     together: dict[tuple[object, ...], tuple[Finding, set[str]]] = {}
     for user, finding in found:

@@ -1,4 +1,4 @@
-"""Checks of what a user file names: routing, workflows, settings files, templates and folders."""
+"""Checks of the names in a user file: routing, workflows, settings files, templates and folders."""
 from __future__ import annotations
 
 import os
@@ -39,13 +39,13 @@ class UserCheck:
         self._settings: Mapping[str, object] = self.file.content
 
     def findings(self) -> Iterator[Finding]:
-        """What the file names, without what only memory nodes need."""
+        """Yield findings about the names in the file, except for those that only memory nodes need."""
         yield from self._folders()
         yield from self._workflows()
         yield from self._template()
 
     def startable(self) -> Iterator[Finding]:
-        """What keeps every request from starting although no name in the file is wrong."""
+        """Yield what prevents every request from starting although no name in the file is wrong."""
         if not self._has_workflows():
             yield from self._no_workflows()
         elif (misspelt := self._misspelt()):
@@ -55,7 +55,7 @@ class UserCheck:
             yield from self._default()
 
     def memory(self, known: Collection[str]) -> Iterator[Finding]:
-        """What only memory nodes need. ``known``: JSON paths about which something was said already."""
+        """Yield what concerns memory nodes only. ``known``: JSON paths that have a finding already."""
         if not self._has_workflows():
             return
         for key in MEMORY_KEYS:
@@ -67,7 +67,7 @@ class UserCheck:
                 yield from self._problem(key, found if isinstance(found, Problem) else None, in_use=False)
 
     def workflow_names(self) -> list[str]:
-        """The workflows that the file names, and those of its routing file."""
+        """Return the workflows that the file names, and those of its routing file."""
         names = [DEFAULT_WORKFLOW, *(self._name(key) for key in (
             "customWorkflow", "categorizationWorkflow", "backgroundTaskWorkflow", *MEMORY_KEYS))]
         routing = self._lookups.routing(self._name("routingConfig")) if self._name("routingConfig") else {}
@@ -76,7 +76,8 @@ class UserCheck:
         return [name for name in dict.fromkeys(names) if name]
 
     def chooses_shared(self) -> bool:
-        """Whether clients of the user are meant to choose shared workflows: they see them, or have nothing else.
+        """Return whether clients of the user are meant to choose shared workflows: they see them, or have no other
+        choice.
 
         All can be chosen by name at any time. But the usual folder belongs to other users, whose endpoints these
         workflows name, where the file neither lists nor names it.
@@ -101,7 +102,7 @@ class UserCheck:
         yield from self._folder("structuredOutputConfigsSubDirectory", "note", "StructuredOutputs")
 
     def _folder(self, key: str, severity: Severity, *parents: str) -> Iterator[Finding]:
-        """A folder must exist in one of ``parents``. One that is only looked at first is mentioned if misspelt."""
+        """Yield a finding if a folder exists in none of ``parents``. An optional one is mentioned only if misspelt."""
         name = self._name(key)
         try:
             parts = split_name(name) if name else ()
@@ -119,14 +120,15 @@ class UserCheck:
                        f"there is no folder {quoted(name)} in {_listed(parents)}", suggestion=near)
 
     def _has_workflows(self) -> bool:
-        """Whether the user has a folder of workflows. If not, the folder is what is wrong, and not each name."""
+        """Return whether the user has a folder of workflows. If not, the folder is reported instead of each name."""
         try:
             return any(folder_exists("Workflows", *split_name(folder)) for folder in user_workflow_folders())
-        except ConfigurationError:  # reported with the key
+        # Reported with the key.
+        except ConfigurationError:
             return False
 
     def _no_workflows(self) -> Iterator[Finding]:
-        """One finding about all names of workflows that cannot be found without their folder."""
+        """Yield one finding about all names of workflows that cannot be found without their folder."""
         wanted = USER.flag(self._settings, "customWorkflowOverride") or any(
             self._name(key) for key in ("routingConfig", "backgroundTaskWorkflow"))
         if not self._name("workflowConfigsSubDirectoryOverride") and (wanted or not self._shares()):
@@ -176,7 +178,7 @@ class UserCheck:
                               problem.suggestion, about=problem.file)
 
     def _default(self) -> Iterator[Finding]:
-        """Without routing a request needs ``_DefaultWorkflow``, unless it chooses a shared workflow."""
+        """Yield a finding if a request without routing has neither ``_DefaultWorkflow`` nor a shared workflow."""
         problem = self._lookups.user_workflow(DEFAULT_WORKFLOW)
         if problem is not None and not problem.file and not self._shares():
             yield self._at("error", "", f"the file names no routing and no workflow that always runs, and "
@@ -184,7 +186,7 @@ class UserCheck:
                            "'customWorkflow' with 'customWorkflowOverride'")
 
     def _misspelt(self) -> str:
-        """The misspelt key because of which the user has no workflow to run; empty if there is none."""
+        """Return the misspelt key because of which the user has no workflow to run; empty if there is none."""
         if any(self._name(key) for key in ("routingConfig", "customWorkflow")) or self._shares() or (
                 self._lookups.user_workflow(DEFAULT_WORKFLOW) is None):
             return ""
@@ -194,7 +196,8 @@ class UserCheck:
     def _shares(self) -> bool:
         try:
             return bool(config_utils.list_shared_workflows())
-        except ConfigurationError:  # reported with the folder
+        # Reported with the folder.
+        except ConfigurationError:
             return True
 
     # -- other names -------------------------------------------------------------------------------------------------
@@ -219,7 +222,7 @@ class UserCheck:
 
 
 def allowed_folders(settings: Mapping[str, object], display: str) -> Iterator[Finding]:
-    """Entries of ``allowedFileDirectories`` that are no folders at present."""
+    """Yield entries of ``allowedFileDirectories`` that are not folders at present."""
     value = settings.get("allowedFileDirectories")
     root = config_utils.get_root_public_directory()
     for index, entry in enumerate(value if isinstance(value, (list, tuple)) else ()):
@@ -232,9 +235,10 @@ def allowed_folders(settings: Mapping[str, object], display: str) -> Iterator[Fi
 
 
 def check_current_user(content: Mapping[str, object], display: str, users: Collection[str]) -> Iterator[Finding]:
-    """Whether there is the user that the file of the current user names. ``users``: all that there are."""
+    """Yield a finding if the current user does not exist. ``users``: the names of all users."""
     name = content.get("currentUser")
-    if not isinstance(name, str) or not name.strip():  # reported with the keys
+    # Reported with the keys.
+    if not isinstance(name, str) or not name.strip():
         return
     try:
         if find_user_file(name) is None:

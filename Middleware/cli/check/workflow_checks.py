@@ -34,18 +34,18 @@ from Middleware.workflows.handlers.registry import node_types
 
 HANDED_DOWN = frozenset({"firstNodeSystemPromptOverride", "systemPromptOverride", "firstNodePromptOverride",
                          "promptOverride", "routeOverrides"})
-"""Keys whose texts a child fills in again."""
+"""Keys whose texts a child workflow fills in again."""
 
 NAMES_OF_NODES = frozenset({"type", "title", "agentName", "dependsOn"})
 NEVER_HONOURED = "isResponder"
 NOISE = frozenset({NEVER_HONOURED, "displayOnlyComment", "multiModelList", *NUMERIC_FIELDS, *FLOAT_FIELDS})
-"""Keys that may stand in any node without being meant."""
+"""Keys that may occur in any node as a comment or leftover."""
 
 
 def check_workflow(loaded: LoadedWorkflow, lookups: Lookups) -> list[Finding]:
-    """Everything to look at in a workflow, in the order of its nodes, and then in the settings that these need.
+    """Return all findings about a workflow, in the order of its nodes, and then about the settings that these need.
 
-    Changes nothing, and takes any JSON.
+    Changes nothing, and accepts any JSON.
 
     Reads the configuration through ``lookups`` only, which must see the settings of the user who runs the workflow.
     """
@@ -55,7 +55,7 @@ def check_workflow(loaded: LoadedWorkflow, lookups: Lookups) -> list[Finding]:
 
 
 def views_of(loaded: LoadedWorkflow, lookups: Lookups) -> list[NodeView]:
-    """The nodes of a workflow with what is declared about their types."""
+    """The nodes of a workflow with the declarations of their types."""
     return _Check(loaded, lookups).views()
 
 
@@ -92,7 +92,7 @@ class _Check:
                            f"{marked[0] + 1} does, and the mark on {others} has no effect")
 
     def _variables(self) -> Iterator[Finding]:
-        """Placeholders inside the file's own variables, where a text of a node names these."""
+        """Yield findings for placeholders inside the file's own variables, where a text of a node names these."""
         names = self._names(len(self.loaded.nodes))
         for name, value in self.loaded.variables.items():
             if not isinstance(value, str) or "{" not in value or not self._is_used(name):
@@ -122,7 +122,7 @@ class _Check:
             yield from self._tools(view)
 
     def _node_keys(self, view: NodeView) -> Iterator[Finding]:
-        """The keys of a node against their declarations. Keys of other types are harmless."""
+        """Check the keys of a node against their declarations. Keys of other types are harmless."""
         check = KeyCheck(view.at, near_only=True, known=self._elsewhere, of_node=True,
                          needed=("endpointName",) if view.needs_endpoint else ())
         if NEVER_HONOURED in view.node:
@@ -131,7 +131,7 @@ class _Check:
         yield from () if view.is_misread else check.missing(view.node, view.keys, view.path)
 
     def memory(self) -> Iterator[Finding]:
-        """Findings about other files, which memory nodes need."""
+        """Yield findings about other files, which memory nodes need."""
         return check_memory(self.loaded, self.views(), self.lookups)
 
     def views(self) -> list[NodeView]:
@@ -195,7 +195,7 @@ class _Check:
 
 
     def _variables_of_children(self, view: NodeView) -> frozenset[str] | None:
-        """The variables of all workflows that the node may run; None if one of them is not known."""
+        """Return the variables of all workflows that the node may run; None if one of them is not known."""
         folder = view.node.get("workflowUserFolderOverride")
         known: set[str] = set()
         for _, name in child_names(view):
@@ -218,7 +218,7 @@ def _check_by_declaration(key: ConfigKey, text: str, jinja: bool, rules: TextRul
 
 
 def _awaited(view: NodeView, nodes: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
-    """Entries of ``dependsOn`` that cannot be waited for."""
+    """Yield findings for entries of ``dependsOn`` that cannot be waited for."""
     wanted = view.node.get("dependsOn")
     for position, entry in enumerate(wanted if isinstance(wanted, (list, tuple)) else ()):
         found, near = _nodes_meant(entry, nodes)
@@ -237,7 +237,7 @@ def _never_honoured(view: NodeView) -> Finding:
 
 
 def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[list[int], str]:
-    """The indexes of the nodes that an entry of ``dependsOn`` names; if there is none, the nearest title."""
+    """Return the indexes of the nodes that an entry of ``dependsOn`` names; if there is none, the nearest title."""
     if isinstance(entry, int) and not isinstance(entry, bool):
         return ([entry - 1] if 1 <= entry <= len(nodes) else []), ""
     if not isinstance(entry, str):

@@ -124,7 +124,7 @@ def is_script_name(path: str) -> bool:
 
 def _checked(path: str) -> str:
     if not is_script_name(path):
-        raise ConfigValueError(f"'{os.path.basename(path)}' is no Python script", json_path="module_path",
+        raise ConfigValueError(f"'{os.path.basename(path)}' is not a Python script", json_path="module_path",
                                expected="the path of a .py file")
     return path
 

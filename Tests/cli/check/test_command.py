@@ -215,7 +215,7 @@ def test_directories_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureF
     write_tree(tmp_path, changed(USER, discussionDirectory=str(tmp_path / "file" / "inner"),
                                  sqlLiteDirectory=str(tmp_path / "Configs" / "locks")))
     told = told_of(capsys, "--PublicDirectory", str(tmp_path))
-    assert "error: discussionDirectory: the directory of conversations" in told and "is no directory" in told
+    assert "error: discussionDirectory: the directory of conversations" in told and "is not a directory" in told
     assert "warning: sqlLiteDirectory: the directory of lock databases" in told
     assert "it lies among the configuration files" in told
 
@@ -225,7 +225,7 @@ def test_a_directory_given_on_the_command_line(tmp_path: Path, capsys: pytest.Ca
     write_tree(tmp_path)
     told = told_of(capsys, "--PublicDirectory", str(tmp_path), "--DiscussionDirectory", str(tmp_path / "file"),
                    "--LoggingDirectory", str(tmp_path / "file" / "<user>"))
-    assert told.count("it is no directory") == 1  # one path, one finding
+    assert told.count("it is not a directory") == 1  # one path, one finding
 
 
 @pytest.mark.skipif(os.name == "nt", reason="such paths are right there")

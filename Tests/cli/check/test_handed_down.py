@@ -17,7 +17,7 @@ def override(text: str, **node: Any) -> dict[str, Any]:
 def test_a_misspelt_name(name: str, near: str) -> None:
     found = only(check(override(f"Use {{{name}}}."), mood="calm"))
     assert (found.severity, found.json_path) == ("warning", "nodes[0].promptOverride")
-    assert f"{{{name}}} is no variable, neither here nor of the child workflow" in found.message
+    assert f"{{{name}}} is not a variable, neither here nor of the child workflow" in found.message
     assert found.suggestion == near
 
 

@@ -38,7 +38,7 @@ def test_the_nearest_script(tmp_path: Path, name: str, near: str) -> None:
 def test_a_file_that_is_no_script(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     problem = Lookups().script(f"{tmp_path.as_posix()}/notes.txt")
-    assert problem is not None and problem.message == "'notes.txt' is no Python script, whose name ends in .py"
+    assert problem is not None and problem.message == "'notes.txt' is not a Python script, whose name ends in .py"
 
 
 @pytest.mark.parametrize(("source", "mistake"), [

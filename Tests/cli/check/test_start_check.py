@@ -98,7 +98,7 @@ def test_a_folder_of_conversations_that_cannot_be_written(tmp_path: Path, log: p
     started(check, tmp_path)
     text, = told(log)
     assert text.startswith(f"In the configuration there is 1 error ({RUN} --PublicDirectory {tmp_path}):\n")
-    assert "the directory of conversations: it cannot be made, as" in text
+    assert "the directory of conversations: it cannot be created, as" in text
 
 
 def test_only_served_users_count(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck,

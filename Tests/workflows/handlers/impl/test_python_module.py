@@ -109,7 +109,7 @@ def test_a_bad_key_is_named_as_people_write_it(lab: EngineLab, changes: dict[str
 
 
 def test_a_file_that_is_no_python(lab: EngineLab) -> None:
-    with pytest.raises(ConfigurationError, match=r"'task\.txt' is no Python script.*\.py file") as caught:
+    with pytest.raises(ConfigurationError, match=r"'task\.txt' is not a Python script.*\.py file") as caught:
         lab.run([script(lab, ECHO, "task.txt")])
     assert isinstance(caught.value, ValueError) and str(lab.root) not in str(caught.value)
 
