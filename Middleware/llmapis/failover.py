@@ -189,7 +189,7 @@ def find_location(url: str, scope: CancelScope | None) -> Steps[Location]:
     """
     found: list[Location] = []
     done = threading.Event()
-    resolve = None if current_trial() is None else _resolve_nothing
+    resolve: Resolver | None = None if current_trial() is None else lambda _host, _port: ()
 
     def run() -> None:
         try:
@@ -207,10 +207,6 @@ def find_location(url: str, scope: CancelScope | None) -> Steps[Location]:
             shown = now
             yield
     return found[0] if found else "unknown"
-
-
-def _resolve_nothing(_host: str, _port: None) -> Sequence[tuple[object, ...]]:
-    return ()
 
 
 def classify_host(url: str, resolve: Resolver | None = None) -> Location:

@@ -41,16 +41,13 @@ class VisionResponses:
             return
         try:
             with self._folder.lock(SHORT, scope):
-                self._merge(descriptions)
+                known = self._load()
+                if known is not None and not descriptions.keys() <= known.keys():
+                    write_json(self._folder.file(FILE_NAME), {**descriptions, **known}, self._folder.cipher,
+                               self._folder.file_mode)
         except OSError as error:
             logger.error("Descriptions of images in discussion %s were not saved: %s", self._folder.discussion_id,
                          error.strerror or type(error).__name__)
-
-    def _merge(self, descriptions: Mapping[str, str]) -> None:
-        known = self._load()
-        if known is not None and not descriptions.keys() <= known.keys():
-            write_json(self._folder.file(FILE_NAME), {**descriptions, **known}, self._folder.cipher,
-                       self._folder.file_mode)
 
     def _load(self) -> dict[str, object] | None:
         """Return the object in the file; None for other content, which must not be overwritten."""

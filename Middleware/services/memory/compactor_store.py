@@ -33,7 +33,7 @@ BOUNDARY = "__boundary__"
 
 @dataclass(frozen=True)
 class Boundary:
-    """The first message of the old section. Older files tell no index."""
+    """The first message of the old section. Older files contain no index."""
 
     stored_hash: str
     index: int | None = None
@@ -51,13 +51,13 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Folded:
-    """How many messages are in the oldest summary.
+    """The number of messages in the oldest summary.
 
     Attributes:
         index: the number of messages, so that this is the index of the first one that is not in the summary.
-        stored_hash: of the last of these messages.
-        previous_hash: of the message before that one; "" if there is none. One message alone may be there many times.
-        summary_hash: of the summary's text. What is known of one summary is not true of another.
+        stored_hash: the hash of the last of these messages.
+        previous_hash: the hash of the message before that one, "" for none; a single message may occur repeatedly.
+        summary_hash: the hash of the summary's text, because the values are valid for that summary only.
     """
 
     index: int
@@ -67,7 +67,7 @@ class Folded:
 
     @classmethod
     def parse(cls, content: dict[str, object]) -> Folded | None:
-        """What a file holds; None for anything else."""
+        """Return the content of a file; None if it is invalid."""
         index = content.get("index")
         hashes = [content.get(key) for key in ("hash", "previousHash", "summaryHash")]
         if type(index) is not int or index < 1 or not all(isinstance(text, str) for text in hashes):
@@ -81,7 +81,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class CompactorState:
-    """What is stored.
+    """The stored summaries.
 
     Attributes:
         old: the summary of the old section and the hash of its last message.
@@ -102,9 +102,10 @@ class CompactorStore:
         self.folder = folder
 
     def read(self) -> CompactorState:
-        """What can be read; creates nothing. Raises DataKeyError for files of another API key.
+        """Return all files that can be read; create none. Raises DataKeyError for files of another API key.
 
-        Old comes first, as it is written last: a run that ends meanwhile shows messages twice rather than not at all.
+        The old section is read first because it is written last: after an interruption messages are shown twice and
+        not lost.
         """
         old, oldest = self._readable(OLD_FILE), self._readable(OLDEST_FILE)
         boundary = next((stored for text, stored in old or () if text == BOUNDARY), None)
@@ -124,9 +125,9 @@ class CompactorStore:
     def save(self, old: Pair, boundary: Boundary, oldest: Pair | None = None, folded: Folded | None = None) -> None:
         """Replace the old section's summary, and that of what came before if there is a new one.
 
-        ``folded`` is told after the summary that it is about, and before the boundary, which is written last: an
-        interruption makes the next run fold messages again at worst, but never loses any. Raises UnreadableDataError,
-        with nothing changed, if either summary's file holds something else, and OSError.
+        ``folded`` is written after its summary and before the boundary, the last file: at worst, an interruption
+        makes the next run fold messages again, but none are lost. Raises UnreadableDataError, without a change, if the
+        file of a summary has other content, and OSError.
         """
         for name in (OLD_FILE, OLDEST_FILE):
             self._pairs(name)
@@ -137,7 +138,7 @@ class CompactorStore:
         self._write(OLD_FILE, [old, (BOUNDARY, str(boundary))])
 
     def _readable(self, name: str) -> list[Pair] | None:
-        """The entries of a file, none if there is no file; None, with an error in the log, if it cannot be read."""
+        """Return the entries of a file, none without a file; None, with a logged error, if it cannot be read."""
         try:
             return self._pairs(name)
         except UnreadableDataError as error:

@@ -30,14 +30,14 @@ _REFUSED = (BackendStatusError, BackendResponseError)
 
 def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_name: str, backfill_size: object = 20,
                    scope: CancelScope | None = None) -> int:
-    """Store vectors for new memories and for some of the oldest without one, made in one call; returns how many.
+    """Store vectors for new memories and for some of the oldest without one, in one call; return how many.
 
-    Errors are logged and nothing more: the memories themselves are stored, and later calls fill the gap. A cancelled
-    request stores nothing. Older rows on which the endpoint fails are looked for, and not tried again by this process.
+    Errors are only logged: the memories themselves are stored, and later calls add the missing vectors. A cancelled
+    request stores nothing. Older rows that the endpoint rejects are not tried again by this process.
 
     Args:
         memories: open for writing.
-        backfill_size: how many older rows; 0 for none.
+        backfill_size: the number of older rows; 0 for none.
     """
     try:
         batch = _Batch(memories, EmbeddingService(endpoint_name, scope=scope))
@@ -56,7 +56,7 @@ class _Batch:
         self._memories, self._service = memories, service
 
     def embed(self, row_ids: Sequence[int], backfill: int) -> int:
-        """Raises what the endpoint and the database raise, but for failures that older rows alone cause."""
+        """Embed rows. Raises the errors of the endpoint and the database, except those that only older rows cause."""
         new = self._memories.by_ids(row_ids)
         older = self._older(set(row_ids), backfill)
         try:
@@ -73,7 +73,7 @@ class _Batch:
         return done and done + self._in_parts(older)
 
     def _in_parts(self, rows: list[MemoryRow]) -> int:
-        """Vectors for rows, all but those on which the endpoint fails alone; these are left out from now on."""
+        """Store vectors for rows, except for those that the endpoint rejects; these are skipped from now on."""
         try:
             return self._store(rows)
         except _REFUSED as error:
@@ -114,7 +114,7 @@ def _identity(row: MemoryRow) -> tuple[int, str]:
 
 
 def _rejected() -> Once[tuple[str, str, int, str]]:
-    """Rows on which an endpoint failed alone: path, model, row and a digest of its text."""
+    """The rows that an endpoint rejected: path, model, row and a digest of its text."""
     return Once(10_000)
 
 

@@ -34,19 +34,19 @@ MOST_NAMES = 60
 
 @dataclass(frozen=True)
 class VectorSearch:
-    """What to look for.
+    """The arguments of a search.
 
     Attributes:
         keywords: words or phrases, ``;`` between them.
-        limit: the most memories to give.
-        bm25_weights: how much title, summary, entities, key phrases and text count; None: alike.
-        use_recency: newer memories come sooner.
+        limit: the maximum number of memories.
+        bm25_weights: weights of title, summary, entities, key phrases and text; None for equal weights.
+        use_recency: rank newer memories higher.
         include_dates: each text starts with its date.
         mode: ``keyword``, ``semantic`` or ``hybrid``; anything else counts as the first.
-        semantic_query: what is looked for by meaning; "": the keywords.
-        embedding_endpoint: whose vectors are compared.
-        use_entity_expansion: also look for the entities of what was found, and reserve a third of the result for it.
-        request_id: whose cancellation ends the search, if it is not that of the current request.
+        semantic_query: the text for the search by meaning; "" for the keywords.
+        embedding_endpoint: the endpoint whose vectors are compared.
+        use_entity_expansion: also search for the entities in the results, and reserve a third of the result for these.
+        request_id: the request whose cancellation ends the search, if there is no current one.
     """
 
     keywords: str
@@ -67,7 +67,7 @@ def fallback_notices() -> Once[str]:
 
 
 def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str:
-    """The texts of the memories that fit best, or one that says that there are none. Creates nothing.
+    """Return the texts of the best matches, or a text that says that there are none. Creates nothing.
 
     Raises DataKeyError for data of another API key, and EarlyTerminationException for a cancelled request.
     """
@@ -78,7 +78,7 @@ def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str
             if search.limit > 0:
                 rows = _Search(search, memories, scope, folder.discussion_id).rows()
     except sqlite3.Error as error:
-        logger.error("%s cannot be searched: %s. 'Scripts/memory_tool.py check' tells more.",
+        logger.error("%s cannot be searched: %s. Run 'Scripts/memory_tool.py check' for details.",
                      folder.display(os.path.basename(folder.vector_database())), error)
     else:
         logger.info("Discussion %s: %d memories found for %d search terms", folder.discussion_id, len(rows),

@@ -134,17 +134,14 @@ class Connector:
             wait = next(refused_waits if problem.kind is Kind.REFUSED else other_waits, None)
             hopeless = problem.kind in PERMANENT or self._request.single_attempt
             if hopeless or wait is None or time.monotonic() + wait >= deadline:
-                if self._worth_remembering(problem.kind):
+                # A single refused attempt takes no time, and the server may just be restarting.
+                refused_once = self._request.single_attempt and problem.kind is Kind.REFUSED
+                if self._request.remembers_unreachable and not refused_once:
                     self._pool.unreachable.remember(self._key, cause, problem, timeout)
                 raise HttpError(problem) from outcome
             yield from self._pause(wait)
             if self._stop.stopped:
                 return None
-
-    def _worth_remembering(self, kind: Kind) -> bool:
-        # A single refused attempt takes no time, and the server may just be restarting.
-        refused_once = self._request.single_attempt and kind is Kind.REFUSED
-        return self._request.remembers_unreachable and not refused_once
 
     def _attempt(self, timeout: float) -> Generator[bytes, None, Connection | Exception]:
         """Connect on a helper thread, because name resolution and connecting can be abandoned but not interrupted."""

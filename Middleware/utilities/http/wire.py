@@ -68,19 +68,10 @@ class Target:
         return self.scheme, self.host, self.port
 
 
-def parse_target(url: str) -> Target:
-    """Split an absolute http or https URL. Raises ConfigValueError for any other string."""
-    return _parse_target(url)
-
-
-def parse_private_target(url: str) -> Target:
-    """Split a URL without caching it, because it may quote a conversation."""
-    return _parse_target.__wrapped__(url)
-
-
 # Every call parses the URLs of the same few endpoints.
 @lru_cache(maxsize=256)
-def _parse_target(url: str) -> Target:
+def parse_target(url: str) -> Target:
+    """Split an absolute http or https URL. Raises ConfigValueError for any other string."""
     try:
         parts = parse_url(url.strip())
     except LocationParseError:
@@ -98,6 +89,11 @@ def _parse_target(url: str) -> Target:
     return Target(scheme=parts.scheme, host=parts.host.strip("[]"), port=port, path=parts.request_uri,
                   host_header=host_header, display=f"{parts.scheme}://{host_header}{parts.path or ''}",
                   authorization=authorization, secrets=secrets)
+
+
+def parse_private_target(url: str) -> Target:
+    """Split a URL without caching it, because it may quote a conversation."""
+    return parse_target.__wrapped__(url)
 
 
 @dataclass(frozen=True)
@@ -277,16 +273,13 @@ class HttpCall:
             spelled.setdefault(name, as_sent)
         self.head = ResponseHead(response.status_code, response.reason.decode("latin-1"),
                                  response.http_version.decode("latin-1"), headers, spelled)
-        # What follows a HEAD is the head alone, whatever length it announces.
+        # The answer to HEAD has no body, whatever length it announces.
         bodiless = self._request is not None and self._request.method == "HEAD"
         self._body = body_decoder(204 if bodiless else self.head.status, headers)
         encoding = headers.get("content-encoding", "").lower()
-        if encoding in _Inflater.ENCODINGS or (encoding not in ("", "identity") and not self._keeps_encoded):
+        keeps_encoded = self._request is not None and self._request.keep_encoded
+        if encoding in _Inflater.ENCODINGS or (encoding not in ("", "identity") and not keeps_encoded):
             self._inflater = _Inflater(encoding, self._request.max_bytes if self._request else None)
-
-    @property
-    def _keeps_encoded(self) -> bool:
-        return self._request is not None and self._request.keep_encoded
 
 
 def _header(name: str, value: str) -> tuple[bytes, bytes]:

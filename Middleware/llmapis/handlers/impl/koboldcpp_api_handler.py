@@ -148,7 +148,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
             self._transport.post_json(request)
         # No caller waits for this thread, so the error can only be logged.
         except Exception as error:
-            logger.debug("Endpoint '%s' was not told to stop: %s", request.endpoint_name, error)
+            logger.debug("Endpoint '%s' could not be aborted: %s", request.endpoint_name, error)
 
 
 def _finish_reason(answer: Mapping[str, object]) -> str | None:

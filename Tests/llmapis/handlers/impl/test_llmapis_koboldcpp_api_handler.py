@@ -382,7 +382,7 @@ def test_failing_abort_is_neither_waited_for_nor_loud(
     backend.wait_requests(2)
     time.sleep(0.7)  # beyond the wait before a second attempt
     assert aborts(backend) == 1
-    assert "'E' was not told to stop" in caplog.text
+    assert "'E' could not be aborted" in caplog.text
     assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
