@@ -39,14 +39,12 @@ class ApiServer:
         self.app.register_error_handler(HTTPException, _http_error)
         self.app.register_error_handler(Exception, _unexpected_error)
         for handler in discover_handlers():
-            self._register(handler)
-
-    def _register(self, handler: BaseApiHandler) -> None:
-        try:
-            handler.register_routes(self.app)
-        # One broken dialect must not disable the others.
-        except Exception:
-            logger.exception("The routes of the front-end handler %s could not be registered", type(handler).__name__)
+            try:
+                handler.register_routes(self.app)
+            # One broken dialect must not disable the others.
+            except Exception:
+                logger.exception("The routes of the front-end handler %s could not be registered",
+                                 type(handler).__name__)
 
 
 def discover_handlers() -> list[BaseApiHandler]:

@@ -26,9 +26,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 DEFAULT_PORT = 5055
+# Slow enough that streaming can be seen.
 SECONDS_PER_WORD = 0.04
 MODEL = "wilmerai-demo"
 MARK = "[WilmerAI demo back-end, not a language model]"
+# Conversations with images can be large; a client that sends more is not a chat.
 MAX_BODY_BYTES = 64 * 1024 * 1024
 # Only this many characters at the end of a message are analysed, so that long ones cost little time.
 MAX_TEXT = 20_000

@@ -86,6 +86,7 @@ class WholeAnswer:
         try:
             self._items = self._context.run(self._start)
             value = self._context.run(next, self._items, "")
+        # A workflow that ends itself early is not an error; the answer is empty.
         except EarlyTerminationException as error:
             logger.info("Request %s ended early: %s", self._request.request_id, error)
             value = ""

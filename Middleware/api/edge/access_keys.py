@@ -117,6 +117,7 @@ class AccessKeys:
         users = {key.user for key in self.keys for digest in digests if hmac.compare_digest(digest, key.digest)}
         if users and scheme != "Bearer":
             self._warn_of_spelling(scheme)
+            # Only keys for all users are accepted with this spelling.
             users &= {None}
         if None in users:
             return Grant()
@@ -142,6 +143,7 @@ class AccessKeys:
     # -- the file --------------------------------------------------------------------------------------------------
     def _look_again(self) -> None:
         now = self._clock()
+        # A thread that finds the lock taken uses the present keys: another one reads the file.
         if now < self._next_look or not self._lock.acquire(blocking=False):
             return
         try:

@@ -61,12 +61,14 @@ class AdmissionMiddleware:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
         judgement = self._browsers.judge(environ)
         start_response = _with_headers(start_response, [(REQUEST_ID_HEADER, request_id), *judgement.headers], is_post)
+        # A preflight never carries the key, so it is answered before the key is checked.
         if judgement.preflight:
             start_response("200 OK", [("Content-Length", "0")])
             return [b""]
         refusal = judgement.refusal or self._check_key(environ)
         if refusal is None:
             refusal = self._take_body(environ)
+        # The body of a refused request stays unread, so the connection cannot be used again.
         elif has_body(environ):
             environ[BODY_LEFT_KEY] = True
         if refusal is not None:
@@ -155,6 +157,7 @@ def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Re
                       ResponseBuilderService().build_openai_error(message, code)).encode("utf-8")
     start_response(refusal.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body))),
                                     *refusal.headers])
+    # The answer to HEAD has the headers of the body, but not the body.
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
 
 

@@ -61,7 +61,8 @@ def _message(raw: Mapping[str, object], add_prefixes: bool, empty_texts_left_out
     if images:
         message["images"] = images
     if raw.get("tool_calls") is not None:
-        message["tool_calls"] = _openai_calls(raw["tool_calls"])
+        calls = raw["tool_calls"]
+        message["tool_calls"] = [_openai_call(call) for call in calls] if isinstance(calls, list) else calls
     for key in COPIED_KEYS:
         if raw.get(key) is not None:
             message[key] = raw[key]
@@ -73,12 +74,8 @@ def _message(raw: Mapping[str, object], add_prefixes: bool, empty_texts_left_out
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
-def _openai_calls(calls: object) -> object:
-    """Return tool calls in OpenAI's form. In Ollama's, arguments are an object, and there is neither type nor id."""
-    return [_openai_call(call) for call in calls] if isinstance(calls, list) else calls
-
-
 def _openai_call(call: object) -> object:
+    """Return a tool call in OpenAI's form. In Ollama's, arguments are an object, and there is neither type nor id."""
     if not isinstance(call, Mapping) or not isinstance(function := call.get("function"), Mapping) \
             or not isinstance(function.get("arguments"), Mapping):
         return call

@@ -49,7 +49,8 @@ class Parser(HTTPRequestParser):
         self._on_refusal = on_refusal
 
     def received(self, data: bytes) -> int:
-        if self._is_tls(data):
+        # Otherwise the client of https:// would get an error about a malformed request line.
+        if not self.headers_finished and not self.header_plus and data[:1] == TLS_RECORD:
             self._refuse(BadRequest(TLS_REFUSED))
             return len(data)
         consumed: int = super().received(data)
@@ -70,9 +71,6 @@ class Parser(HTTPRequestParser):
         fields = {f"HTTP_{name}": value for name, value in self.headers.items()}
         return asked({**fields, "REQUEST_METHOD": self.command, "CONTENT_TYPE": self.headers.get("CONTENT_TYPE", ""),
                       "CONTENT_LENGTH": self.headers.get("CONTENT_LENGTH", "")})
-
-    def _is_tls(self, data: bytes) -> bool:
-        return not self.headers_finished and not self.header_plus and data[:1] == TLS_RECORD
 
     def _refuse(self, error: BadRequest | None) -> None:
         self.completed = True
