@@ -1,6 +1,6 @@
-"""The only door to configuration.
+"""The public interface of the configuration.
 
-``load_*`` and ``user_settings`` hand out read-only data shared by all requests. The getters that users' scripts call
+``load_*`` and ``user_settings`` return read-only data shared by all requests. The getters that users' scripts call
 (``get_*_config``, ``get_config_value``, ``load_config``) return private copies, which may be changed. All errors are
 ``ConfigurationError``; paths in them are relative to the config root.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 
 from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
-from Middleware.utilities.config.data_directories import get_discussions_root_directory, get_lock_database_directory
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.user import ROUTING
 from Middleware.utilities.config.lookup import Candidate, candidate, find_file, require_file, reset_config_store
@@ -35,6 +34,8 @@ from Middleware.utilities.config.users import (
     flag_in,
     get_connect_timeout,
     get_current_username,
+    get_discussions_root_directory,
+    get_lock_database_directory,
     int_in,
     max_categorization_attempts,
     routing_name,

@@ -1,7 +1,7 @@
-"""How data of a client with an API key is kept apart from others', and unreadable to them.
+"""The separation and encryption of the data of clients with an API key.
 
-An API key is neither stored nor checked. Its hash names a folder; with the user's setting ``encryptUsingApiKey`` a key
-derived from it encrypts what lies there, as Fernet tokens (AES-128-CBC with HMAC-SHA256).
+An API key is neither stored nor checked. Its hash is the name of a folder; with the user's setting
+``encryptUsingApiKey`` a key derived from it encrypts the files there, as Fernet tokens (AES-128-CBC with HMAC-SHA256).
 """
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Existing data depends on this number; another one would make it unreadable.
 ITERATIONS = 100_000
+# A derivation takes some 50 ms, so keys are kept; clients may send any number of different ones.
 MOST_DERIVED_KEYS = 256
 TOKEN_START = b"gAAAA"
 _SALT = "WilmerAI-v1-"
@@ -46,9 +48,9 @@ Keys = Callable[[], Iterable[bytes]]
 
 
 class DataKey(bytes):
-    """A key that knows others, with which data may have been encrypted before; ``others`` derives them one by one.
+    """A key with other keys that may have encrypted older data; ``others`` derives them one by one.
 
-    Who keeps such a key keeps what the others are derived from.
+    The object keeps the secrets that the others are derived from.
     """
 
     others: Keys
@@ -58,7 +60,8 @@ class DataKey(bytes):
         made.others = others
         return made
 
-    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:  # copies, and other processes, get the key alone
+    # Copies, and other processes, get only the key itself.
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
         return bytes, (bytes(self),)
 
     def __repr__(self) -> str:
@@ -66,11 +69,11 @@ class DataKey(bytes):
 
 
 class Cipher(Protocol):
-    """How bytes look on disk. ``active`` says whether they are encrypted; ``mark`` differs with the key.
+    """The encoding of bytes on disk. ``active``: they are encrypted; ``mark`` differs for each key.
 
-    ``decrypt`` gives back what ``encrypt`` was given, but for the space that ``NoCipher`` puts before what would be
-    taken for a token. ``like`` is the cipher with which data that looks like this goes on; both raise DataKeyError
-    for a token that cannot be decrypted.
+    ``decrypt`` reverses ``encrypt``, except for the space that ``NoCipher`` adds before data that looks like a token.
+    ``like`` returns the cipher for the next write of such data. Both raise DataKeyError for a token that cannot be
+    decrypted.
     """
 
     @property
@@ -87,17 +90,18 @@ class Cipher(Protocol):
 
 
 class NoCipher:
-    """Data in clear. ``decrypt`` takes whatever ``encrypt`` gave."""
+    """The cipher that leaves data in clear."""
 
     active = False
     mark = None
 
     def encrypt(self, data: bytes) -> bytes:
-        """The data; with a space before it if it would be taken for a token, as a model may write anything."""
+        """Return the data; with a space before it if it looks like a token, as a model may write anything."""
         return b" " + data if is_token(data) else data
 
     def decrypt(self, data: bytes) -> bytes:
-        """Raises DataKeyError for an encrypted token: showing or overwriting it helps nobody."""
+        """Return the data. Raises DataKeyError for an encrypted token."""
+        # A token is useless to the reader, and overwriting it would lose the data.
         if is_token(data):
             raise DataKeyError(_NO_KEY)
         return data
@@ -108,9 +112,9 @@ class NoCipher:
 
 
 class FernetCipher:
-    """Data as tokens of one key. Data in clear is read too: it becomes a token when it is written next.
+    """The cipher that encrypts data as tokens of one key. Data in clear is read too, and encrypted by its next write.
 
-    Tokens of the other keys are read, and ``like`` goes on with the one that fits.
+    Tokens of the other keys are read, and ``like`` returns the cipher of the key that fits.
     """
 
     active = True
@@ -127,7 +131,7 @@ class FernetCipher:
         return self._fernet.encrypt(data)
 
     def decrypt(self, data: bytes) -> bytes:
-        """Raises DataKeyError for a token that no key fits."""
+        """Return the data in clear. Raises DataKeyError for a token that no key fits."""
         if not is_token(data):
             if data and first_logged(_IN_CLEAR):
                 logger.warning(_IN_CLEAR)
@@ -141,7 +145,7 @@ class FernetCipher:
         return self if key == self._key else FernetCipher(key, self._keys)
 
     def _open(self, token: bytes) -> tuple[bytes, bytes]:
-        """The key that fits, and what it gives."""
+        """Return the key that fits, and the decrypted data."""
         from cryptography.fernet import InvalidToken
 
         token = token.strip()
@@ -162,7 +166,7 @@ NO_CIPHER = NoCipher()
 
 @contextlib.contextmanager
 def file_named(file: str) -> Iterator[None]:
-    """A DataKeyError out of this block says, to the log, of which file it is: discussion and name."""
+    """Add the file, as discussion and name, to a DataKeyError that is raised in the block."""
     try:
         yield
     except DataKeyError as error:
@@ -171,24 +175,22 @@ def file_named(file: str) -> Iterator[None]:
 
 
 def file_in_folder(path: str) -> str:
-    """A file as ``file_named`` wants it: with the folder it lies in."""
+    """Return the name of a file with its folder, as ``file_named`` expects it."""
     folder, name = os.path.split(path)
     return f"{os.path.basename(folder)}/{name}"
 
 
 def cipher_for(encryption_key: bytes | None) -> Cipher:
-    """The cipher of a key; without one, data stays in clear."""
+    """Return the cipher of a key; without a key, the one that leaves data in clear."""
     if encryption_key is None:
         return NO_CIPHER
     return FernetCipher(encryption_key, encryption_key.others if isinstance(encryption_key, DataKey) else tuple)
 
 
 def is_token(data: bytes) -> bool:
-    """Whether all of this, but for line ends behind it, is shaped like a token of some key.
-
-    A token is URL-safe base64 of a version byte, 8 bytes of time, 16 bytes to start from, blocks of 16 bytes, and 32
-    bytes to check it by.
-    """
+    """Return whether the data, except for line ends at its end, has the form of a token of any key."""
+    # A token is URL-safe base64 of a version byte, an 8-byte time, a 16-byte initialization vector, 16-byte blocks and
+    # a 32-byte signature.
     if not data.startswith(TOKEN_START):
         return False
     text = data.rstrip(b"\r\n")
@@ -198,29 +200,29 @@ def is_token(data: bytes) -> bool:
 
 
 def is_cut_off(data: bytes) -> bool:
-    """Whether all of this, but for line ends behind it, may be a token whose end, or more, is missing."""
+    """Return whether the data, except for line ends at its end, may be an incomplete token."""
     return (data.startswith(TOKEN_START) and _BASE64.fullmatch(data.rstrip(b"\r\n")) is not None
             and not is_token(data))
 
 
 def refuse_cut_off(data: bytes) -> None:
-    """Raises DataKeyError for what ``is_cut_off``, which ``decrypt`` takes for data in clear."""
+    """Raise DataKeyError for data that ``is_cut_off``, which ``decrypt`` would return as data in clear."""
     if is_cut_off(data):
         raise DataKeyError(_CUT_OFF)
 
 
 def hash_api_key(api_key: str) -> str:
-    """The name of the folder that holds the data of clients with this key: 16 hexadecimal digits."""
+    """Return the name of the folder for the data of clients with this key: 16 hexadecimal digits."""
     return hashlib.sha256(api_key.encode()).hexdigest()[:16]
 
 
 def derive_encryption_key(api_key: str, user_name: str | None = None) -> bytes:
-    """The Fernet key of an API key and a user, whose name counts as it is spelled. Takes some 50 ms the first time."""
+    """Return the Fernet key of an API key and a user name (with its case). Takes some 50 ms the first time."""
     return process().one(_derived_keys).get(api_key, user_name)
 
 
 class DerivedKeys:
-    """The keys derived last, at most ``size``; thread-safe. API keys themselves are not kept, not even their hashes."""
+    """The last ``size`` derived keys; thread-safe. Neither API keys nor their plain hashes are kept."""
 
     def __init__(self, size: int) -> None:
         self._secret = secrets.token_bytes(32)
@@ -230,7 +232,7 @@ class DerivedKeys:
         mark = hmac.digest(self._secret, f"{user_name or ''}\0{api_key}".encode(), "sha256")
         known = self._kept.get(mark)
         if known is None:
-            # Without a lock, so that other keys need not wait; the same work done twice does no harm.
+            # Without a lock, so that requests with other keys need not wait; a second derivation does no harm.
             known = _derive(api_key, user_name)
             self._kept.put(mark, known)
         return known
@@ -248,6 +250,7 @@ def _derive(api_key: str, user_name: str | None) -> bytes:
 
 @lru_cache(maxsize=MOST_DERIVED_KEYS)
 def _fernet(key: bytes) -> Fernet:
-    from cryptography.fernet import Fernet  # only clients with keys pay for loading it
+    # Loading it takes long, and only clients with keys need it.
+    from cryptography.fernet import Fernet
 
     return Fernet(key)

@@ -1,6 +1,6 @@
 """Reading and writing whole files: plain text, and the files that workflows name.
 
-Paths are taken as they are, without any containment: who writes a workflow decides where it writes.
+Paths are used as given, without any restriction: the author of a workflow decides where it writes.
 """
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ logger = logging.getLogger(__name__)
 MISSING_TEXT = "Custom instruction file did not exist"
 EMPTY_TEXT = "No additional information added"
 CUSTOM_FILE_MODES = ("overwrite", "append", "replace", "remove", "trim")
-LARGE_FILE = 1 << 20  # bytes; of larger files only an end is read where that is all that counts
-TAIL_BLOCK = 1 << 16  # bytes
-HEAD_BLOCK = 1 << 16  # bytes
+# In bytes: of larger files only the needed part is read, such as the last lines of a log.
+LARGE_FILE = 1 << 20
+TAIL_BLOCK = 1 << 16
+HEAD_BLOCK = 1 << 16
 
 _BOM = "\ufeff"
 
@@ -67,7 +68,7 @@ _BOM = "\ufeff"
 # -- plain text --------------------------------------------------------------------------------------------------------
 
 def read_plain_text_file(path: str, cipher: Cipher = NO_CIPHER, *, encryption_key: bytes | None = None) -> str:
-    """The text of exactly this file; empty if there is none. A key stands for its cipher.
+    """Return the text of this file; empty if there is none. A key selects its cipher.
 
     Raises OSError, and DataKeyError for a token of another key, and for a part of any token.
     """
@@ -82,10 +83,9 @@ def write_plain_text_file(path: str, text: str, cipher: Cipher = NO_CIPHER, back
                           mode: int | None = None, *, encryption_key: bytes | None = None) -> None:
     """Replace the file's content. With a suffix, the present content is first copied to ``path`` + suffix.
 
-    A key stands for its cipher; ``mode`` is for a new file. A text that would be taken for a token, or part of one,
-    gets a space before it. Raises OSError, and DataKeyError if the copy is of a file that cannot be read; if it is the
-    copy that fails, nothing is written. Takes no lock: who reads, changes and writes holds ``path_lock`` or
-    ``process_lock`` around all of it.
+    A key selects its cipher; ``mode`` is for a new file. A text that looks like a token, or part of one, gets a space
+    before it. Raises OSError, and DataKeyError if the present content cannot be decrypted; if the copy fails, nothing
+    is written. It takes no lock: a caller that reads, changes and writes holds ``path_lock`` or ``process_lock``.
     """
     path = resolve_file_path(path)
     cipher = cipher_of_file(path, cipher_for(encryption_key) if encryption_key else cipher)
@@ -93,7 +93,8 @@ def write_plain_text_file(path: str, text: str, cipher: Cipher = NO_CIPHER, back
     if known is not None:
         data = _read(path)
         if data is not None:
-            copy = _encrypted(_decrypted(data, cipher), cipher)  # what was in clear is not copied in clear
+            # A file in clear must not be copied in clear if the cipher is active.
+            copy = _encrypted(_decrypted(data, cipher), cipher)
             atomic_write(f"{path}{backup_suffix}", copy, known.st_mode & 0o777)
     atomic_write(path, _encrypted(encode_text(text), cipher), mode)
 
@@ -119,11 +120,11 @@ def _read(path: str) -> bytes | None:
 
 def load_custom_file(path: str, delimiter: str | None = None, custom_delimiter: str | None = None,
                      head_count: int | None = None, tail_count: int | None = None, chunk_delimiter: str = "\n") -> str:
-    """The text of a file that a workflow names, with line feeds as line ends; the case of its name does not count.
+    """Return the text of a file that a workflow names, with line feeds as line ends; the case of its name is ignored.
 
-    Counts keep the first or last (which wins) pieces between chunk delimiters, none for a count below 1. After that,
-    ``delimiter`` becomes ``custom_delimiter`` if neither is empty. ``MISSING_TEXT`` and ``EMPTY_TEXT`` stand for what
-    their names say. Raises OSError for a file that must not be read.
+    The counts keep the first or the last pieces between chunk delimiters, none for a count below 1; the last ones take
+    precedence. Then ``delimiter`` is replaced by ``custom_delimiter`` if neither is empty. The result is
+    ``MISSING_TEXT`` or ``EMPTY_TEXT`` for a missing or empty file. Raises OSError for a file that must not be read.
     """
     found = find_file_ignoring_case(resolve_file_path(path))
     if found is None:
@@ -132,7 +133,8 @@ def load_custom_file(path: str, delimiter: str | None = None, custom_delimiter: 
     try:
         with open(found, "rb") as file:
             data = _needed_part(file, head_count, tail_count) if chunk_delimiter == "\n" else file.read()
-    except FileNotFoundError:  # removed just now
+    # The file was removed after the lookup.
+    except FileNotFoundError:
         return MISSING_TEXT
     text = decode_text(data, found).replace("\r\n", "\n").replace("\r", "\n")
     if not text:
@@ -145,10 +147,8 @@ def load_custom_file(path: str, delimiter: str | None = None, custom_delimiter: 
 
 
 def _needed_part(file: BinaryIO, first_lines: int | None, last_lines: int | None) -> bytes:
-    """The whole file; of a large one only the start or end, if that surely holds the lines that count unchanged.
-
-    Whether a file is UTF-8 is a matter of all its bytes, but ASCII lines read the same either way.
-    """
+    """Return the whole file; of a large one only the start or end, if it contains the needed lines."""
+    # Only the whole file shows whether it is UTF-8, but ASCII lines are the same in any encoding.
     part = None
     size = os.fstat(file.fileno()).st_size
     if size > LARGE_FILE and last_lines is not None:
@@ -162,21 +162,22 @@ def _needed_part(file: BinaryIO, first_lines: int | None, last_lines: int | None
 
 
 def _end(file: BinaryIO, size: int, lines: int) -> bytes | None:
-    """A part of the file that ends with its last lines; None if they are not ASCII, or reach to the start."""
+    """Return the end of the file with its last lines; None if they are not ASCII, or if they are the whole file."""
     block = TAIL_BLOCK
     while lines > 0 and block < size:
         file.seek(size - block)
         end = file.read(block)
         if not end.isascii():
             return None
-        if end.count(b"\n") >= lines:  # so the first line, which is cut, is not among the last
+        # The first line of the block is incomplete, so it must not be one of the last lines.
+        if end.count(b"\n") >= lines:
             return end
         block *= 4
     return None
 
 
 def _start(file: BinaryIO, lines: int) -> bytes | None:
-    """The first lines of the file; None if they are not ASCII, or reach to the end."""
+    """Return the first lines of the file; None if they are not ASCII, or if they are the whole file."""
     start: list[bytes] = []
     while lines > 0:
         block = file.read(HEAD_BLOCK)
@@ -194,14 +195,14 @@ def _start(file: BinaryIO, lines: int) -> bytes | None:
 
 def save_custom_file(path: str, content: str = "", mode: str = "overwrite", find: str | None = None,
                      scope: CancelScope | None = None) -> int | None:
-    """Write a file that a workflow names, or change it; one at a time for each file. Line ends stay as given.
+    """Write or change a file that a workflow names, under a lock for each file. Line ends stay as given.
 
     ``overwrite`` and ``append`` create the file and its folders. ``replace`` (every ``find`` by ``content``),
-    ``remove`` (lines with ``find``) and ``trim`` (blank lines) create nothing, return how many they found, and write
-    only if that is not 0.
+    ``remove`` (lines with ``find``) and ``trim`` (blank lines) create nothing, return the number of changes, and write
+    only if it is not 0.
 
-    Raises ValueError for unusable arguments and for a file to change that is no text; OSError, about ``path``, if it
-    cannot be written; EarlyTerminationException if ``scope`` is cancelled before it is this call's turn.
+    Raises ValueError for unusable arguments and for a file to change that is not text; OSError, about ``path``, if it
+    cannot be written; EarlyTerminationException if ``scope`` is cancelled while it waits for the lock.
     """
     if mode not in CUSTOM_FILE_MODES:
         raise ValueError(f"unknown mode '{mode}'; known are {', '.join(CUSTOM_FILE_MODES)}")
@@ -221,7 +222,7 @@ def save_custom_file(path: str, content: str = "", mode: str = "overwrite", find
 
 
 def _editor(mode: str, content: str, find: str) -> Callable[[str], tuple[str, int]]:
-    """What makes the new text and the number of changes from the old text."""
+    """Return a function from the old text to the new text and the number of changes."""
     if mode == "replace":
         return lambda text: (text.replace(find, content), text.count(find))
     if mode == "remove":
@@ -241,10 +242,7 @@ def _edit(path: str, change: Callable[[str], tuple[str, int]]) -> int:
 
 
 def _text_to_change(path: str) -> str | None:
-    """The file's text with every character and line end in place; None if there is no file.
-
-    Raises ValueError rather than to write back something else than was read.
-    """
+    """Return the file's text with its line ends unchanged; None if there is no file. Raises ValueError."""
     data = _read(path)
     if data is None:
         return None
@@ -254,6 +252,7 @@ def _text_to_change(path: str) -> str | None:
         encoding = legacy_code_page()
     try:
         text = data.decode(encoding)
+    # Writing back a text with replaced characters would destroy the file.
     except UnicodeDecodeError:
         raise ValueError(f"the file is neither UTF-8 nor {encoding} text, so it is left alone") from None
     logger.warning("A file that is not UTF-8 was read as %s; it will be UTF-8 from now on.", encoding)

@@ -1,4 +1,4 @@
-"""The current user and the settings of users."""
+"""The current user, the settings of users, and the directories of their data."""
 from __future__ import annotations
 
 import json
@@ -11,11 +11,11 @@ from typing import Any
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerError
 from Middleware.models.process import process
-from Middleware.models.request_context import current_request
+from Middleware.models.request_context import current_request, current_trial
 from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, ConfigKey
 from Middleware.utilities.config.keys.user import CURRENT_USER, USER
 from Middleware.utilities.config.lookup import Candidate, candidate, find_file, require_file
-from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.config.paths import choose_directory, get_root_config_directory, get_root_public_directory
 from Middleware.utilities.config.store import FoundFile, config_store, read_object
 from Middleware.utilities.once import Once
 
@@ -283,3 +283,25 @@ def listed_settings(user: str) -> Mapping[str, object] | None:
     except ConfigurationError as error:
         logger.warning("The models of user %s cannot be listed: %s", user, error)
     return None
+
+
+# -- directories -------------------------------------------------------------------------------------------------------
+# Each is chosen by the launcher flag, else by the user file, else it is a folder below ``Public``.
+
+def get_discussions_root_directory() -> str:
+    """Return the folder that contains the folders of discussions."""
+    # A trial run must not change the user's data.
+    trial = current_trial()
+    if trial is not None:
+        return trial.discussions
+    return choose_directory(instance.DISCUSSION_DIRECTORY, user_setting("discussionDirectory"),
+                            os.path.join(get_root_public_directory(), "DiscussionIds"), "discussionDirectory")
+
+
+def get_lock_database_directory(user: str | None = None) -> str:
+    """Return the folder of the lock database of ``user`` (None: the current one)."""
+    trial = current_trial()
+    if trial is not None:
+        return trial.locks
+    return choose_directory(instance.USER_LEVEL_SQLITE_DIRECTORY, USER.value(settings_for(user), "sqlLiteDirectory"),
+                            os.path.join(get_root_public_directory(), "SqlLiteDBs"), "sqlLiteDirectory")

@@ -1,8 +1,8 @@
 """The JSON files of a conversation.
 
-Texts with the hash of a message each (``[{"text_block": ..., "hash": ...}, ...]``), and objects from hash to text. A
-file that does not hold what it should is nobody's to change: readers raise or, where they say so, act as if it were
-absent, and writers refuse. Files are replaced in one step; the case of their names does not count.
+They hold either texts with the hash of a message (``[{"text_block": ..., "hash": ...}, ...]``) or objects from hash to
+text. A file with unexpected content is never changed: readers raise an error or, if documented, treat the file as
+absent, and writers refuse. Files are replaced in one step; the case of their names is ignored.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 # -- any JSON ----------------------------------------------------------------------------------------------------------
 
 def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
-    """The content of the file that ``path`` means; None if there is none. ``display`` names it in messages.
+    """Return the content of the file at ``path``; None if there is none. ``display`` names it in messages.
 
     Raises UnreadableDataError with file and line, DataKeyError, and OSError.
     """
@@ -54,37 +54,39 @@ def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
     with file_named(display or file_in_folder(found)):
         data = cipher.decrypt(data)
     display = display or os.path.basename(path)
-    if data.startswith(TOKEN_START):  # no JSON begins like that: it is a token that was cut off
+    # JSON never begins like this, so it is a token that was cut off.
+    if data.startswith(TOKEN_START):
         raise DataKeyError(f"{display} is encrypted, and not with the present key")
     try:
         data.decode("utf-8")
         return parse_json(data, display)
-    except UnicodeDecodeError as error:  # guessing the encoding could lose what is there at the next write
+    # With a guessed encoding the next write could destroy the content.
+    except UnicodeDecodeError as error:
         raise UnreadableDataError(f"{display} is not UTF-8 (byte {error.start}). The file is left as it is.") from None
     except ConfigSyntaxError as error:
         raise UnreadableDataError(f"{error}. The file is left as it is.") from None
 
 
 def write_json(path: str, content: object, cipher: Cipher = NO_CIPHER, mode: int | None = None) -> None:
-    """Replace the file that ``path`` means, folders included. Raises OSError and DataKeyError, with everything as it
-    was.
+    """Replace the file at ``path`` and create its folders. Raises OSError and DataKeyError without any change.
 
-    A file that one of the cipher's other keys fits goes on with that. ``mode`` is for a new file. Whoever may not lose
-    what is in the file has read it before.
+    A file that is encrypted with one of the cipher's other keys keeps that key. ``mode`` is for a new file. The present
+    content is not checked; a caller that must not lose it reads it first.
     """
     data, found = _indented(content).encode("ascii"), _existing(path)
     atomic_write(found, cipher_of_file(found, cipher).encrypt(data), mode)
 
 
 def cipher_of_file(path: str, cipher: Cipher) -> Cipher:
-    """The cipher that exactly this file goes on with: that of its key, else the given one.
+    """Return the cipher for the next write of this file: that of its present key, else the given one.
 
-    Raises OSError, and DataKeyError if no key fits: then the file must stay as it is.
+    Raises OSError, and DataKeyError if no key fits: then the file must not be changed.
     """
     if ordinary_file(path) is None:
         return cipher
     with open(path, "rb") as file:
         data = file.read(len(TOKEN_START))
+        # Most files are not encrypted, and some are large: the start is enough to know.
         if data != TOKEN_START:
             return cipher
         data += file.read()
@@ -94,7 +96,7 @@ def cipher_of_file(path: str, cipher: Cipher) -> Cipher:
 
 
 def _indented(content: Any) -> str:
-    """What ``json.dumps(content, indent=4)`` gives, many times faster for objects of texts and lists of them."""
+    """Return ``json.dumps(content, indent=4)``, many times faster for objects of strings and lists of them."""
     if _is_plain(content):
         return _plain_object(content, "")
     if isinstance(content, list) and content and all(map(_is_plain, content)):
@@ -107,7 +109,8 @@ def _is_plain(content: object) -> bool:
 
 
 def _plain_object(content: Mapping[str, str], indent: str) -> str:
-    text = json.dumps(content, separators=(f",\n{indent}    ", ": "))  # without ``indent`` it is not done in Python
+    # With ``indent`` the encoder is the slow one in Python, so the line breaks are put into the separator.
+    text = json.dumps(content, separators=(f",\n{indent}    ", ": "))
     return f"{{\n{indent}    {text[1:-1]}\n{indent}}}"
 
 
@@ -117,19 +120,19 @@ def _existing(path: str) -> str:
 
 
 def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER, mode: int | None = None) -> None:
-    """Copy the file that ``path`` means, if there is one, to the same name with ``suffix``, never in clear if the
-    cipher is active. Raises OSError and DataKeyError."""
+    """Copy the file at ``path``, if there is one, to the same name with ``suffix``. Raises OSError and DataKeyError."""
     found = _existing(path)
     if ordinary_file(found) is not None:
         with open(found, "rb") as file:
             data = file.read()
         with file_named(file_in_folder(found)):
+            # A file in clear must not be copied in clear if the cipher is active.
             copy = cipher.like(data).encrypt(cipher.decrypt(data))
         atomic_write(found + suffix, copy, mode)
 
 
 def hide_file(path: str, cipher: Cipher, mode: int | None = None) -> None:
-    """Encrypt a file that is still in clear, as backups of the time before are. Raises OSError."""
+    """Encrypt a file that is still in clear, such as a backup from before encryption. Raises OSError."""
     if not cipher.active or ordinary_file(path) is None:
         return
     with open(path, "rb") as file:
@@ -139,9 +142,9 @@ def hide_file(path: str, cipher: Cipher, mode: int | None = None) -> None:
 
 
 def if_readable(read: Callable[[], T], otherwise: T) -> T:
-    """What ``read`` returns; ``otherwise`` where a file cannot be read or holds something else.
+    """Return the result of ``read``; ``otherwise`` if a file cannot be read or has unexpected content.
 
-    The log gets an error, the same one once in a request.
+    Each error is logged once per request.
     """
     try:
         return read()
@@ -161,7 +164,7 @@ def _tell_once(text: str) -> None:
 # -- shapes ------------------------------------------------------------------------------------------------------------
 
 def pairs_in(content: object, display: str) -> list[Pair]:
-    """The texts and hashes of a list as read. Raises UnreadableDataError for anything else."""
+    """Return the texts and hashes of a parsed list. Raises UnreadableDataError for anything else."""
     if not isinstance(content, list):
         raise UnreadableDataError(f"{display}: a list was expected, not {type(content).__name__}. "
                                   "The file is left as it is.")
@@ -177,7 +180,7 @@ def pairs_as_json(pairs: Iterable[Pair]) -> list[dict[str, str]]:
 
 
 def texts_in(content: object, display: str) -> dict[str, object]:
-    """An object as read. Raises UnreadableDataError for anything else."""
+    """Return a parsed object. Raises UnreadableDataError for anything else."""
     if not isinstance(content, dict):
         raise UnreadableDataError(f"{display}: an object was expected, not {type(content).__name__}. "
                                   "The file is left as it is.")
@@ -188,9 +191,9 @@ def texts_in(content: object, display: str) -> dict[str, object]:
 
 def ensure_json_file_exists(path: str, initial: list[object] | None = None, encryption_key: bytes | None = None,
                             mode: int | None = None) -> list[object]:
-    """The list in the file, which is created with ``initial`` (empty) if it is missing.
+    """Return the list in the file, which is created with ``initial`` (empty) if it is missing.
 
-    Raises TypeError, with path and type, for another content; UnreadableDataError for none.
+    Raises TypeError, with path and type, for other JSON; UnreadableDataError for invalid JSON.
     """
     cipher = cipher_for(encryption_key)
     content = read_json(path, cipher)
@@ -203,9 +206,9 @@ def ensure_json_file_exists(path: str, initial: list[object] | None = None, encr
 
 
 def read_chunks_with_hashes(path: str, encryption_key: bytes | None = None) -> list[Pair]:
-    """The texts and hashes in a file, in order; it is created empty if it is missing.
+    """Return the texts and hashes in a file, in order; it is created empty if it is missing.
 
-    Raises UnreadableDataError for another content.
+    Raises UnreadableDataError for other content.
     """
     content = read_json(path, cipher_for(encryption_key))
     if content is None:
@@ -215,7 +218,7 @@ def read_chunks_with_hashes(path: str, encryption_key: bytes | None = None) -> l
 
 def write_chunks_with_hashes(chunks: Iterable[Pair], path: str, overwrite: bool = False,
                              encryption_key: bytes | None = None, mode: int | None = None) -> None:
-    """Append to what is in the file, or replace it. Raises UnreadableDataError if the file holds something else."""
+    """Append to the content of the file, or replace it. Raises UnreadableDataError if the file has other content."""
     cipher = cipher_for(encryption_key)
     content = read_json(path, cipher)
     if content is None:
@@ -226,7 +229,7 @@ def write_chunks_with_hashes(chunks: Iterable[Pair], path: str, overwrite: bool 
 
 def update_chunks_with_hashes(chunks: Iterable[Pair], path: str, mode: str = "append",
                               encryption_key: bytes | None = None) -> None:
-    """``write_chunks_with_hashes`` by the name of the mode: ``append`` or ``overwrite``; ValueError for others."""
+    """Call ``write_chunks_with_hashes`` in the mode ``append`` or ``overwrite``. Raises ValueError for others."""
     if mode not in ("append", "overwrite"):
         raise ValueError(f"unknown mode '{mode}'; known are append, overwrite")
     write_chunks_with_hashes(chunks, path, mode == "overwrite", encryption_key)
@@ -238,12 +241,13 @@ def _read_object(path: str, encryption_key: bytes | None = None) -> dict[str, ob
 
 
 def _write_object(content: Mapping[str, object], path: str, encryption_key: bytes | None = None) -> None:
-    _read_object(path, encryption_key)  # raises rather than to replace something else
+    # It raises if the file has other content, which must not be replaced.
+    _read_object(path, encryption_key)
     write_json(path, dict(content), cipher_for(encryption_key))
 
 
 def load_timestamp_file(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
-    """The times of messages by their hash; empty if there is no file. Raises UnreadableDataError."""
+    """Return the times of messages by their hash; empty if there is no file. Raises UnreadableDataError."""
     return _read_object(path, encryption_key)
 
 
@@ -252,7 +256,7 @@ def save_timestamp_file(path: str, timestamps: Mapping[str, object], encryption_
 
 
 def read_condensation_tracker(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
-    """``{"lastCondensationHash": hash}``; empty if there is no file. Raises UnreadableDataError."""
+    """Return ``{"lastCondensationHash": hash}``; empty if there is no file. Raises UnreadableDataError."""
     return _read_object(path, encryption_key)
 
 
@@ -261,7 +265,7 @@ def write_condensation_tracker(path: str, tracker: Mapping[str, object], encrypt
 
 
 def read_vision_responses(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
-    """Descriptions of images by the hash of their message; empty if there is no file. Raises UnreadableDataError."""
+    """Return image descriptions by the hash of their message; empty without a file. Raises UnreadableDataError."""
     return _read_object(path, encryption_key)
 
 

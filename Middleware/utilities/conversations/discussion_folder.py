@@ -1,4 +1,4 @@
-"""Where the data of a conversation lies, how it looks on disk, and who may work on it at a time."""
+"""The folder of a conversation's data: its path, its encryption and its locks."""
 from __future__ import annotations
 
 import contextlib
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.utilities.config import data_directories, paths
+from Middleware.utilities.config import paths, users
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
 from Middleware.utilities.files.path_utils import folded_name, is_flat_name, is_folder
@@ -24,15 +24,15 @@ COMPACTOR = ".compactor.lock"
 VECTOR_DATABASE = "vector_memory.db"
 KEY_FOLDER = re.compile("[0-9a-f]{16}")
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
-_TICK = 2.0  # seconds; some file systems keep time no finer
+# In seconds: FAT stores the time of a change only that precisely.
+_TICK = 2.0
+# One for each user with a folder of discussions; beyond that the folders are listed again.
 _MOST_ROOTS = 16
 
 
 def holds_data_of_a_key(discussion_id: str) -> bool:
-    """Whether the folder that this id names without a key is that of a client's key, with discussions of its own.
-
-    However it is spelled: file systems may ignore case, and marks that cannot be seen.
-    """
+    """Return whether the folder of this id, without a key, is the folder of a client's key with its discussions."""
+    # Other spellings of the name count too: file systems may ignore case and invisible characters.
     if not KEY_FOLDER.fullmatch(folded_name(discussion_id)):
         return False
     try:
@@ -43,11 +43,9 @@ def holds_data_of_a_key(discussion_id: str) -> bool:
 
 
 class FlatFiles:
-    """Finds files of old installations, which lie beside the folders of discussions, ignoring case.
+    """Finds files of old installations, which are beside the folders of discussions, ignoring case."""
 
-    There may be very many folders and no such file: the names that end like one are kept until a folder changes.
-    """
-
+    # A folder may have thousands of sub-folders and no such file, so possible names are kept until it changes.
     def __init__(self) -> None:
         self._known: BoundedCache[str, tuple[int, frozenset[str]]] = BoundedCache(_MOST_ROOTS)
 
@@ -58,16 +56,18 @@ class FlatFiles:
         return find_file_ignoring_case(path) if name.lower() in self._names(folder) else None
 
     def _names(self, folder: str) -> frozenset[str]:
-        """In lower case."""
+        """Return the names of the JSON files in lower case."""
         try:
             changed = os.stat(folder).st_mtime_ns
             known = self._known.get(folder)
             if known is not None and known[0] == changed:
                 return known[1]
             names = frozenset(filter(_is_flat_file, map(str.lower, os.listdir(folder))))
-        except (OSError, ValueError):  # no such folder; no possible name
+        # OSError: the folder does not exist. ValueError: no folder can have this name.
+        except (OSError, ValueError):
             return frozenset()
-        if abs(time.time() - changed / 1e9) > _TICK:  # else the next change may look like this one
+        # A second change within one tick would leave the same time.
+        if abs(time.time() - changed / 1e9) > _TICK:
             self._known.put(folder, (changed, names))
         return names
 
@@ -76,17 +76,15 @@ def _is_flat_file(name: str) -> bool:
     return name.endswith(".json")
 
 
-
-
 @dataclass(frozen=True)
 class DiscussionFolder:
-    """The folder of one conversation. Looking anything up creates nothing.
+    """The folder of one conversation. A lookup creates nothing.
 
     Attributes:
-        key_hash: the folder of a client's API key, in which the conversation's own folder lies; None without a key.
-        encryption_key: files are tokens of this key; None leaves them in clear.
+        key_hash: the folder of a client's API key, which contains the folder of the conversation; None without a key.
+        encryption_key: the key that encrypts the files; None leaves them in clear.
 
-    Raises ValueError for an id or hash that is no folder name.
+    Raises ValueError for an id or hash that is not usable as the name of a folder.
     """
 
     discussion_id: str
@@ -103,22 +101,22 @@ class DiscussionFolder:
 
     @property
     def file_mode(self) -> int | None:
-        """Permission bits of new files; None leaves them to the umask."""
+        """The permission bits of new files; None leaves them to the umask."""
         return PRIVATE_FILE if self.key_hash else None
 
     def display(self, name: str) -> str:
-        """How messages name a file."""
+        """Return the name of a file in messages."""
         return f"{self.discussion_id}/{name}"
 
-    # -- where -----------------------------------------------------------------------------------------------------
+    # -- paths -----------------------------------------------------------------------------------------------------
     @property
     def folder(self) -> str:
-        """The present folder, else the one to be made. Data of old installations stays where it is."""
+        """The existing folder, else the one to create. Data of old installations stays where it is."""
         folder, older = self._target(), self._older()
         return older if not os.path.isdir(folder) and os.path.isdir(older) else folder
 
     def file(self, name: str) -> str:
-        """The JSON file ``name``: the one in the folder, else an older flat one beside it, else the one to be made."""
+        """Return the JSON file ``name``: the one in the folder, else an older one beside it, else the one to create."""
         path = os.path.join(self.folder, name)
         found = find_file_ignoring_case(path)
         if found is None and not self.key_hash:
@@ -126,11 +124,11 @@ class DiscussionFolder:
         return found or path
 
     def plain_file(self, name: str) -> str:
-        """The file ``name`` in the folder, existing or not."""
+        """Return the path of ``name`` in the folder, existing or not."""
         return os.path.join(self.folder, name)
 
     def vector_database(self) -> str:
-        """The database of the conversation's searchable memories; older ones, without a key, lie in ``Public``."""
+        """Return the database of the conversation's searchable memories; an older one may be in ``Public``."""
         path = self.plain_file(VECTOR_DATABASE)
         if self.key_hash or os.path.isfile(path):
             return path
@@ -140,11 +138,12 @@ class DiscussionFolder:
         return next((found for found in older if os.path.isfile(found)), path)
 
     def create(self) -> str:
-        """Make the folder; returns its path. Raises OSError."""
+        """Create the folder and return its path. Raises OSError."""
         folder = self.folder
         try:
             self._make(folder)
         except OSError as error:
+            # The configured directory may be on a disk that is missing or full; the memories must not be lost.
             older = self._older()
             if folder == older:
                 raise
@@ -163,7 +162,7 @@ class DiscussionFolder:
         os.makedirs(folder, exist_ok=True)
 
     def _target(self) -> str:
-        return os.path.join(data_directories.get_discussions_root_directory(), *self._parts)
+        return os.path.join(users.get_discussions_root_directory(), *self._parts)
 
     def _older(self) -> str:
         root = paths.get_project_root_directory_path()
@@ -173,10 +172,10 @@ class DiscussionFolder:
     def _parts(self) -> tuple[str, ...]:
         return (self.key_hash, self.discussion_id) if self.key_hash else (self.discussion_id,)
 
-    # -- taking turns ----------------------------------------------------------------------------------------------
+    # -- locks -----------------------------------------------------------------------------------------------------
     def lock(self, name: str = SHORT, scope: CancelScope | None = None,
              timeout: float | None = None) -> contextlib.AbstractContextManager[None]:
-        """The turn of one thread of one process with part of the conversation's data; makes the folder.
+        """Return a lock between threads and processes on a part of the conversation's data; creates the folder.
 
         ``SHORT`` is for reading, changing and writing a file, ``MEMORIES`` and ``COMPACTOR`` for work that calls LLMs.
         Raises OSError, EarlyTerminationException, and TimeoutError after ``timeout`` seconds (0: one attempt).

@@ -1,4 +1,4 @@
-"""The tag that names a conversation's stored data, ``[DiscussionId]...[/DiscussionId]``."""
+"""The tag with the id of a conversation's stored data, ``[DiscussionId]...[/DiscussionId]``."""
 from __future__ import annotations
 
 import logging
@@ -14,9 +14,10 @@ _OPEN, _CLOSE = "[DiscussionId]", "[/DiscussionId]"
 
 
 def extract_discussion_id(messages: Iterable[Mapping[str, object]]) -> str | None:
-    """The id of the first complete tag in a message of any role but ``tool``; None if there is none or it is unsafe."""
+    """Return the id in the first complete tag of a message; None if there is none or it is unsafe."""
     for message in messages:
         content = message.get("content")
+        # The result of a tool comes from outside and must not select the data of another conversation.
         if not isinstance(content, str) or _OPEN not in content or message.get("role") == "tool":
             continue
         found = next(_names(content), None)
@@ -26,7 +27,7 @@ def extract_discussion_id(messages: Iterable[Mapping[str, object]]) -> str | Non
 
 
 def remove_discussion_id_tag(messages: Iterable[Message]) -> None:
-    """Remove every complete tag from every message, in place; what stands around it stays, blanks too."""
+    """Remove every complete tag from every message, in place; the text around it stays, white space included."""
     for message in messages:
         content = message.get("content")
         if isinstance(content, str) and _OPEN in content:
@@ -34,10 +35,8 @@ def remove_discussion_id_tag(messages: Iterable[Message]) -> None:
 
 
 def _names(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of the name in each complete tag. A name ends at the first closing tag and within its line.
-
-    Takes time in proportion to the length of the text, whatever tags it has: a regular expression does not.
-    """
+    """Yield start and end of the name in each complete tag. A name ends at the first closing tag, within its line."""
+    # The time is proportional to the length of the text, whatever tags it has; that of a regular expression is not.
     at, line_end = 0, -1
     while (found := text.find(_OPEN, at)) >= 0:
         start = found + len(_OPEN)
@@ -45,7 +44,8 @@ def _names(text: str) -> Iterator[tuple[int, int]]:
             newline = text.find("\n", start)
             line_end = len(text) if newline < 0 else newline
         end = text.find(_CLOSE, start, line_end)
-        if end < 0:  # so there is none for any other opening tag of this line
+        # Without a closing tag, no other opening tag of this line is complete either.
+        if end < 0:
             at = line_end
         else:
             yield start, end

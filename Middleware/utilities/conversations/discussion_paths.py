@@ -1,8 +1,8 @@
-"""Where the files of a conversation lie, for users' scripts.
+"""The paths of the files of a conversation, for users' scripts.
 
 Each function takes a discussion id and, for the conversation of a client with an API key, the hash of that key. It
-returns the file that is there, an older flat one beside the folder included, else the path that a new one gets. Nothing
-is created. Raises ValueError for an id that is no folder name.
+returns the path of the existing file, which may be an older one beside the folder, else the path of a new one. Nothing
+is created. Raises ValueError for an id that is not usable as the name of a folder.
 """
 from __future__ import annotations
 

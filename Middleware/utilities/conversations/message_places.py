@@ -1,8 +1,8 @@
-"""Where a message stood in its conversation, and how it is found again among others with the same text.
+"""The position of a message in its conversation, by which it is found again among others with the same text.
 
-Stored data names messages by the hash of their text, which equal messages share; calls of tools, which say nothing, all
-do. What stood before a message tells which of them it was. If even that is the same in several places, the earliest is
-taken: what follows it is looked at again rather than never.
+Stored data refers to messages by the hash of their text, which equal messages share; the hashes of all tool calls
+without text are equal. The messages before a message distinguish it from the others. If several have the same ones, the
+earliest is taken: then some messages are processed again, rather than never.
 """
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-CONTEXT = 8  # messages
+# The number of preceding messages that are stored: enough to tell repeated short messages apart, and cheap to store.
+CONTEXT = 8
+# With fewer unique messages a match would be a coincidence in conversations with repetitions.
 _FEWEST_TELLING = 3
 _FEWEST_STILL = 2
 
@@ -22,12 +24,12 @@ class MessagePlace:
     """The surroundings of a message.
 
     Attributes:
-        before: hashes of the messages before it, the nearest first, ``CONTEXT`` at most; "" is the beginning.
-        index: how many messages were before it; None if that is not known.
-        history: a hash of all messages up to it; "" if it is not known.
-        alone: no other message was like it.
-        repeats_first: it said what the first one had said, so that the first one with its text is none that has lost
-            all that was before it.
+        before: hashes of the messages before it, the nearest first, at most ``CONTEXT``; "" is the beginning.
+        index: the number of messages before it; None if unknown.
+        history: a hash of all messages up to it; "" if unknown.
+        alone: no other message had the same text.
+        repeats_first: its text was that of the first message, so that a first message with this text need not be this
+            one after the loss of everything before it.
     """
 
     before: tuple[str, ...]
@@ -42,20 +44,21 @@ class MessagePlace:
 
 
 class LoggedMessage(NamedTuple):
-    """A message that ended processed ones: its hash, and where it stood if that was noted."""
+    """The last of some processed messages: its hash, and its position if that was stored."""
 
     hash: str
     place: MessagePlace | None = None
 
 
 def place_of(hashes: Sequence[str], index: int) -> MessagePlace:
-    """The place of the message ``index`` among messages with these hashes."""
+    """Return the surroundings of the message ``index`` among messages with these hashes."""
     return MessagePlace(_before(hashes, index), index, _history(hashes, index), hashes.count(hashes[index]) == 1,
                         index > 0 and hashes[index] == hashes[0])
 
 
 def place_from_json(value: object) -> MessagePlace | None:
-    """What ``as_json`` made; None for anything else. A text is the hash of the message before, "" for none."""
+    """Return what ``as_json`` stored; None for anything else."""
+    # Older versions stored only the hash of the message before; "" was the beginning.
     if isinstance(value, str):
         return MessagePlace((value,))
     if not isinstance(value, Mapping):
@@ -69,7 +72,7 @@ def place_from_json(value: object) -> MessagePlace | None:
 
 
 def place_from_text(text: Any) -> MessagePlace | None:
-    """What ``as_json`` made, as JSON text; None for anything else."""
+    """Return what ``as_json`` stored, from a JSON text; None for anything else."""
     try:
         return place_from_json(json.loads(text)) if text else None
     except (TypeError, ValueError, RecursionError):
@@ -77,12 +80,13 @@ def place_from_text(text: Any) -> MessagePlace | None:
 
 
 def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace) -> int | None:
-    """Which of the messages ``found`` is the one that stood at ``place``; None if it may be gone.
+    """Return which of the messages ``found`` is the one with these surroundings; None if it may be gone.
 
     Args:
         found: the indexes of all messages with its hash, in order; at least one.
     """
     known = place.index
+    # The usual case: nothing before the message has changed.
     if known is not None and known in found and place.history and _history(hashes, known) == place.history:
         return known
     fits = {index: _fit(place.before, _before(hashes, index)) for index in found}
@@ -93,7 +97,8 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
     likely = [index for index in found if _fits_but_for_one(place.before, _before(hashes, index))]
     if likely:
         return known if known in likely else likely[0]
-    unmoved = known is None or found[0] <= known  # deleting others moves a message towards the beginning
+    # If other messages are deleted, a message moves towards the beginning, never away from it.
+    unmoved = known is None or found[0] <= known
     is_it = len(found) == 1 and place.alone and unmoved and _resembles(place.before, _before(hashes, found[0]))
     return found[0] if is_it else _near_the_same(found, hashes, place.before)
 
@@ -108,8 +113,9 @@ def _history(hashes: Sequence[str], index: int) -> str:
 
 
 def _fit(noted: Sequence[str], actual: Sequence[str]) -> int:
-    """How many messages agree, as far as both go; -1 if one does not. The beginning may have been cut off since."""
+    """Return how many messages agree, as far as both lists go; -1 if one does not."""
     for number, (one, other) in enumerate(zip(noted, actual, strict=False)):
+        # The client may have cut off the beginning of the conversation since.
         if other == "":
             return number + (one == "")
         if one != other:
@@ -118,11 +124,11 @@ def _fit(noted: Sequence[str], actual: Sequence[str]) -> int:
 
 
 def _resembles(noted: Sequence[str], actual: Sequence[str]) -> bool:
-    """Whether most of what stood before a message, as far as there is still something, repeats not counted, still does.
+    """Return whether most of the unique messages before a message are still there, as far as the list goes.
 
-    Otherwise the message may be a later one with the same text, whose elder has left the client's window. Where the
-    conversation began so near that nothing can have left it, nothing is asked for.
+    Otherwise it may be a later message with the same text, and the earlier one has left the client's window.
     """
+    # The conversation began so near the message that nothing can have left the window.
     if len(noted) < CONTEXT or "" in noted:
         return True
     telling = [one for one in noted[:len([one for one in actual if one])] if noted.count(one) == 1]
@@ -131,19 +137,19 @@ def _resembles(noted: Sequence[str], actual: Sequence[str]) -> bool:
 
 
 def _half_stand_still(telling: Sequence[str], noted: Sequence[str], actual: Sequence[str]) -> bool:
-    """Whether half of ``telling`` are still just as far from the message, as they are when all that one side of the
-    conversation said has changed."""
+    """Return whether half of ``telling`` are still at the same distance from the message."""
+    # They are if all messages of one side of the conversation have changed.
     still = sum(one == other and one in telling for one, other in zip(noted, actual, strict=False))
     return still >= _FEWEST_STILL and 2 * still >= len(telling)
 
 
 def _near_the_same(found: Sequence[int], hashes: Sequence[str], noted: Sequence[str]) -> int | None:
-    """The message that follows closely on what stood before the noted one, but for texts that a client inserts anew
-    each time.
+    """Return the message that closely follows the messages before the stored one; None if there is none.
 
-    Only messages that are there once tell that, and few of those noted may be gone: what stood before a message leaves
-    the client's window before it does.
+    There may be further messages between them, which a client inserts at each request.
     """
+    # Repeated messages prove nothing. Few of the stored ones may be gone: they leave the client's window before the
+    # message itself does.
     telling = [one for one in noted if hashes.count(one) == 1]
     gone = sum(one not in hashes for one in noted)
     if len(noted) < CONTEXT or len(telling) < _FEWEST_TELLING or len(telling) <= gone + 1:
@@ -154,10 +160,8 @@ def _near_the_same(found: Sequence[int], hashes: Sequence[str], noted: Sequence[
 
 
 def _fits_but_for_one(noted: tuple[str, ...], actual: tuple[str, ...]) -> bool:
-    """Whether the two agree if one message was changed, deleted or added.
-
-    Not where some of it has left the client's window: the few that are left would agree by chance among repeats.
-    """
+    """Return whether the two lists agree if one message was changed, deleted or added."""
+    # Some messages have left the client's window; among repetitions the few others may agree by coincidence.
     if "" in actual and "" not in noted and len(noted) == CONTEXT:
         return False
     enough = max(1, min(2, len(noted) - 1))

@@ -1,8 +1,8 @@
-"""Where a path leads, replacing a file in one step, and taking turns with a file.
+"""Looking up files, replacing them in one step, and locking them.
 
-No file is ever changed in place: its new content is written to a file beside it, which then takes its name. A reader
-sees the old or the new content, and a full disk or a crash costs nothing but the new one. What a crash leaves behind
-is named ``.<random>.tmp``, which nothing here reads.
+No file is changed in place: the new content is written to a file beside it, which is then renamed. A reader sees the
+old or the new content, and after a full disk or a crash the old content is still there. A crash may leave a file named
+``.<random>.tmp``, which is never read.
 """
 from __future__ import annotations
 
@@ -29,39 +29,40 @@ else:
 
 logger = logging.getLogger(__name__)
 
-REPLACE_PATIENCE = 1.0 if os.name == "nt" else 0.0  # seconds; Windows refuses while anybody has the file open
+# In seconds: Windows refuses to replace a file while another program, such as a virus scanner, has it open.
+REPLACE_PATIENCE = 1.0 if os.name == "nt" else 0.0
 _PAUSE = 0.02
-_SLICE = 0.2  # longest wait between two looks at a cancel scope
+# The longest time, in seconds, in which a cancelled request is not noticed.
+_SLICE = 0.2
 _SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
 
-# -- where a path leads ------------------------------------------------------------------------------------------------
+# -- lookup -----------------------------------------------------------------------------------------------------------
 
 def resolve_file_path(path: str) -> str:
-    """``path`` with a leading ``~`` expanded; relative ones stay relative to the working directory."""
+    """Return ``path`` with a leading ``~`` expanded; relative paths stay relative to the working directory."""
     return os.path.expanduser(path)
 
 
 def find_file_ignoring_case(path: str) -> str | None:
-    """The file that ``path`` means: the exact one, else one of the same folder whose name differs in case only.
+    """Return the file at ``path``, else one in the same folder whose name differs only in case; None if there is none.
 
-    Of several the first in alphabetical order. None if there is no such ordinary file, or can be none.
+    Of several files the first in alphabetical order is returned.
     """
     if os.path.isfile(path):
         return path
     folder, name = os.path.split(path)
     try:
         names = sorted(other for other in os.listdir(folder or os.curdir) if other.lower() == name.lower())
-    except (OSError, ValueError):  # no such folder; no possible name
+    # OSError: the folder does not exist. ValueError: no folder can have this name.
+    except (OSError, ValueError):
         return None
     return next((found for found in (os.path.join(folder, other) for other in names) if os.path.isfile(found)), None)
 
 
 def ordinary_file(path: str) -> os.stat_result | None:
-    """What is known of the file at ``path``; None if there is none.
-
-    Raises OSError for folders, and for pipes and devices: opening them may wait forever, replacing them destroys them.
-    """
+    """Return the status of the file at ``path``; None if there is none. Raises OSError for anything but a file."""
+    # Opening a pipe or a device may wait forever, and replacing it destroys it.
     try:
         known = os.stat(path)
     except FileNotFoundError:
@@ -77,10 +78,10 @@ Signature = tuple[int, ...]
 
 
 def file_signature(path: str, is_wanted: Callable[[int], bool] = stat.S_ISREG) -> Signature | None:
-    """Return what changes whenever the file does; None if there is no file, or folder, of the wanted mode."""
+    """Return a value that changes with the file; None if there is no file, or folder, of the wanted mode."""
     try:
         status = os.stat(path)
-    # ValueError: a name that no file can have
+    # ValueError: no file can have this name, as it contains a NUL.
     except (OSError, ValueError):
         return None
     if not is_wanted(status.st_mode):
@@ -89,12 +90,10 @@ def file_signature(path: str, is_wanted: Callable[[int], bool] = stat.S_ISREG) -
 
 
 def is_unsettled(signature: Signature | None) -> bool:
-    """Return whether a second change could follow without changing the signature, so that one more look is due.
-
-    Time stamps advance in steps: a few milliseconds, or two seconds where only whole seconds are stored.
-    """
+    """Return whether a second change might leave the same signature, so that the file must be checked again."""
     if signature is None:
         return False
+    # Time stamps advance in steps: a few milliseconds, or two seconds if only whole seconds are stored.
     step = 2.0 if signature[0] % 1_000_000_000 == 0 else 0.05
     return abs(time.time() - signature[0] / 1e9) < step
 
@@ -102,14 +101,15 @@ def is_unsettled(signature: Signature | None) -> bool:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 def atomic_write(path: str, data: bytes, mode: int | None = None) -> None:
-    """Make ``data`` the content of the file at ``path``, folders included, in one step.
+    """Write ``data`` to the file at ``path`` in one step, and create its folders.
 
-    Links are written through. An existing file keeps its permission bits and, where allowed, its owner; a new one gets
-    ``mode``, or what the umask leaves. Raises OSError, about ``path``, with everything as it was.
+    Links are followed. An existing file keeps its permission bits and, if allowed, its owner; a new one gets ``mode``,
+    or the bits that the umask leaves. Raises OSError, about ``path``, without any change.
     """
     try:
         target = _link_target(path)
         known = ordinary_file(target)
+        # A rename needs no permission for the file itself, but a read-only file must not be replaced.
         if known is not None and not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -120,7 +120,8 @@ def atomic_write(path: str, data: bytes, mode: int | None = None) -> None:
 
 def _link_target(path: str) -> str:
     target = os.path.realpath(path)
-    if os.path.islink(target):  # links in a circle lead nowhere
+    # ``realpath`` returns a link only if the links form a circle.
+    if os.path.islink(target):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if path.endswith(_SEPARATORS):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -129,6 +130,7 @@ def _link_target(path: str) -> str:
 
 def _write_beside(target: str, data: bytes, known: os.stat_result | None, mode: int | None) -> None:
     temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
+    # Until the file has the permission bits of the old one, it must not be readable by others.
     bits = 0o600 if known is not None else 0o666 if mode is None else mode
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), bits)
     try:
@@ -146,7 +148,7 @@ def _write_beside(target: str, data: bytes, known: os.stat_result | None, mode: 
 
 
 def _keep_access(descriptor: int, known: os.stat_result) -> None:
-    """Give the new file owner and permission bits of the old, as far as user and file system allow."""
+    """Copy owner and permission bits of the old file, as far as the user and the file system allow."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
             os.fchown(descriptor, known.st_uid, known.st_gid)
@@ -159,7 +161,7 @@ def _replace(temporary: str, target: str) -> None:
 
 
 def move_patiently(move: Callable[[str, str], None], source: str, target: str, seconds: float) -> None:
-    """``move(source, target)``, tried again for some seconds while the system refuses it for want of permission."""
+    """Run ``move(source, target)``, and retry it for some seconds after a PermissionError."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -170,10 +172,10 @@ def move_patiently(move: Callable[[str, str], None], source: str, target: str, s
         time.sleep(_PAUSE)
 
 
-# -- taking turns ------------------------------------------------------------------------------------------------------
+# -- locks -------------------------------------------------------------------------------------------------------------
 
 class PathLocks:
-    """One lock for each file, however its path is spelled. Locks belong to no thread, and are not re-entrant."""
+    """One lock for each file, however its path is spelled. Locks belong to no thread and are not reentrant."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -184,11 +186,12 @@ class PathLocks:
 
     @contextlib.contextmanager
     def held(self, path: str, scope: CancelScope | None = None, timeout: float | None = None) -> Iterator[None]:
-        """Wait for the file's turn.
+        """Hold the lock of a file.
 
-        Raises EarlyTerminationException if ``scope`` is cancelled meanwhile, TimeoutError after ``timeout`` seconds.
+        Raises EarlyTerminationException if ``scope`` is cancelled first, TimeoutError after ``timeout`` seconds.
         """
-        key = os.path.realpath(path).casefold()  # two files that differ in case only may as well wait for each other
+        # On a file system that respects case, two different files may share a lock, which does no harm.
+        key = os.path.realpath(path).casefold()
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
         _wait_until(lambda: lock.acquire(timeout=_slice(timeout)), scope, timeout)
@@ -198,20 +201,18 @@ class PathLocks:
             lock.release()
 
 
-
-
 def path_lock(path: str, scope: CancelScope | None = None) -> contextlib.AbstractContextManager[None]:
-    """The turn of one thread of this process with the file at ``path``."""
+    """Return the lock between the threads of this process on the file at ``path``."""
     return process().one(PathLocks).held(path, scope)
 
 
 @contextlib.contextmanager
 def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: float | None = None,
                  mode: int = 0o666) -> Iterator[None]:
-    """The turn of one thread of one process with whatever ``lock_file``, which is created and stays, stands for.
+    """Hold a lock between threads and processes on ``lock_file``, which is created and stays.
 
-    Where the file system knows no locks only the threads of this process take turns. A process that dies frees its
-    locks. Raises OSError if the file cannot be made, EarlyTerminationException if ``scope`` is cancelled meanwhile, and
+    On a file system without locks it works only between the threads of this process. A process that ends frees its
+    locks. Raises OSError if the file cannot be created, EarlyTerminationException if ``scope`` is cancelled first, and
     TimeoutError after ``timeout`` seconds (0: one attempt). ``mode`` is for a new file.
     """
     started = time.monotonic()

@@ -1,7 +1,7 @@
-"""Names from outside become path parts only here.
+"""The only conversion of names from outside to parts of paths.
 
-A name is one path component or, from operators, several. Nothing about the disk is looked at: a link that an operator
-has put into a data folder is followed like any other entry, and no name can make one, or reach one anywhere else.
+A name is one path component or, in an operator's configuration, several. The disk is not accessed: a link that an
+operator has created in a data folder is followed, and no name can create a link or lead out of the folder.
 """
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.json_data import type_name
 
 WINDOWS = os.name == "nt"
-MAX_NAME_BYTES = 255  # of UTF-8; the limit of most file systems for one component
+# In UTF-8: the limit of most file systems for one component.
+MAX_NAME_BYTES = 255
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 _SEPARATORS = re.compile(r"[/\\]")
@@ -24,9 +25,10 @@ _WINDOWS_DEVICES = frozenset({"con", "prn", "aux", "nul", "conin$", "conout$", "
 
 
 def is_flat_name(name: object) -> bool:
-    """Whether ``name`` is one safe path component: not empty, ``.`` or ``..``, and without ``/``, ``\\``, ``:``, NUL.
+    """Return whether ``name`` is one safe path component.
 
-    On Windows it must also be a name that means a file of its own there: no device, no trailing dot or space.
+    It must not be blank, ``.`` or ``..``, nor contain ``/``, ``\\``, ``:`` or NUL. On Windows it must also not be a
+    device or end with a dot or a space.
     """
     if not isinstance(name, str) or not name.strip(" .") or any(mark in name for mark in "/\\:\0"):
         return False
@@ -34,16 +36,16 @@ def is_flat_name(name: object) -> bool:
 
 
 def is_storable_name(name: object) -> bool:
-    """Whether a file or folder may be made with that name: flat, without control characters, and not too long."""
+    """Return whether a file or folder may be created with this name: flat, without control characters, not too long."""
     return is_flat_name(name) and not _has_controls(str(name)) and not _is_too_long(str(name))
 
 
 def split_name(name: object) -> tuple[str, ...]:
-    """The path components of a name written by an operator.
+    """Return the path components of a name in an operator's configuration.
 
-    Both slashes separate, on every platform; empty and ``.`` components are dropped. Raises ``ConfigValueError`` for
-    what is not text, blank, absolute, on a drive, too long, or holds control characters, ``..``, or what Windows
-    takes for something else.
+    Both slashes are separators, on every platform; empty and ``.`` components are dropped. Raises ``ConfigValueError``
+    for a name that is not a string, blank, absolute, on a drive or too long, or contains control characters, ``..`` or
+    a component that has another meaning on Windows.
     """
     if not isinstance(name, str):
         raise ConfigValueError(f"a name must be text, not {type_name(name)}")
@@ -51,12 +53,12 @@ def split_name(name: object) -> tuple[str, ...]:
 
 
 def safe_join(root: str, *names: str) -> str:
-    """``root`` extended by ``names``, which cannot lead out of it. Raises as ``split_name`` does."""
+    """Return ``root`` extended by ``names``, which cannot lead out of it. Raises as ``split_name`` does."""
     return os.path.join(root, *(part for name in names for part in split_name(name)))
 
 
 def folded_name(name: str) -> str:
-    """What is equal for names that some file system takes for the same: ignoring case, form, and what is invisible."""
+    """Return a form of the name that ignores case, normal form and invisible characters, as some file systems do."""
     plain = unicodedata.normalize("NFKD", name).casefold()
     return "".join(mark for mark in unicodedata.normalize("NFKD", plain) if unicodedata.category(mark) != "Cf")
 
@@ -71,18 +73,20 @@ def _split_text(name: str) -> tuple[str, ...]:
     if not parts:
         raise ConfigValueError("the name is empty")
     for part in parts:
-        if not part.strip(" ."):  # "..", and what Windows takes for it, such as ".. "
+        # ".." and the names that Windows treats in the same way, such as ".. ".
+        if not part.strip(" ."):
             raise ConfigValueError(f"the name {name!r} holds '{part}', which may not be part of a name")
         if _is_too_long(part):
             raise ConfigValueError(f"the name {part[:40] + '...'!r} is too long: a file name has at most "
                                    f"{MAX_NAME_BYTES} bytes")
         if WINDOWS and _means_another_file(part):
-            raise ConfigValueError(f"the name {name!r} holds '{part}', which is no file name on Windows")
+            raise ConfigValueError(f"the name {name!r} holds '{part}', which is not a file name on Windows")
     return parts
 
 
 def _means_another_file(part: str) -> bool:
-    """Whether Windows opens something else than a file of that name: a device, a stream of a file, a shorter name."""
+    """Return whether Windows opens something other than a file of this name."""
+    # A device, a stream of another file, or a file without the dots and spaces at the end.
     stem = part.partition(".")[0].rstrip(" ").lower()
     return bool(set(part) & _WINDOWS_MARKS) or part[-1] in ". " or stem in _WINDOWS_DEVICES or _has_controls(part)
 
@@ -96,7 +100,8 @@ def _is_too_long(part: str) -> bool:
 
 
 def _is_encodable(name: str) -> bool:
-    """False for lone surrogates, which JSON can carry but no file system call accepts everywhere."""
+    """Return whether a name can be encoded as UTF-8."""
+    # JSON may contain lone surrogates, which not every file system accepts.
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
@@ -105,7 +110,8 @@ def _is_encodable(name: str) -> bool:
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry of a folder, or what it links to, is a folder. A link in a circle is none."""
+    """Return whether an entry of a folder, or the target of its link, is a folder."""
+    # OSError: the links form a circle.
     try:
         return entry.is_dir()
     except OSError:
@@ -113,7 +119,8 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether an entry of a folder, or what it links to, is an ordinary file. A link in a circle is none."""
+    """Return whether an entry of a folder, or the target of its link, is an ordinary file."""
+    # OSError: the links form a circle.
     try:
         return entry.is_file()
     except OSError:

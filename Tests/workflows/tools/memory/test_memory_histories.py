@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from Middleware.models.request_context import RequestContext
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
-from Middleware.utilities.config import data_directories
+from Middleware.utilities.config import users
 from Middleware.utilities.config.declarations import read_settings
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -49,7 +49,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(file_memories, "MemoryCall", EchoCall)
     EchoCall.silent = False
     with tempfile.TemporaryDirectory() as root:
-        monkeypatch.setattr(data_directories, "get_discussions_root_directory", lambda: root)
+        monkeypatch.setattr(users, "get_discussions_root_directory", lambda: root)
         yield
 
 
