@@ -80,7 +80,7 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
     mistake = error if isinstance(error, ConfigurationError) else error.__cause__
     if request is not None and request.listeners is not None and isinstance(mistake, ConfigurationError):
         with request_scope(request):
-            request.listeners.tell("configuration_failed", mistake)
+            request.listeners.emit("configuration_failed", mistake)
 
 
 def one_line(text: str) -> str:

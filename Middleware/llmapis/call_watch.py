@@ -31,7 +31,7 @@ class CallWatch:
             # The site belongs to an earlier request whose abandoned run left it on this thread.
             site = None
         observer = site.observer if site is not None else request.listeners if request is not None else None
-        if observer is None or not observer.hears(*EVENTS):
+        if observer is None or not observer.listens_to(*EVENTS):
             # Without a listener the tokens of a stream need not be counted.
             return None
         record = LlmCallRecord(request.request_id if request is not None else request_id or "", endpoint, streamed)
@@ -46,7 +46,7 @@ class CallWatch:
         record.messages = len(prompt.conversation or ())
         record.prompt_characters = _characters(prompt)
         self._started = time.perf_counter()
-        self._observer.tell("llm_call_started", record)
+        self._observer.emit("llm_call_started", record)
 
     def count(self, chunks: Generator[Chunk, None, None]) -> Iterator[Chunk]:
         """Yield the chunks of a stream and count them."""
@@ -91,9 +91,9 @@ class CallWatch:
         given_up = isinstance(error, (GeneratorExit, EarlyTerminationException))
         record.stopped = not outcome.finish_reason and (given_up or (scope is not None and scope.cancelled))
         if error is None or given_up:
-            self._observer.tell("llm_call_finished", record)
+            self._observer.emit("llm_call_finished", record)
         else:
-            self._observer.tell("llm_call_failed", record, error)
+            self._observer.emit("llm_call_failed", record, error)
 
 
 def _characters(prompt: Prompt) -> int:

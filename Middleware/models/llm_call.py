@@ -12,9 +12,9 @@ from Middleware.models.messages import Usage
 class Observer(Protocol):
     """Takes events by name. Never raises."""
 
-    def tell(self, event: str, *arguments: object) -> None: ...
+    def emit(self, event: str, *arguments: object) -> None: ...
 
-    def hears(self, *events: str) -> bool:
+    def listens_to(self, *events: str) -> bool:
         """Return whether there is a listener for one of ``events``; otherwise they need not be emitted."""
 
 

@@ -1,7 +1,7 @@
-"""What the engine tells about its work, and to whom.
+"""The events of the engine, and its own listeners.
 
-A listener implements the methods it cares about. The engine knows none of them by name; a listener that raises is
-logged and the request goes on. Listeners are called on the thread that does the work, so several threads may call one.
+A listener implements the methods of the events that it needs. If a listener raises, the error is logged and the request
+goes on. Listeners are called on the thread that does the work, so several threads may call one.
 """
 from __future__ import annotations
 
@@ -54,22 +54,22 @@ class EngineListener:
         """A node has delivered its output."""
 
     def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: BaseException) -> None:
-        """A node raised. Of a node that is abandoned together with its run, nothing more is told."""
+        """A node raised an exception. For a node that is abandoned together with its run, no further event follows."""
 
     def run_finished(self, record: RunRecord) -> None:
-        """The run is over, whatever way it ended."""
+        """The run is over, with or without an error."""
 
     def llm_call_started(self, call: LlmCallRecord) -> None:
-        """A prompt is about to be sent; for a stream, when its first chunk is asked for."""
+        """A prompt is about to be sent; for a stream, when its first chunk is requested."""
 
     def llm_call_finished(self, call: LlmCallRecord) -> None:
-        """The answer is there, or nobody wants it any more (``call.stopped``)."""
+        """The answer is complete, or the call was stopped (``call.stopped``)."""
 
     def llm_call_failed(self, call: LlmCallRecord, error: BaseException) -> None:
-        """No endpoint gave an answer, or one broke off in the middle of its own."""
+        """No endpoint answered, or an answer broke off."""
 
     def request_finished(self, request: RequestContext) -> None:
-        """A client's request is over: its answer, and the nodes after it. Told of failed and cancelled ones too."""
+        """A client's request is over, with all of its nodes; also emitted if it failed or was cancelled."""
 
 
 class LogSummary(EngineListener):
@@ -88,7 +88,7 @@ class LogSummary(EngineListener):
 
 
 class RequestLine(EngineListener):
-    """Writes one line to the log that says how a request went."""
+    """Writes one line about the outcome of each request to the log."""
 
     def request_finished(self, request: RequestContext) -> None:
         if not logger.isEnabledFor(logging.INFO):
@@ -116,7 +116,7 @@ def _outcome(request: RequestContext, cut_short: bool) -> str:
 
 
 def _was_cut_short(request: RequestContext) -> bool:
-    """Whether the request was cancelled before its answer was complete."""
+    """Return whether the request was cancelled before its answer was complete."""
     if not request.cancel_scope.cancelled:
         return False
     answered, cancelled = request.answered_at, request.cancelled_at
@@ -124,24 +124,26 @@ def _was_cut_short(request: RequestContext) -> bool:
 
 
 class Listeners:
-    """Tells every listener that has the event's method, whatever one of them does.
+    """Emits events to every listener that has the event's method, even if another listener raises.
 
-    A listener is any object with methods of ``EngineListener``; it need not be one.
+    A listener is any object with methods of ``EngineListener``; it need not inherit from that class.
     """
 
     def __init__(self, listeners: Sequence[object] = ()) -> None:
         self.listeners = tuple(listeners)
-        self._methods: dict[str, list[Callable[..., object]]] = {}  # by event, found when it is first told
+        # By event; filled when an event is first emitted.
+        self._methods: dict[str, list[Callable[..., object]]] = {}
 
-    def tell(self, event: str, *arguments: object) -> None:
+    def emit(self, event: str, *arguments: object) -> None:
         for method in self._methods_for(event):
             try:
                 method(*arguments)
-            except (Exception, SystemExit):  # an observer must not break what it observes
+            # A listener must not break what it observes.
+            except (Exception, SystemExit):
                 logger.exception("Listener %s failed in %s", _name_of(method), event)
 
-    def hears(self, *events: str) -> bool:
-        """Whether a listener does something at one of ``events``."""
+    def listens_to(self, *events: str) -> bool:
+        """Return whether a listener handles one of ``events``."""
         return any(self._methods_for(event) for event in events)
 
     def _methods_for(self, event: str) -> list[Callable[..., object]]:
@@ -153,7 +155,7 @@ class Listeners:
 
 
 def _method(listener: object, event: str) -> Callable[..., object] | None:
-    """What a listener does at an event, None for nothing."""
+    """Return a listener's method for an event, None if it has none of its own."""
     try:
         method = getattr(listener, event, None)
     except Exception:
@@ -168,5 +170,5 @@ def _name_of(method: Callable[..., object]) -> str:
 
 
 def default_listeners() -> list[EngineListener]:
-    """Those who are told about every request unless its starter names others."""
+    """Return the listeners of every request whose starter names no others."""
     return [LogSummary(), RequestLine()]

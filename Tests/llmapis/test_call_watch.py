@@ -39,10 +39,10 @@ class Ear:
         self.errors: list[BaseException] = []
         self.at_start: list[dict[str, Any]] = []
 
-    def hears(self, *events: str) -> bool:
+    def listens_to(self, *events: str) -> bool:
         return True
 
-    def tell(self, event: str, *arguments: Any) -> None:
+    def emit(self, event: str, *arguments: Any) -> None:
         self.events.append(event)
         if event == "llm_call_started":
             self.calls.append(arguments[0])
@@ -58,7 +58,7 @@ class Ear:
 
 
 class Deaf(Ear):
-    def hears(self, *events: str) -> bool:
+    def listens_to(self, *events: str) -> bool:
         assert set(events) == {"llm_call_started", "llm_call_finished", "llm_call_failed"}
         return False
 

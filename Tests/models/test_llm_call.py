@@ -8,10 +8,10 @@ from Middleware.models.llm_call import NodeSite, current_site, enter_node, leave
 
 
 class Deaf:
-    def tell(self, event: str, *arguments: object) -> None:
+    def emit(self, event: str, *arguments: object) -> None:
         raise AssertionError(event)
 
-    def hears(self, *events: str) -> bool:
+    def listens_to(self, *events: str) -> bool:
         return False
 
 

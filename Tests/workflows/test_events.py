@@ -117,7 +117,7 @@ def test_a_listener_with_some_methods_only(lab: EngineLab, caplog: pytest.LogCap
     partial = Partial()
     lab.workflow("Main", [static("x")])
     list(WorkflowManager("Main", listeners=[partial]).start(lab.request, [user("hi")]))
-    Listeners([partial]).tell("request_finished", lab.request)
+    Listeners([partial]).emit("request_finished", lab.request)
     assert partial.heard == [1, lab.request] and not caplog.records
 
 
@@ -133,7 +133,7 @@ def test_a_broken_listener_is_logged_and_the_run_goes_on(lab: EngineLab, caplog:
 def test_base_listener_takes_every_event(lab: EngineLab) -> None:
     lab.workflow("Main", [static("x")])
     assert list(start(lab, listener=EngineListener())) == ["x"]
-    Listeners().tell("run_started")
+    Listeners().emit("run_started")
 
 
 def test_summary_in_the_log(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
@@ -317,7 +317,7 @@ def test_calls_that_nodes_make_themselves(lab: EngineLab, node: dict[str, Any]) 
     (Crooked(), ["run_started", "run_finished"], False), (LogSummary(), ["llm_call_started", "run_finished"], True),
     (Calls(), ["run_started"], False), (Calls(), ["llm_call_failed"], True), (Partial(), ["request_finished"], True)])
 def test_what_is_heard(listener: object, events: list[str], heard: bool) -> None:
-    assert Listeners([object(), listener]).hears(*events) is heard
+    assert Listeners([object(), listener]).listens_to(*events) is heard
 
 
 # -- whose listeners ---------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ def test_a_request_without_listeners_gets_them(lab: EngineLab, monkeypatch: pyte
     lab.workflow("Main", [static("x")])
     list(start(lab, listener=recorder))
     assert lab.request.listeners is not None
-    lab.request.listeners.tell("request_finished", lab.request)
+    lab.request.listeners.emit("request_finished", lab.request)
     assert lines == [lab.request]
 
 

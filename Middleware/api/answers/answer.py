@@ -380,4 +380,4 @@ def _end(request: RequestContext, context: contextvars.Context) -> None:
     running_requests().end(request)
     # There are no listeners yet if the request failed before a workflow began.
     listeners = request.listeners or Listeners(default_listeners())
-    context.run(listeners.tell, "request_finished", request)
+    context.run(listeners.emit, "request_finished", request)

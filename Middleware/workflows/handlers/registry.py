@@ -13,7 +13,7 @@ from Middleware.workflows.models.execution_context import VariableService
 
 @functools.cache
 def node_types() -> Mapping[str, type[BaseHandler]]:
-    """The handler class of each node type."""
+    """Return the handler class of each node type."""
     found: dict[str, type[BaseHandler]] = {}
     for handler in _handlers():
         for node_type in handler.KEYS:
@@ -24,7 +24,7 @@ def node_types() -> Mapping[str, type[BaseHandler]]:
 
 
 def build_registry(variables: VariableService | None = None) -> dict[str, BaseHandler]:
-    """A handler object for each node type; types of one class share it."""
+    """Return a handler object for each node type; types of one class share it."""
     handlers = {handler: handler(None, variables) for handler in node_types().values()}
     return {node_type: handlers[handler] for node_type, handler in node_types().items()}
 

@@ -138,7 +138,7 @@ class WorkflowManager:
         messages[:] = [message for message in messages if not is_blank(message)]
         loaded = self._load()
         listeners = self.listeners or request.listeners
-        listeners.tell("workflow_loaded", loaded)
+        listeners.emit("workflow_loaded", loaded)
         chain = (*(_chain_around(request) if chain is None else chain), f"{loaded.folder}/{loaded.name}")
         if len(chain) > MAX_NESTING:
             raise ConfigValueError(f"workflows are nested more than {MAX_NESTING} deep: "

@@ -78,7 +78,7 @@ class WorkflowProcessor:
     # -- the loop ------------------------------------------------------------------------------------------------
     def execute(self) -> Generator[Any, None, None]:
         started = time.perf_counter()
-        self.listeners.tell("run_started", self.record)
+        self.listeners.emit("run_started", self.record)
         try:
             self.times.begin()
             if WORKFLOW_FILE.flag(self.run.variables, "parallelNodes"):
@@ -99,7 +99,7 @@ class WorkflowProcessor:
             get_locking_service().release(self.run.workflow_id)
         finally:
             self.record.seconds = time.perf_counter() - started
-            self.listeners.tell("run_finished", self.record)
+            self.listeners.emit("run_finished", self.record)
 
     def _run_in_parallel(self) -> Iterator[object]:
         """Run the nodes before the responder together, then the responder, then the nodes after it together."""
@@ -138,14 +138,14 @@ class WorkflowProcessor:
 
     def _report(self, info: NodeExecutionInfo) -> None:
         self.record.nodes.append(info)
-        self.listeners.tell("node_finished", self.record, info)
+        self.listeners.emit("node_finished", self.record, info)
 
     def _run_node(self, index: int) -> Generator[Any, None, NodeExecutionInfo]:
         """Run one node and keep its output. Yields only what the responder delivers."""
         self._raise_if_cancelled()
         started = time.perf_counter()
         node_type, name = self._node_type(index), _log_name(self.run.nodes[index])
-        self.listeners.tell("node_started", self.record, index + 1, node_type, name)
+        self.listeners.emit("node_started", self.record, index + 1, node_type, name)
         site = NodeSite(self.listeners, self.run.request_id, self.run.workflow_name, index + 1, name, self.run.chain)
         before = enter_node(site)
         try:
@@ -159,7 +159,7 @@ class WorkflowProcessor:
             raise
         # Code of other packages may raise anything.
         except BaseException as error:
-            self.listeners.tell("node_failed", self.record, index + 1, node_type, name, error)
+            self.listeners.emit("node_failed", self.record, index + 1, node_type, name, error)
             if isinstance(error, Exception):
                 self._pass_on(error, index, name)
             raise
@@ -188,8 +188,8 @@ class WorkflowProcessor:
             raise _RunEnds from error
         # The innermost workflow names the position; the workflows around it must not replace it.
         if not early and not hasattr(error, "location"):
-            place = f"workflow '{self._shown_name()}', node {index + 1} '{name}'{self._doubt(index)}"
-            error.location = place  # type: ignore[attr-defined]
+            location = f"workflow '{self._shown_name()}', node {index + 1} '{name}'{self._unknown_type_note(index)}"
+            error.location = location  # type: ignore[attr-defined]
         raise error
 
     def _shown_name(self) -> str:
@@ -221,7 +221,7 @@ class WorkflowProcessor:
     def _is_type(self, node_type: object) -> bool:
         return isinstance(node_type, str) and node_type in self.node_handlers
 
-    def _doubt(self, index: int) -> str:
+    def _unknown_type_note(self, index: int) -> str:
         """Return a possible cause of the failure of a node whose type is unknown."""
         node_type = self.run.nodes[index].get(*_TYPE)
         if self._is_type(node_type):
@@ -280,8 +280,8 @@ class WorkflowProcessor:
 
     def _call(self, context: ExecutionContext, node_type: str) -> object:
         trial = self.run.request.trial
-        stand_in = trial.stand_in(context) if trial is not None else None
-        return stand_in if stand_in is not None else self.node_handlers[node_type].handle(context)
+        stub = trial.stand_in(context) if trial is not None else None
+        return stub if stub is not None else self.node_handlers[node_type].handle(context)
 
     def _clean(self, context: ExecutionContext, node_type: str, result: object) -> object:
         """Return the output of a node that does not answer the client, cleaned if its own LLM produced it."""
@@ -449,7 +449,8 @@ def _endpoint_and_url(handler: LlmHandler | None) -> tuple[str, str]:
     return name, mask_url(str(ENDPOINT.value(config, "endpoint") or ""))
 
 
-_NEVER_TOLD = frozenset({"systemPrompt", "prompt", "args", "kwargs", "arguments", "scoped_variables"})
+# Configuration errors never show the values of these keys, so a placeholder in them makes none private.
+_NOT_IN_ERRORS = frozenset({"systemPrompt", "prompt", "args", "kwargs", "arguments", "scoped_variables"})
 
 
 def mark_if_private(error: Exception, node: Mapping[str, object]) -> None:
@@ -458,7 +459,7 @@ def mark_if_private(error: Exception, node: Mapping[str, object]) -> None:
     Such an error names a missing file or an unusable value, and that name may be text that a model wrote.
     """
     if isinstance(error, ConfigurationError) and any(
-            _has_variable(value) for key, value in node.items() if key not in _NEVER_TOLD):
+            _has_variable(value) for key, value in node.items() if key not in _NOT_IN_ERRORS):
         error.private = True
 
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 EndpointConfig = Mapping[str, Any] | None | Callable[[], Mapping[str, Any] | None]
 
 # Keys that only the endpoint that answers can send.
-_SAYING = ("token", "tool_calls", "reasoning", "finish_reason")
+_CONTENT_KEYS = ("token", "tool_calls", "reasoning", "finish_reason")
 _READING, _FINAL_DUE, _FINAL_SENT = range(3)
 
 
@@ -107,7 +107,7 @@ class StreamingResponseHandler:
             self.usage = usage
         if self._state != _READING:
             return [self._after_finish(chunk)]
-        if not self._begun and not any(chunk.get(key) for key in _SAYING):
+        if not self._begun and not any(chunk.get(key) for key in _CONTENT_KEYS):
             quiet: Chunk = {"token": "", "finish_reason": None, **chunk}
             quiet.pop("usage", None)
             return [quiet]

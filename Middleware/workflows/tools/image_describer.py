@@ -73,14 +73,14 @@ class ImageDescriber:
         self._authored = bool(NODE.value(context.config, "prompt"))
         self._count: int = NODE.number(context.config, "lastMessagesToSendInsteadOfPrompt")
 
-    def describe(self, places: Iterable[tuple[int, str]]) -> dict[str, str]:
+    def describe(self, images: Iterable[tuple[int, str]]) -> dict[str, str]:
         """Return descriptions by image; blank ones included, as for a model that only reasoned.
 
-        ``places`` are images with the index of their message; of an image with several the first counts. Raises
+        ``images`` come with the index of their message; of an image with several the first counts. Raises
         BackendError and EarlyTerminationException.
         """
         first: dict[str, int] = {}
-        for index, image in places:
+        for index, image in images:
             first.setdefault(image, index)
         keys = {image: self._key(index, image) for image, index in first.items()}
         texts = {image: self._memory.get(key) for image, key in keys.items()}
@@ -107,8 +107,8 @@ class ImageDescriber:
     def _conversation(self, index: int, image: str) -> list[Message]:
         """Return the whole conversation without any image but this one."""
         messages = [without_images(message) for message in self._context.messages]
-        place = index if self._authored else self._place(messages, index)
-        messages[place] = {**messages[place], "images": [image]}
+        carrier = index if self._authored else self._carrier(messages, index)
+        messages[carrier] = {**messages[carrier], "images": [image]}
         return messages
 
     def _look_back(self) -> int:
@@ -117,13 +117,13 @@ class ImageDescriber:
             return len(self._context.messages)
         return self._count if self._chat() else max(self._count, 1)
 
-    def _place(self, messages: list[Message], index: int) -> int:
-        """Return the message that carries the image: its own, unless that might not be sent, or not with an image."""
+    def _carrier(self, messages: list[Message], index: int) -> int:
+        """Return the index of the message to carry the image: its own, unless that may not be sent with an image."""
         if not self._chat():
             return len(messages) - 1
         if messages[index].get("role") == "user" and self._surely_sent(messages, index):
             return index
-        users = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+        users = [position for position, message in enumerate(messages) if message.get("role") == "user"]
         if not users:
             messages.append({"role": "user", "content": ""})
         return users[-1] if users else len(messages) - 1

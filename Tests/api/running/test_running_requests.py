@@ -119,7 +119,7 @@ def test_the_last_words_of_background_nodes_are_waited_for(requests: RunningRequ
     told = []
 
     class Slow:
-        def tell(self, event: str, *arguments: object) -> None:
+        def emit(self, event: str, *arguments: object) -> None:
             assert not requests.knows(request.request_id)
             time.sleep(0.1)
             told.append(event)

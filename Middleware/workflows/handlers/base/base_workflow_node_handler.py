@@ -8,19 +8,20 @@ from typing import Any, ClassVar, Literal
 from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.streaming_utils import stream_static_content, stream_text
+from Middleware.utilities.text_extraction import whole_number
 from Middleware.workflows.models.execution_context import ChildStarter, ExecutionContext, VariableService
 
 _TYPE = NODE.lookup("type")
 
 
 Acts = Literal["no", "reads", "writes", "outside"]
-"""What running a node does besides giving an output, at the most:
+"""The side effects that running a node may have, at the most:
 
 * ``no``: nothing. The output depends on the node's keys, the conversation and an LLM only.
-* ``reads``: it looks at what others may change: stored data, files, another server.
+* ``reads``: it reads what others may change: stored data, files, another server.
 * ``writes``: it changes data of this installation, or the conversation of the run.
-* ``outside``: what this program cannot know: a script, a command, a tool, a request that is no question, another
-  workflow.
+* ``outside``: effects that this program cannot know: those of a script, a command, a tool, a request other than GET and
+  HEAD, or another workflow.
 """
 
 
@@ -28,11 +29,11 @@ class BaseHandler(ABC):
     """Runs the node types in ``KEYS``, each declared once with its keys.
 
     ``handlers/registry.py`` finds every class in a module below ``handlers/impl`` that declares ``KEYS``. The other
-    attributes are the traits of its types, which the engine, the checks and the workflow tests go by. A class without
-    them is taken for one that may do anything.
+    attributes are the traits of its types, which the engine, the checks and the workflow tests use. A class without
+    them may do anything.
 
     Attributes:
-        acts: whether it matters that a node runs twice, or beside others.
+        acts: the side effects, which decide whether a node may run twice, or beside others.
         pure: the nodes of a workflow with ``parallelNodes`` may run in any order with this one.
         barrier: with ``parallelNodes`` everything before the node is done and nothing behind it begun when it runs,
             because it ends the run or changes the conversation.
@@ -61,11 +62,11 @@ class BaseHandler(ABC):
 
     @abstractmethod
     def handle(self, context: ExecutionContext) -> object:
-        """Run one node. Returns a text, a tool-call dict, another JSON value, or a generator of chunk dicts."""
+        """Run one node. Return a string, a tool-call dict, another JSON value, or a generator of chunk dicts."""
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:
-        """Whether ``pure`` holds for a node with these keys."""
+        """Return whether ``pure`` holds for a node with these keys."""
         return cls.pure
 
     def table(self, context: ExecutionContext) -> KeyTable:
@@ -73,23 +74,30 @@ class BaseHandler(ABC):
         return self.TABLES[context.node_type]
 
     def value(self, context: ExecutionContext, name: str) -> Any:
-        """The node's value of a declared key, flags as booleans, its default when absent."""
+        """Return the node's value of a declared key, flags as booleans, its default when absent."""
         return self.TABLES[context.config.get(*_TYPE) or "Standard"].read(context.config, name)
 
     def number(self, context: ExecutionContext, name: str) -> int:
-        """A declared whole number; its default for anything that is none."""
+        """Return a declared whole number; its default for any other value."""
         return int(self.table(context).number(context.config, name))
 
+    def count(self, context: ExecutionContext, name: str) -> Any:
+        """Return the value of a declared count: the number that a text with a placeholder becomes, others unchanged."""
+        value = self.value(context, name)
+        if not isinstance(value, str) or "{" not in value:
+            return value
+        number = whole_number(context.substitute(value))
+        return value if number is None else number
+
     def text(self, context: ExecutionContext, name: str) -> str:
-        """A declared text key with variables filled in."""
+        """Return a declared text key with variables filled in."""
         value = self.value(context, name)
         if value is None or value == "":
             return ""
         return context.substitute(value)
 
     def static_text(self, context: ExecutionContext, text: str) -> Any:
-        """``text`` as the node's result: a stream of words where the node answers a streaming client, paced for one who
-        reads it."""
+        """Return ``text`` as the node's result: for a streaming client a stream of words, paced for reading."""
         if not context.stream:
             return text
         trial = context.request.trial is not None

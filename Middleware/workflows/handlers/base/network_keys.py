@@ -1,4 +1,4 @@
-"""Keys that nodes which reach out to other programs share, and how their values are checked.
+"""The keys that nodes share which contact other programs, and the checks of their values.
 
 Every check raises ConfigValueError (a ValueError) that names the node and the key. A text that holds a placeholder is
 filled in before it is checked: with all variables where the key takes them, else with those known early.
@@ -17,7 +17,7 @@ from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 MAX_SECONDS = 1_000_000.0
-"""Longest wait that every system can be asked for."""
+"""The longest wait that every operating system accepts."""
 
 PROXY_SCHEMES = ("http", "https", "socks4", "socks5", "socks5h")
 DEFAULT_MAX_RESPONSE_BYTES = 10 * 1024 * 1024
@@ -34,18 +34,18 @@ ALLOWED_HOSTS = ConfigKey("allowedHosts", "list", None, "The only hosts that may
 
 
 def positive_number(context: ExecutionContext, key: ConfigKey) -> float:
-    """A finite number above 0; numeric text is accepted, booleans are not."""
+    """Return a finite number above 0; numeric text is accepted, booleans are not."""
     number = _number(context, key, whole=False)
     return number if number is not None and number > 0 else refuse(context, key, "a number above 0")
 
 
 def seconds(context: ExecutionContext, key: ConfigKey) -> float:
-    """A positive number as a time to wait."""
+    """Return a positive number as a time to wait."""
     return min(positive_number(context, key), MAX_SECONDS)
 
 
 def byte_cap(context: ExecutionContext, key: ConfigKey) -> int | None:
-    """A number of bytes, None for no cap (0 or less); numeric text is accepted, booleans are not."""
+    """Return a number of bytes, None for no limit (0 or less); numeric text is accepted, booleans are not."""
     number = _number(context, key, whole=True)
     if number is None:
         refuse(context, key, "a whole number of bytes (0 or less: no limit)")
@@ -53,7 +53,7 @@ def byte_cap(context: ExecutionContext, key: ConfigKey) -> int | None:
 
 
 def boolean(context: ExecutionContext, key: ConfigKey) -> bool:
-    """A boolean, or the text ``true`` or ``false`` in any case."""
+    """Return a boolean, or that of the text ``true`` or ``false`` in any case."""
     value = key.of(context.config)
     if isinstance(value, str):
         value = {"true": True, "false": False}.get(value.strip().lower(), value)
@@ -61,7 +61,7 @@ def boolean(context: ExecutionContext, key: ConfigKey) -> bool:
 
 
 def choice(context: ExecutionContext, key: ConfigKey) -> str:
-    """One of the key's choices."""
+    """Return one of the key's choices."""
     value = key.of(context.config)
     if isinstance(value, str) and value in key.choices:
         return value
@@ -69,7 +69,8 @@ def choice(context: ExecutionContext, key: ConfigKey) -> str:
 
 
 def allowed_hosts(context: ExecutionContext, key: ConfigKey = ALLOWED_HOSTS) -> list[str] | None:
-    """The hosts of an allow-list, None without one. A list that has no usable entry is an error, not "all hosts"."""
+    """Return the hosts of an allow-list, None without one. A list without a usable entry is an error, not "all hosts".
+    """
     value = key.of(context.config)
     if value is None:
         return None
@@ -80,7 +81,7 @@ def allowed_hosts(context: ExecutionContext, key: ConfigKey = ALLOWED_HOSTS) -> 
 
 
 def proxy_url(context: ExecutionContext, key: ConfigKey = PROXY) -> str | None:
-    """The URL of a proxy, None if the key is absent or empty."""
+    """Return the URL of a proxy, None if the key is absent or empty."""
     value = key.of(context.config)
     if value is not None and not isinstance(value, str):
         return refuse(context, key, "a text")
@@ -96,9 +97,10 @@ def proxy_url(context: ExecutionContext, key: ConfigKey = PROXY) -> str | None:
 
 
 def refuse(context: ExecutionContext, key: ConfigKey, expected: str, suggestion: str = "") -> NoReturn:
-    """Raise the error for a value that is not ``expected``. Shows what the config holds, never what it became."""
+    """Raise the error for a value that is not ``expected``. Shows the configured text, never the resolved one."""
     written = repr(key.of(context.config))
-    secret = key.variables == "full"  # URLs, headers and their like may hold passwords
+    # URLs, headers and similar values may hold passwords.
+    secret = key.variables == "full"
     shown = "" if secret else f", got {written if len(written) <= 60 else written[:57] + '...'}"
     raise ConfigValueError(f"{context.node_type} node '{context.node_name}': '{key.name}' must be "
                            f"{expected}{shown}", suggestion=suggestion)

@@ -29,7 +29,6 @@ from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import raw_messages
 from Middleware.workflows.tools.file_containment import contained_path
@@ -223,7 +222,7 @@ class ConversationChunkProcessorHandler(BaseHandler):
                          self._number(context, "lookbackMessages", 0), path, scoped_inputs(context))
 
     def _number(self, context: ExecutionContext, key: str, least: int) -> int:
-        number = resolved_count(context, self.value(context, key))
+        number = self.count(context, key)
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
             _refuse(context, key, f"a whole number of at least {least}")
         return number

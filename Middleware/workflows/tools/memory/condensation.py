@@ -18,8 +18,7 @@ from Middleware.workflows.tools.memory.discussion_memory import (
     counted,
     joined_memories,
 )
-from Middleware.workflows.tools.memory.memory_call import MemoryCall
-from Middleware.workflows.tools.memory.memory_errors import reason
+from Middleware.workflows.tools.memory.memory_call import MemoryCall, failure_reason
 from Middleware.workflows.tools.memory.memory_turn import readable
 
 logger = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ class Condensation:
         # A failure of the LLM must not end the chat.
         except Exception as error:
             raise_if_cancelled(self._context.request.cancel_scope)
-            logger.error("Discussion %s: memories stay uncondensed: %s", self._discussion, reason(error))
+            logger.error("Discussion %s: memories stay uncondensed: %s", self._discussion, failure_reason(error))
             return ""
         if not text.strip():
             logger.error("Discussion %s: memories stay uncondensed: the answer was blank", self._discussion)

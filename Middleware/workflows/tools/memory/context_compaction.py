@@ -88,12 +88,12 @@ def folded_up_to(messages: Sequence[Message], boundary: Boundary | None) -> int:
     """Return how many messages before the boundary Oldest covers; 0 if the boundary is gone."""
     if boundary is None:
         return 0
-    if boundary.index is not None and _stands_still(messages, boundary):
+    if boundary.index is not None and _is_unmoved(messages, boundary):
         return boundary.index
     return next((number for number, message in enumerate(messages) if _hash(message) == boundary.stored_hash), 0)
 
 
-def told_up_to(messages: Sequence[Message], state: CompactorState, folded: Folded | None, due: int) -> int:
+def covered_up_to(messages: Sequence[Message], state: CompactorState, folded: Folded | None, due: int) -> int:
     """Return how many messages Oldest covers; the boundary may have moved back behind them.
 
     If all messages have moved, because a client has dropped the first ones, the last two folded messages identify the
@@ -101,7 +101,7 @@ def told_up_to(messages: Sequence[Message], state: CompactorState, folded: Folde
     messages that are ``due`` is rejected.
     """
     boundary = folded_up_to(messages, state.boundary)
-    stands = _stands_still(messages, state.boundary)
+    stands = _is_unmoved(messages, state.boundary)
     if folded is None or state.oldest is None or folded.summary_hash != hash_content(state.oldest[0]):
         return boundary if stands else min(boundary, due)
     if folded == folded_mark(messages, folded.index, state.oldest):
@@ -112,7 +112,7 @@ def told_up_to(messages: Sequence[Message], state: CompactorState, folded: Folde
     return boundary if stands or boundary <= due else 0
 
 
-def _stands_still(messages: Sequence[Message], boundary: Boundary | None) -> bool:
+def _is_unmoved(messages: Sequence[Message], boundary: Boundary | None) -> bool:
     index = None if boundary is None else boundary.index
     return (boundary is not None and index is not None and index < len(messages)
             and _hash(messages[index]) == boundary.stored_hash)
@@ -187,7 +187,7 @@ class ContextCompaction:
         state = self._store.read()
         if self._is_needed(state):
             with contextlib.ExitStack() as stack:
-                if self._takes_turn(stack):
+                if self._takes_lock(stack):
                     # Another request may have stored them while this one waited.
                     state = self._store.read()
                     if self._is_needed(state):
@@ -197,7 +197,7 @@ class ContextCompaction:
     def _is_needed(self, state: CompactorState) -> bool:
         return state.readable and is_run_needed(self._messages, self._sections, state)
 
-    def _takes_turn(self, stack: contextlib.ExitStack) -> bool:
+    def _takes_lock(self, stack: contextlib.ExitStack) -> bool:
         try:
             stack.enter_context(self._folder.lock(COMPACTOR, self._scope, timeout=0))
             return True
@@ -215,10 +215,10 @@ class ContextCompaction:
             return state
         start, last = self._messages[self._sections.old], self._messages[self._sections.recent - 1]
         renewed = CompactorState((old, _hash(last)), Boundary(_hash(start), self._sections.old), state.oldest)
-        told = told_up_to(self._messages, state, self._store.folded(), self._sections.old)
-        shifted = self._messages[told:self._sections.old]
+        covered = covered_up_to(self._messages, state, self._store.folded(), self._sections.old)
+        shifted = self._messages[covered:self._sections.old]
         if not shifted:
-            return self._saved(renewed, told)
+            return self._saved(renewed, covered)
         oldest = self._tried(lambda: self._oldest_summary(state.oldest[0] if state.oldest else "", shifted))
         # The present text serves this request; the next one tries again.
         if not oldest:
@@ -238,12 +238,12 @@ class ContextCompaction:
                          log_text(error))
             return None
 
-    def _saved(self, state: CompactorState, told: int, new_oldest: bool = False) -> CompactorState:
+    def _saved(self, state: CompactorState, covered: int, new_oldest: bool = False) -> CompactorState:
         """Return ``state`` with the number of messages that its Oldest covers."""
         assert state.old is not None and state.boundary is not None
         try:
             self._store.save(state.old, state.boundary, state.oldest if new_oldest else None,
-                             folded_mark(self._messages, told, state.oldest))
+                             folded_mark(self._messages, covered, state.oldest))
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:

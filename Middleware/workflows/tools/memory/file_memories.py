@@ -22,8 +22,7 @@ from Middleware.workflows.tools.discussion_context import raw_messages, run_help
 from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.discussion_memory import DiscussionMemory, counted, stored_memory
-from Middleware.workflows.tools.memory.memory_call import MemoryCall
-from Middleware.workflows.tools.memory.memory_errors import reason
+from Middleware.workflows.tools.memory.memory_call import MemoryCall, failure_reason
 from Middleware.workflows.tools.memory.memory_turn import memory_turn, storage_errors_logged, turn_timeout
 from Middleware.workflows.tools.memory.new_messages import Chunk, chunks_of, first_new
 
@@ -94,7 +93,7 @@ class MemoryWriter:
         # A workflow of the user may raise anything.
         except Exception as error:
             raise_if_cancelled(self._context.request.cancel_scope)
-            logger.error("Discussion %s: no memory: %s", self._discussion, reason(error))
+            logger.error("Discussion %s: no memory: %s", self._discussion, failure_reason(error))
             return ""
         raise_if_cancelled(self._context.request.cancel_scope)
         if problem := _problem_with(text):

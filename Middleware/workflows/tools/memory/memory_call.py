@@ -2,16 +2,21 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from functools import cached_property
 
-from Middleware.exceptions import ConfigValueError
+from Middleware.exceptions import ConfigValueError, WilmerError
+from Middleware.llmapis.backend_errors import log_text, public_text
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled, text_to_keep
 from Middleware.services.llm_service import LlmHandlerService
+from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import BlockPrompts, without_later_systems
 from Middleware.workflows.tools.discussion_context import raw_messages
+
+logger = logging.getLogger(__name__)
 
 
 class MemoryCall:
@@ -48,3 +53,15 @@ class MemoryCall:
         answer = BlockPrompts(system_prompt, prompt, self._settings, self._context).send(self._handler, markers)
         raise_if_cancelled(self._context.request.cancel_scope)
         return text_to_keep(answer, self._handler)
+
+
+def failure_reason(error: Exception) -> str:
+    """Return why a call failed, without any conversation text: only the kind of an error of another package.
+
+    Unless the request is private, such an error is logged in full at DEBUG.
+    """
+    if isinstance(error, WilmerError):
+        return log_text(error)
+    if not is_encryption_active():
+        logger.debug("A failure while memories were made", exc_info=error)
+    return public_text(error)

@@ -1,4 +1,4 @@
-"""Taking turns with the stored memories of a conversation."""
+"""The lock on the stored memories of a conversation, and the handling of errors while it is held."""
 from __future__ import annotations
 
 import contextlib
@@ -17,24 +17,25 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
 
-LONGEST_WAIT_BEFORE_ANSWER = 30.0  # seconds
+# Seconds: longer than most LLM calls of a memory, and shorter than clients wait for an answer.
+LONGEST_WAIT_BEFORE_ANSWER = 30.0
 
 
 @dataclass
 class _Turn:
-    """``told``: the log knows that somebody inside the turn asked for another one."""
+    """A held lock. ``reported``: the log holds a warning that a workflow inside asked for the lock again."""
 
-    told: bool = False
+    reported: bool = False
 
 
 _held: ContextVar[Mapping[str, _Turn]] = ContextVar("wilmer_memory_turns", default=MappingProxyType({}))
 
 
 def turn_timeout(settings: MemorySettings, context: ExecutionContext) -> float | None:
-    """How long to wait for a turn, in seconds; None: for ever.
+    """Return how many seconds to wait for the lock; None: without a limit.
 
-    Unless the file says how long, with a value that can be used, nobody waits long for an answer because of another
-    request's memories: they are made next time.
+    Unless the settings file sets a usable time, an answer is not delayed for long by another request's memories: its
+    own memories are made next time.
     """
     if context.request.answer_complete or settings.lock_seconds is not None:
         return settings.lock_timeout
@@ -43,14 +44,14 @@ def turn_timeout(settings: MemorySettings, context: ExecutionContext) -> float |
 
 @contextlib.contextmanager
 def memory_turn(context: ExecutionContext, folder: DiscussionFolder, timeout: float | None) -> Iterator[bool]:
-    """The turn of one thread of one process; says whether it came within ``timeout`` seconds, with a warning if not.
+    """Hold the lock; yields whether it was free within ``timeout`` seconds, with a warning if not.
 
-    A workflow that runs inside a turn, because it writes the memories, never gets one itself: it would wait for its
-    own end. The log hears of that once in a turn. Raises OSError, and EarlyTerminationException if the request is
-    cancelled meanwhile.
+    A workflow that runs while the lock is held, because it writes the memories, never gets the lock itself: it would
+    wait for its own end. One warning per lock is logged. Raises OSError, and EarlyTerminationException if the request
+    is cancelled while it waits.
     """
-    place = folder.folder
-    if (outer := _held.get().get(place)) is not None:
+    key = folder.folder
+    if (outer := _held.get().get(key)) is not None:
         _refuse(outer, folder)
         yield False
         return
@@ -62,7 +63,7 @@ def memory_turn(context: ExecutionContext, folder: DiscussionFolder, timeout: fl
                            folder.discussion_id)
             yield False
             return
-        token = _held.set({**_held.get(), place: _Turn()})
+        token = _held.set({**_held.get(), key: _Turn()})
         try:
             yield True
         finally:
@@ -70,14 +71,14 @@ def memory_turn(context: ExecutionContext, folder: DiscussionFolder, timeout: fl
 
 
 def _refuse(outer: _Turn, folder: DiscussionFolder) -> None:
-    if not outer.told:
-        outer.told = True
+    if not outer.reported:
+        outer.reported = True
         logger.warning("Discussion %s: a workflow that takes part in making memories asks for more of them; "
                        "that is left out", folder.discussion_id)
 
 
 def readable(store: MemoryStore) -> bool:
-    """Whether what an LLM is about to be asked for could be stored; if not, the log says why, once in a request.
+    """Return whether new memories could be stored; if not, the reason is logged once per request.
 
     Raises DataKeyError.
     """
@@ -89,9 +90,9 @@ def readable(store: MemoryStore) -> bool:
 
 @contextlib.contextmanager
 def storage_errors_logged(folder: DiscussionFolder) -> Iterator[None]:
-    """The chat goes on when files cannot be read or written: what was written stays, the rest is done next time.
+    """Log failures to read or write files, so that the chat goes on and the rest is done next time.
 
-    DataKeyError passes: with a wrong API key nothing of the discussion may be used.
+    DataKeyError is not caught: with a wrong API key nothing of the discussion may be used.
     """
     try:
         yield

@@ -12,7 +12,6 @@ from Middleware.utilities.config.paths import get_root_public_directory
 from Middleware.utilities.file_utils import CUSTOM_FILE_MODES, load_custom_file, resolve_file_path, save_custom_file
 from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.handlers.impl.specialized.counts import is_count, resolved_count
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.file_containment import contained_path
 
@@ -40,7 +39,7 @@ class GetCustomFileHandler(BaseHandler):
     def handle(self, context: ExecutionContext) -> object:
         if not self.value(context, "filepath"):
             return NO_PATH
-        counts = {name: resolved_count(context, self.value(context, name)) for name in ("headCount", "tailCount")}
+        counts = {name: self.count(context, name) for name in ("headCount", "tailCount")}
         problem = _count_problem(counts)
         if problem:
             return problem
@@ -118,7 +117,9 @@ def _count_problem(counts: Mapping[str, object]) -> str:
     given = {name: count for name, count in counts.items() if count is not None}
     if len(given) > 1:
         return "GetCustomFile: specify only one of 'headCount' or 'tailCount', not both"
-    wrong = next((name for name, count in given.items() if not is_count(count)), None)
+    # A boolean is an int in Python, but not a count.
+    wrong = next((name for name, count in given.items()
+                  if not isinstance(count, int) or isinstance(count, bool) or count < 1), None)
     return f"GetCustomFile: '{wrong}' must be an integer >= 1" if wrong else ""
 
 

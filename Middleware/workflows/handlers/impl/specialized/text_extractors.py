@@ -1,4 +1,4 @@
-"""DelimitedChunker: the first or last pieces of a text."""
+"""TagTextExtractor, JsonExtractor and DelimitedChunker: parts of a text."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -6,10 +6,45 @@ from typing import ClassVar
 
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.json_data import type_name
-from Middleware.utilities.text_extraction import first_pieces, last_pieces
+from Middleware.utilities.text_extraction import first_pieces, json_field, last_pieces, tagged_text
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.handlers.impl.specialized.counts import resolved_count
 from Middleware.workflows.models.execution_context import ExecutionContext
+
+
+class TagTextExtractorHandler(BaseHandler):
+    """Returns the trimmed text inside the first pair of tags."""
+
+    acts = "no"
+    pure = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "TagTextExtractor": (
+            ConfigKey("tagToExtractFrom", "str", None, "The text with the tags.", "full", required=True),
+            ConfigKey("fieldToExtract", "str", None, "Name of the tag, without brackets.", "full", required=True),
+            ConfigKey("defaultText", "str", "", "The result if the tag is absent, not closed or blank inside.",
+                      "full"))}
+
+    def handle(self, context: ExecutionContext) -> object:
+        if self.value(context, "tagToExtractFrom") is None or self.value(context, "fieldToExtract") is None:
+            return ""
+        inside = tagged_text(self.text(context, "tagToExtractFrom"), self.text(context, "fieldToExtract"))
+        return inside or self.text(context, "defaultText")
+
+
+class JsonExtractorHandler(BaseHandler):
+    """Returns the field as a string; empty if the field is missing or the text is not a JSON object."""
+
+    acts = "no"
+    pure = True
+
+    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+        "JsonExtractor": (
+            ConfigKey("jsonToExtractFrom", "str", None, "The JSON object, alone or as one fenced block.", "full",
+                      required=True),
+            ConfigKey("fieldToExtract", "str", None, "Name of one of its fields; not a path.", "full", required=True))}
+
+    def handle(self, context: ExecutionContext) -> object:
+        return json_field(self.text(context, "jsonToExtractFrom"), self.text(context, "fieldToExtract"))
 
 
 class DelimitedChunkerHandler(BaseHandler):
@@ -28,7 +63,7 @@ class DelimitedChunkerHandler(BaseHandler):
                       least=1))}
 
     def handle(self, context: ExecutionContext) -> object:
-        count = resolved_count(context, self.value(context, "count"))
+        count = self.count(context, "count")
         problem = self._problem(context, count)
         if problem:
             return problem
