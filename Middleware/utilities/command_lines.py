@@ -1,4 +1,4 @@
-"""Command lines to be shown, which a person copies."""
+"""Command lines that messages show for users to copy."""
 from __future__ import annotations
 
 import os
@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from Middleware.utilities import config_utils
 
 COMPOSE_RUN = ("docker", "compose", "run", "--rm", "wilmerai")
-"""Runs something in a container of compose.yaml's service beside the one that serves, or before it does."""
+"""Runs a command in a new container of the service in compose.yaml, whether that is running or not."""
 
 
 def command(words: Sequence[str]) -> str:
-    """A command line that this computer's shell takes as it is."""
+    """Return a command line that is quoted for the shell of this computer."""
     return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
 def in_project_container() -> bool:
-    """Whether this is the container of the project's Dockerfile, which people start and stop from outside."""
+    """Return whether this is the container of the project's Dockerfile, which is started and stopped from outside."""
     return os.environ.get("WILMER_CONTAINER") == "1"
 
 
 def script_command(name: str, *words: str) -> str:
-    """The command line that runs one of the programs in ``Scripts``, from any folder; for a container, from outside."""
+    """Return the command line for a program in ``Scripts``, from any folder; for a container, from outside of it."""
     if in_project_container():
         return command([*COMPOSE_RUN, "python", f"Scripts/{name}", *words])
     script = os.path.join(config_utils.get_project_root_directory_path(), "Scripts", name)

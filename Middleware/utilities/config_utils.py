@@ -97,27 +97,27 @@ __all__ = [
 # -- private copies, for scripts ---------------------------------------------------------------------------------------
 
 def get_user_config() -> dict[str, object]:
-    """The current user's settings."""
+    """Return the current user's settings."""
     return private_copy(user_settings())
 
 
 def get_user_config_for(user: str) -> dict[str, object]:
-    """The settings of ``user``."""
+    """Return the settings of ``user``."""
     return private_copy(settings_for(user))
 
 
 def get_config_value(key: str, default: object = None) -> object:
-    """One of the current user's settings, ``default`` if it is absent."""
+    """Return one of the current user's settings, ``default`` if it is absent."""
     return private_copy(user_settings().get(key, default))
 
 
 def get_endpoint_config(endpoint: str) -> dict[str, object]:
-    """An endpoint of the current user."""
+    """Return an endpoint of the current user."""
     return private_copy(load_endpoint(endpoint))
 
 
 def get_api_type_config(api_type: str) -> dict[str, object]:
-    """An ApiTypes file."""
+    """Return an ApiTypes file."""
     return private_copy(load_api_type(api_type))
 
 
@@ -133,32 +133,32 @@ def load_config(path: str) -> object:
 # every path that was tried, or ``ConfigValueError`` for a name that no file can have.
 
 def endpoint_candidate(name: object) -> Candidate:
-    """The one path that an endpoint may have."""
+    """Return the one path that an endpoint may have."""
     return candidate(name, "Endpoints", user_name_setting("endpointConfigsSubDirectory"), kind="endpoint")
 
 
 def endpoint_file(name: str) -> FoundFile:
-    """An endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
+    """Return an endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
     return require_file("endpoint", name, endpoint_candidate(name))
 
 
 def api_type_file(name: str) -> FoundFile:
-    """An ApiTypes file."""
+    """Return an ApiTypes file."""
     return require_file("ApiType", name, candidate(name, "ApiTypes", kind="ApiType"))
 
 
 def prompt_template_file(name: str) -> FoundFile:
-    """A prompt template."""
+    """Return a prompt template."""
     return require_file("prompt template", name, candidate(name, "PromptTemplates", kind="prompt template"))
 
 
 def routing_file(name: str) -> FoundFile:
-    """A routing file."""
+    """Return a routing file."""
     return require_file("routing configuration", name, candidate(name, "Routing", kind="routing configuration"))
 
 
 def preset_file(name: str, preset_type: str) -> FoundFile:
-    """A preset: from the user's or override folder of the type, else from the type's own folder."""
+    """Return a preset: from the user's or override folder of the type, else from the type's own folder."""
     if not preset_type:
         raise ConfigValueError("the ApiType of the endpoint names no presetType", json_path="presetType")
     folder = user_name_setting("presetConfigsSubDirectoryOverride", current_snapshot().name)
@@ -167,7 +167,7 @@ def preset_file(name: str, preset_type: str) -> FoundFile:
 
 
 def structured_output_file(name: str) -> FoundFile:
-    """A JSON schema for answers: from the user's or override folder, else from the collection's own."""
+    """Return a JSON schema for answers: from the user's or override folder, else from the collection's own."""
     if not is_flat_name(name):
         raise ConfigValueError(f"{name!r} cannot be the name of a schema", json_path="structuredOutputFile",
                                expected="the name of a file in StructuredOutputs, without folder")
@@ -187,17 +187,17 @@ def mcp_server_file(name: str) -> FoundFile:
 # -- read-only files ---------------------------------------------------------------------------------------------------
 
 def load_endpoint(name: str) -> dict[str, object]:
-    """An endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
+    """Return an endpoint in the user's endpoint folder, and nowhere else: a prompt must not reach another host."""
     return read_object(endpoint_file(name))
 
 
 def load_api_type(name: str) -> dict[str, object]:
-    """An ApiTypes file."""
+    """Return an ApiTypes file."""
     return read_object(api_type_file(name))
 
 
 def load_prompt_template(name: str) -> dict[str, object]:
-    """A prompt template. A missing ``_chatonly`` is an empty one."""
+    """Return a prompt template. A missing ``_chatonly`` is an empty one."""
     try:
         return read_object(prompt_template_file(name))
     except ConfigNotFoundError:
@@ -207,7 +207,7 @@ def load_prompt_template(name: str) -> dict[str, object]:
 
 
 def load_routing(name: str) -> dict[str, dict[str, str]]:
-    """A routing file: category to ``description`` and ``workflow``, both of which must be text."""
+    """Return a routing file: category to ``description`` and ``workflow``, both of which must be text."""
     found = routing_file(name)
     categories = read_object(found)
     for category, entry in categories.items():
@@ -224,7 +224,7 @@ def find_preset(name: str, preset_type: str) -> dict[str, object]:
 
 
 def load_structured_output(name: str) -> dict[str, object]:
-    """A JSON schema for answers: from the user's or override folder, else from the collection's own.
+    """Return a JSON schema for answers: from the user's or override folder, else from the collection's own.
 
     Its name is one plain path component, and it says something. Raises ConfigurationError otherwise.
     """
@@ -242,7 +242,7 @@ def load_mcp_server(name: str) -> dict[str, object]:
 
 
 def endpoint_exists_with_samplers(name: object) -> dict[str, object] | None:
-    """The user's endpoint of that (flat) name, if there is one and its ``presetSamplers`` is not empty."""
+    """Return the user's endpoint of that (flat) name, if there is one and its ``presetSamplers`` is not empty."""
     if not is_flat_name(name):
         return None
     found = find_file(endpoint_candidate(name))
@@ -254,24 +254,24 @@ def endpoint_exists_with_samplers(name: object) -> dict[str, object] | None:
 # -- paths -------------------------------------------------------------------------------------------------------------
 
 def get_config_path(sub_directory: str, file_name: str) -> str:
-    """The path of ``<config root>/<sub_directory>/<file_name>.json``, existing or not."""
+    """Return the path of ``<config root>/<sub_directory>/<file_name>.json``, existing or not."""
     return _existing_or_first(candidate(file_name, sub_directory, kind="configuration file"))
 
 
 def get_user_config_path(user: str | None = None) -> str:
-    """The file of ``user`` (None: the current one); if there is none, the path it would have."""
+    """Return the file of ``user`` (None: the current one); if there is none, the path it would have."""
     name = get_current_username() if user is None else user
     found = find_user_file(name)
     return found.path if found else safe_join(get_root_config_directory(), "Users", f"{name.lower()}.json")
 
 
 def get_workflow_path(workflow_name: str, user_folder_override: str | None = None) -> str:
-    """The file of a workflow; if there is none, the first path it could have."""
+    """Return the file of a workflow; if there is none, the first path it could have."""
     return _existing_or_first(*workflow_candidates(workflow_name, user_folder_override))
 
 
 def get_default_tool_prompt_path() -> str:
-    """The optional text file that example scripts read."""
+    """Return the optional text file that example scripts read."""
     return os.path.join(get_root_config_directory(), "default_tool_prompt.txt")
 
 

@@ -1,4 +1,4 @@
-"""Threads that work beside the requests."""
+"""Daemon threads for work in the background."""
 from __future__ import annotations
 
 import logging
@@ -9,9 +9,9 @@ logger = logging.getLogger(__name__)
 
 
 def start_daemon(target: Callable[[], object], name: str, without: str) -> threading.Thread | None:
-    """A daemon thread at work; None if the system has no more threads at present, so that its next user tries again.
+    """Start and return a daemon thread; None if the system cannot start one, so that the caller may try again later.
 
-    ``without`` is the warning for that: what nobody does meanwhile.
+    ``without`` is the warning about that: what does not work in the meantime.
     """
     thread = threading.Thread(target=target, name=name, daemon=True)
     try:

@@ -31,13 +31,13 @@ def time_12h(moment: datetime) -> str:
 
 
 def format_datetime_to_ts(moment: datetime) -> str:
-    """The form in which message times are stored: ``(Tuesday, 2026-11-03 17:06:09)``, local time."""
+    """Return a time in the form of stored message times: ``(Tuesday, 2026-11-03 17:06:09)``, local time."""
     return (f"({weekday_name(moment)}, {moment.year:04d}-{moment.month:02d}-{moment.day:02d} "
             f"{moment.hour:02d}:{moment.minute:02d}:{moment.second:02d})")
 
 
 def current_timestamp() -> str:
-    """The present time in stored form."""
+    """Return the present time in stored form."""
     return format_datetime_to_ts(datetime.now())
 
 
@@ -53,23 +53,24 @@ def parse_timestamp_string(text: object) -> datetime | None:
 
 
 def add_seconds_to_timestamp(text: str, seconds: float) -> str:
-    """A stored message time moved by ``seconds``; text that is none is returned as it is."""
+    """Return a stored message time moved by ``seconds``; any other text is returned unchanged."""
     moment = parse_timestamp_string(text)
     try:
         return text if moment is None else format_datetime_to_ts(moment + timedelta(seconds=seconds))
+    # ``datetime`` ends with the year 9999.
     except OverflowError:
         return text
 
 
 def subtract_minutes_from_timestamp(text: str, minutes: float) -> str:
-    """A stored message time moved back; text that is none is returned as it is."""
+    """Return a stored message time moved back; any other text is returned unchanged."""
     return add_seconds_to_timestamp(text, -60 * minutes)
 
 
 def format_relative_time_string(since: datetime | str, now: datetime | None = None) -> str:
-    """The time since a moment in words: ``2 days, 1 hour``, or ``less than a minute`` (also for the future).
+    """Return the time since a moment in words: ``2 days, 1 hour``, or ``less than a minute`` (also for the future).
 
-    ``since`` may be a stored message time; empty for a text that is none. ``now`` is the present unless given.
+    ``since`` may be a stored message time; the result is empty for any other text. ``now`` is by default the present.
     """
     moment = parse_timestamp_string(since) if isinstance(since, str) else since
     if moment is None:
@@ -84,6 +85,6 @@ def format_relative_time_string(since: datetime | str, now: datetime | None = No
 
 
 def format_relative_time_ago(text: str, now: datetime | None = None) -> str:
-    """``[Sent 5 minutes ago]`` for a stored message time; empty for a text that is none."""
+    """Return ``[Sent 5 minutes ago]`` for a stored message time; empty for any other text."""
     elapsed = format_relative_time_string(text, now)
     return f"[Sent {elapsed} ago]" if elapsed else ""

@@ -14,20 +14,18 @@ from Middleware.utilities.text_utils import chunk_messages_by_token_size, messag
 
 
 def hash_content(content: str) -> str:
-    """The hash of a text; half a surrogate pair, which JSON can carry, counts as the bytes it would have."""
+    """Return the hash of a text; half a surrogate pair, which JSON can carry, counts as the bytes it would have."""
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def hash_single_message(message: Mapping[str, object]) -> str:
-    """The hash of the content, whatever the role. Images count only where there is no text beside them.
-
-    A request remembers hashes of texts, so that a long conversation is not hashed again by each node.
-    """
+    """Return the hash of the content, whatever the role. Images count only in a message without text."""
     return hash_messages((message,))[0]
 
 
 def hash_messages(messages: Iterable[Mapping[str, object]]) -> list[str]:
-    """``hash_single_message`` of each."""
+    """Return the ``hash_single_message`` of each message."""
+    # A request caches the hashes, so that a long conversation is not hashed again by each node.
     request = current_request()
     known = request.hashes if request is not None else {}
     return [known.get(text) or _hash_of(text, message, known)
@@ -41,13 +39,13 @@ def _hash_of(text: str, message: Mapping[str, object], known: dict[str, str]) ->
 
 
 def hash_message_with_images(message: Mapping[str, object]) -> str:
-    """The hash of role, content and images."""
+    """Return the hash of role, content and images."""
     return hash_content(str(message.get("role") or "") + message_text(message) + _images(message))
 
 
 def chunk_messages_with_hashes(messages: Sequence[Message], chunk_size: float = 500,
                                use_first_message_hash: bool = False) -> list[tuple[str, str]]:
-    """The conversation as ``(text block, hash of the block's last message)``, or of its first if asked for."""
+    """Return the conversation as ``(text block, hash of the block's last message)``, or of its first if asked for."""
     chosen = 0 if use_first_message_hash else -1
     return [(messages_to_text_block(group), hash_single_message(group[chosen]))
             for group in chunk_messages_by_token_size(messages, chunk_size)]
@@ -59,10 +57,10 @@ def extract_text_blocks_from_hashed_chunks(pairs: Iterable[tuple[str, str]]) -> 
 
 def find_last_matching_hash_message(messages: Sequence[Message], pairs: Iterable[tuple[str, str]],
                                     skip_system: bool = False, turns_to_skip_looking_back: int = 4) -> int:
-    """How many messages follow the newest one whose hash is in ``pairs``, not counting the newest few.
+    """Return the number of messages after the newest one whose hash is in ``pairs``.
 
-    ``turns_to_skip_looking_back`` says how many the newest few are. The oldest of them is looked at nevertheless. All
-    messages but them are new if none is known.
+    The newest ``turns_to_skip_looking_back`` messages are not counted, although the hash of the oldest of them is
+    compared too. If no hash is known, all other messages count.
     """
     if skip_system:
         messages = [message for message in messages if message.get("role") != "system"]

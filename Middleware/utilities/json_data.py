@@ -36,7 +36,7 @@ class FrozenList(list[object]):
 
 
 def freeze(value: object) -> object:
-    """A read-only version of parsed JSON."""
+    """Return a read-only version of parsed JSON."""
     if isinstance(value, dict):
         return FrozenDict((key, freeze(item)) for key, item in value.items())
     if isinstance(value, list):
@@ -53,7 +53,7 @@ def private_copy(value: object) -> object: ...
 
 
 def private_copy(value: object) -> object:
-    """A changeable deep copy of JSON data."""
+    """Return a changeable deep copy of JSON data."""
     if isinstance(value, dict):
         return {key: private_copy(item) for key, item in value.items()}
     if isinstance(value, list):

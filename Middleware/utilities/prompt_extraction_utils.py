@@ -1,4 +1,4 @@
-"""Which messages of a conversation, and how they become text. Nothing here changes its input.
+"""The selection of messages of a conversation and their conversion to text. No function changes its input.
 
 Roles are compared exactly: ``systemMes`` is not ``system``. Lists are in the order of the conversation.
 """
@@ -14,7 +14,8 @@ from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.config.declarations import SWITCHED_ON, as_flag
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.conversations.discussion_id import (
-    extract_discussion_id as extract_discussion_id,  # for scripts
+    # Users' scripts import it from here.
+    extract_discussion_id as extract_discussion_id,
 )
 from Middleware.utilities.conversations.discussion_id import remove_discussion_id_tag as remove_discussion_id_tag
 from Middleware.utilities.text_utils import (
@@ -27,7 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 ROLE_TAGS = {"user": "User: ", "assistant": "Assistant: ", "system": "System: ", "tool": "Tool Result: "}
+# For the template around the messages and for estimates that are too low.
 RESERVED_TOKENS = 512
+# The arguments of a tool call may be a whole file.
 _SUMMARY_LENGTH = 200
 _CLAMP, _WINDOW = map(ENDPOINT.lookup, ("clampPromptToContextWindow", "maxContextTokenSize"))
 
@@ -45,21 +48,21 @@ def filter_systems(messages: Sequence[Message], include_sysmes: bool = True,
 
 def extract_last_n_turns(messages: Sequence[Message], n: int, include_sysmes: bool = True,
                          remove_all_systems_override: bool = False) -> list[Message]:
-    """The newest ``n`` messages after the system filter; none for ``n`` of 0 or less."""
+    """Return the newest ``n`` messages after the system filter; none for ``n`` of 0 or less."""
     return newest(filter_systems(messages, include_sysmes, remove_all_systems_override), n)
 
 
 def extract_last_turns_by_estimated_token_limit(
         messages: Sequence[Message], limit: float, include_sysmes: bool = True,
         remove_all_systems_override: bool = False) -> list[Message]:
-    """The newest messages whose estimates sum to at most ``limit``; the newest one always."""
+    """Return the newest messages whose estimates sum to at most ``limit``; the newest one always."""
     return newest_within(filter_systems(messages, include_sysmes, remove_all_systems_override), limit)
 
 
 def extract_last_turns_with_min_messages_and_token_limit(
         messages: Sequence[Message], min_messages: int, limit: float, include_sysmes: bool = True,
         remove_all_systems_override: bool = False, budget_overrides_min: bool = False) -> list[Message]:
-    """The newest ``min_messages`` whatever their size, then older ones while the sum stays within ``limit``.
+    """Return the newest ``min_messages`` whatever their size, then older ones while the sum stays within ``limit``.
 
     With ``budget_overrides_min`` the floor yields to the limit as well, except for the newest message.
     """
@@ -98,7 +101,7 @@ def separate_messages(messages: Sequence[Message], separate_sysmes: bool = False
 
 
 def system_text(messages: Sequence[Message], leading_only: bool) -> str:
-    """The contents of the leading (or of all) ``system`` messages, joined by one space."""
+    """Return the contents of the leading (or of all) ``system`` messages, joined by one space."""
     chosen = messages[:_leading_systems(messages)] if leading_only else messages
     return " ".join(message_text(message) for message in chosen if message.get("role") == "system")
 
@@ -110,7 +113,7 @@ def _leading_systems(messages: Sequence[Message]) -> int:
 # --- text ---
 
 def join_contents(messages: Iterable[Message], separator: str = "\n", add_role_tags: bool = False) -> str:
-    """The contents with ``separator`` between them, each led by the name of its role if asked for."""
+    """Return the contents with ``separator`` between them, each led by the name of its role if asked for."""
     if not add_role_tags:
         return separator.join(map(message_text, messages))
     return separator.join(ROLE_TAGS.get(str(message.get("role")), "") + message_text(message) for message in messages)
@@ -140,7 +143,7 @@ def extract_last_turns_with_min_messages_and_token_limit_as_string(
 
 
 def with_visible_tool_calls(messages: Sequence[Message]) -> list[Message]:
-    """The messages with tool calls and tool results written out in their contents; changed ones are copies."""
+    """Return the messages with tool calls and tool results written out in their contents; changed ones are copies."""
     labels: dict[str, str] = {}
     result: list[Message] = []
     for message in messages:
@@ -159,7 +162,7 @@ def with_visible_tool_calls(messages: Sequence[Message]) -> list[Message]:
 
 
 def tool_call_summary(calls: Iterable[ToolCall]) -> str:
-    """One line per call: ``[Tool Call: NAME] SUMMARY``."""
+    """Return one line per call: ``[Tool Call: NAME] SUMMARY``."""
     return "\n".join(f"[Tool Call: {_function(call).get('name')}] {_arguments_summary(call)}" for call in calls)
 
 
@@ -193,7 +196,7 @@ def _arguments_summary(call: ToolCall) -> str:
 
 @dataclass(frozen=True)
 class ContextClamp:
-    """How much conversation fits the context window of an endpoint.
+    """The part of a context window that a conversation may fill.
 
     Attributes:
         budget: estimated tokens that the conversation may take, None without a limit. May be zero or less.
@@ -204,7 +207,7 @@ class ContextClamp:
     multiplier: float = 1.0
 
     def limit(self, tokens: int) -> int:
-        """A configured token limit, scaled by the level and capped by the budget."""
+        """Return a configured token limit, scaled by the level and capped by the budget."""
         scaled = int(tokens * self.multiplier)
         return scaled if self.budget is None else min(scaled, self.budget)
 
@@ -222,5 +225,5 @@ def context_clamp(node: Mapping[str, object], endpoint: Mapping[str, object], us
 
 
 def _number(value: object) -> float:
-    """A JSON number; 0 for anything else."""
+    """Return a JSON number; 0 for anything else."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0

@@ -1,4 +1,4 @@
-"""Prompts put together and cut to size. No node uses these; scripts do. Nothing here changes its input."""
+"""Functions for users' scripts that combine and shorten prompts. No node uses them; none changes its input."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,7 +7,8 @@ from Middleware.models.messages import Message
 from Middleware.utilities.prompt_extraction_utils import newest, system_text
 from Middleware.utilities.text_utils import estimate_message
 
-ACCEPTABLE_SHARE = 0.8  # of the context window: the estimate knows no tokenizer
+# The share of the context window that is used, as tokens are only estimated.
+ACCEPTABLE_SHARE = 0.8
 
 
 def combine_initial_system_prompts(messages: Sequence[Message], prefix: str, suffix: str) -> str:
@@ -17,7 +18,7 @@ def combine_initial_system_prompts(messages: Sequence[Message], prefix: str, suf
 
 
 def get_messages_within_index(messages: Sequence[Message], n: int) -> list[Message]:
-    """The ``n`` messages before the last one; none for ``n`` below 1."""
+    """Return the ``n`` messages before the last one; none for ``n`` below 1."""
     return newest(messages[:-1], n)
 
 
@@ -36,7 +37,7 @@ def reduce_messages_down_to_wilmer_acceptable_length(system_prompt: str, message
                                                      truncate_length: int, max_new_tokens: int) -> list[Message]:
     """Cut to what leaves a context window of ``truncate_length`` tokens room for an answer of ``max_new_tokens``.
 
-    Numbers that make no sense (no answer, or one as long as the window) leave the messages as they are.
+    With impossible numbers (no answer, or one as long as the window) the messages are returned unchanged.
     """
     if not 0 < max_new_tokens < truncate_length:
         return messages

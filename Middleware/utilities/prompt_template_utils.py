@@ -1,4 +1,4 @@
-"""Prompt templates: how messages become one text for a completion back-end.
+"""Prompt templates, which convert messages to one text for a completion back-end.
 
 A template is the mapping read from a file under ``PromptTemplates``. ``None`` in its place means a chat back-end:
 contents go in without any prefix or suffix.

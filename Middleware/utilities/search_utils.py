@@ -23,7 +23,8 @@ MAX_HITS = 10
 SPEAKER_MESSAGES = 10
 RECENT_BLOCKS = 3
 
-_LABEL = re.compile(r"(?<!\w)(\w++):")  # never begins amid a word: a pasted file without spaces would take hours
+# A match never begins inside a word: with backtracking a pasted file without spaces would take hours.
+_LABEL = re.compile(r"(?<!\w)(\w++):")
 _KEYWORD = re.compile(r"\w+:?|[()]")
 _OPERATORS = frozenset({"AND", "OR"})
 
@@ -31,7 +32,7 @@ _OPERATORS = frozenset({"AND", "OR"})
 # -- a conversation, and memories --------------------------------------------------------------------------------------
 
 def search_conversation(messages: Sequence[Message], keywords: str, lookback: int = 0) -> str:
-    """The best blocks of a conversation, joined by ``--ChunkBreak--``.
+    """Return the best blocks of a conversation, joined by ``--ChunkBreak--``.
 
     Only the newest ``lookback`` messages are searched; with 0, all but the newest one. ``NO_MEMORIES`` if there are
     no more messages than that.
@@ -49,7 +50,7 @@ def search_conversation(messages: Sequence[Message], keywords: str, lookback: in
 def search_memories(blocks: Sequence[str], messages: Sequence[Message], keywords: str) -> str:
     """Memories that share a word with the keywords, joined by a blank line; the newest three are left out.
 
-    ``AND`` and ``OR`` are no words to look for.
+    ``AND`` and ``OR`` are ignored.
     """
     if len(blocks) > RECENT_BLOCKS:
         blocks = blocks[:-RECENT_BLOCKS]
@@ -63,7 +64,7 @@ def _without_speakers(messages: Sequence[Message], keywords: str) -> str:
 
 
 def _readable(messages: Sequence[Message]) -> list[Message]:
-    """Copies with real braces: a sentinel would become one with the words beside it."""
+    """Return copies with real braces: a sentinel would merge with the words beside it."""
     return [{**message, "content": restore_braces(message_text(message))} for message in messages]
 
 
@@ -78,16 +79,17 @@ def search_in_chunks(chunks: Iterable[str], query: str, max_hits: int = 0) -> li
 
 def advanced_search_in_chunks(chunks: Sequence[str], query: str, max_excerpts: int = 40,
                               proximity_limit: int = 5) -> list[str]:
-    """The texts that share words with ``query``, those with most of them, and close to each other, first."""
+    """Return the texts that share words with ``query``; those with many of them, close to each other, first."""
     tokens = list(dict.fromkeys(tokenize(query.lower())))
     index = build_inverted_index(chunks)
     scores = apply_proximity_filter(index, tokens, calculate_line_scores(index, tokens), proximity_limit)
-    best = sorted(scores, key=scores.__getitem__, reverse=True)  # keeps the order of equals
+    # The sort is stable, also in reverse: equal scores stay in the order of the texts.
+    best = sorted(scores, key=scores.__getitem__, reverse=True)
     return [chunks[number] for number in best[:max_excerpts]]
 
 
 def build_inverted_index(chunks: Iterable[str]) -> Index:
-    """Where every word occurs. A word that is a label in a text (a colon follows it) is left out of that text."""
+    """Return the positions of every word. A word with a colon after it is a label and left out of that text."""
     index: Index = {}
     for number, chunk in enumerate(chunks):
         text = chunk.lower()
@@ -99,7 +101,7 @@ def build_inverted_index(chunks: Iterable[str]) -> Index:
 
 
 def calculate_line_scores(index: Index, tokens: Iterable[str]) -> dict[int, int]:
-    """How often the tokens occur in each text that holds any, in the order in which the texts are found."""
+    """Return the number of tokens in each text that contains any, in the order in which the texts are found."""
     scores: dict[int, int] = {}
     for token in tokens:
         for number, positions in index.get(token, {}).items():
@@ -109,7 +111,7 @@ def calculate_line_scores(index: Index, tokens: Iterable[str]) -> dict[int, int]
 
 def apply_proximity_filter(index: Index, tokens: Sequence[str], scores: Mapping[int, int],
                            proximity_limit: int = 5) -> dict[int, int]:
-    """The scores, plus one for each pair of places of two different tokens at most that many words apart."""
+    """Return the scores, plus one for each pair of different tokens at most ``proximity_limit`` words apart."""
     places: dict[int, list[tuple[int, str]]] = {}
     for token in dict.fromkeys(tokens):
         for number, positions in index.get(token, {}).items():
@@ -123,14 +125,15 @@ def apply_proximity_filter(index: Index, tokens: Sequence[str], scores: Mapping[
 
 
 def _close_pairs(places: Sequence[tuple[int, str]], limit: int) -> int:
-    """``places``: (position, token) in the order of the positions, which are all different, so that at most ``limit``
-    of them can be close behind one. Whoever looks at pairs of tokens instead is busy for long with a pasted text."""
+    """Return the number of close pairs in ``places``: (position, token), in the order of the positions."""
+    # All positions differ, so at most ``limit`` of them are close after another one. Comparing all pairs of tokens
+    # would take long for a pasted text.
     return sum(other != token and near - place <= limit
                for at, (place, token) in enumerate(places, 1) for near, other in places[at:at + limit])
 
 
 def filter_keywords_by_speakers(messages: Iterable[Mapping[str, object]], keywords: str) -> str:
-    """The words, ``AND``, ``OR`` and parentheses of ``keywords``, without labels and names of speakers.
+    """Return the words, ``AND``, ``OR`` and parentheses of ``keywords``, without labels and names of speakers.
 
     A label is a word with a colon behind it; a speaker is one that is a label in any of the messages.
     """

@@ -1,4 +1,4 @@
-"""Keeping conversations and secrets out of the log."""
+"""Redaction of conversations and secrets in the log."""
 from __future__ import annotations
 
 import logging
@@ -12,6 +12,7 @@ from Middleware.models.request_context import RequestContext, current_request, s
 REDACTED = "[Redacted]"
 MASK = "***REDACTED***"
 TRUNCATED = "...[truncated]..."
+# Longer values would make the logged requests unreadable.
 MAX_IMAGE_CHARACTERS = 200
 MAX_TEXT_CHARACTERS = 1000
 SECRET_KEYS = frozenset({
@@ -23,23 +24,24 @@ _SECRET_PARAMETER = re.compile(rf"(?i)(^|&)((?:{'|'.join(sorted(SECRET_KEYS))}|k
 
 
 def set_encryption_context(active: bool) -> None:
-    """Say whether conversation text of the current request must stay out of the log."""
+    """Set whether conversation text of the current request is redacted in the log."""
     request = current_request()
-    if request is None:  # scripts and tests set it without a request
+    # Scripts and tests set it without a request.
+    if request is None:
         request = RequestContext()
         set_current_request(request)
     request.redact = bool(active)
 
 
 def clear_encryption_context() -> None:
-    """The current request, if any, is redacted no longer."""
+    """End the redaction of the current request, if there is one."""
     request = current_request()
     if request is not None:
         request.redact = False
 
 
 def is_encryption_active() -> bool:
-    """Whether conversation text of the current request must stay out of the log."""
+    """Return whether conversation text of the current request is redacted in the log."""
     request = current_request()
     return request is not None and request.redact
 
@@ -73,7 +75,8 @@ def log_prompt_content(logger: logging.Logger, label: str, text: object, level: 
 
 
 def places_of(error: BaseException) -> str:
-    """Kind and traceback of an error and of what caused it, without any message, which may quote a conversation."""
+    """Return type and traceback of an error and of its cause, without messages."""
+    # A message may quote a conversation.
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return _raised_at(error) if cause is None else f"{_raised_at(error)}\nafter {_raised_at(cause)}"
 
@@ -83,7 +86,7 @@ def _raised_at(error: BaseException) -> str:
 
 
 def truncate_for_log(value: object) -> object:
-    """A copy of a request body in which image data over 200 characters and other text over 1000 is shortened."""
+    """Return a copy of a request body in which image data over 200 characters and other text over 1000 is shortened."""
     if isinstance(value, dict):
         return {key: truncate_for_log(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -102,7 +105,7 @@ def _shorten(text: str) -> str:
 
 
 def mask_secrets(value: object) -> object:
-    """A copy of config data in which the values of secret-like keys, at any depth, are masked."""
+    """Return a copy of config data in which the values of secret-like keys, at any depth, are masked."""
     if isinstance(value, dict):
         return {key: MASK if str(key).lower() in SECRET_KEYS else mask_secrets(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -114,7 +117,8 @@ def mask_url(url: str) -> str:
     """``url`` without user name and password, and with the values of secret-like query parameters masked."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # not a URL: show nothing that might be a secret
+    # It is not a URL, so the password in it, if there is one, cannot be found.
+    except ValueError:
         return MASK if "@" in url else url
     host = parts.netloc.rpartition("@")[2]
     query = _SECRET_PARAMETER.sub(rf"\1\2{MASK}", parts.query)

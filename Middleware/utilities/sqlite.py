@@ -1,4 +1,4 @@
-"""Waiting for an SQLite file that others write to, and transactions on it."""
+"""Transactions on SQLite files, and waiting while another connection writes."""
 from __future__ import annotations
 
 import contextlib
@@ -13,11 +13,11 @@ from Middleware.models.cancel_scope import CancelScope
 
 T = TypeVar("T")
 
-# Writes take milliseconds; whoever holds the file for longer is stuck or copies it.
+# Writes take milliseconds; a program that locks the file for longer hangs or copies it.
 BUSY_SECONDS = 5.0
 # How long SQLite waits by itself, during which a cancelled request is not noticed.
 SLICE_SECONDS = 0.1
-# Some kinds of "busy" are answered at once, without that wait.
+# For some kinds of "busy" SQLite returns at once, without that wait.
 _PAUSE_SECONDS = 0.005
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -34,13 +34,13 @@ def use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, scope: CancelScope | None = None) -> Iterator[None]:
-    """A transaction that nothing else writes beside; undone if the block raises."""
+    """Run the block as a transaction without other writers; it is rolled back if the block raises."""
     when_free(lambda: connection.execute("BEGIN IMMEDIATE"), scope)
     try:
         yield
         when_free(lambda: connection.execute("COMMIT"), scope)
     except BaseException:
-        # Closing the connection undoes the transaction, too; the first error says more than that of the ROLLBACK.
+        # Closing the connection also ends the transaction; the first error says more than that of the ROLLBACK.
         with contextlib.suppress(sqlite3.Error):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -71,5 +71,5 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 def error_code(error: sqlite3.Error) -> int:
     """Return the primary result code; 0 for an error that the Python module itself raised."""
-    # The upper bits tell the kinds of one code apart.
+    # The upper bits distinguish the kinds of one code.
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xff

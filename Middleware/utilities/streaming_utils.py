@@ -1,7 +1,7 @@
 """Text streams and cleaning as the nodes use them: think removal, cleaning of whole answers, streams of fixed texts.
 
-A stream is an iterator of chunk dicts ``{"token": str, "finish_reason": str | None}``; ``"more": True`` in one says
-that the next follows at once.
+A stream is an iterator of chunk dicts ``{"token": str, "finish_reason": str | None}``; ``"more": True`` means that the
+next chunk follows at once.
 """
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from Middleware.utilities.answers.text_cleaner import CleaningRules, ThinkFilter
 
 logger = logging.getLogger(__name__)
 
+# A fixed text appears at the pace of a fast model, but a long one must not keep the client waiting.
 SECONDS_PER_WORD = 0.02
 MAX_PACED_SECONDS = 5.0
 _WORDS_AND_GAPS = re.compile(r"\s+|\S+")
 
 
 class StreamingThinkRemover:
-    """Removes the reasoning block from a stream of texts, as the endpoint's keys say; nothing else is touched."""
+    """Removes the reasoning block from a stream of texts, as the endpoint's keys say; the rest stays unchanged."""
 
     def __init__(self, endpoint_config: Mapping[str, object] | None) -> None:
         rule = ThinkRule.build(endpoint_config or {})
         self._filter = ThinkFilter(rule) if rule else None
 
     def process_delta(self, delta: str) -> str:
-        """Take the next piece, return what is certain to stay."""
+        """Add the next piece and return the text that is certain to stay."""
         return self._filter.feed(delta) if self._filter else delta
 
     def finalize(self) -> str:
@@ -41,21 +42,21 @@ class StreamingThinkRemover:
 
 
 def remove_thinking_from_text(text: str, endpoint_config: Mapping[str, object] | None) -> str:
-    """The text without its reasoning block, as the endpoint's keys say."""
+    """Return the text without its reasoning block, as the endpoint's keys say."""
     remover = StreamingThinkRemover(endpoint_config)
     return remover.process_delta(text) + remover.finalize()
 
 
 def post_process_llm_output(text: str, endpoint_config: Mapping[str, object] | None,
                             node_config: Mapping[str, object] | None, generation_prompt: str | None = None) -> str:
-    """Clean the whole answer of an LLM that was called through an endpoint (which an empty config counts as, too)."""
+    """Clean the whole answer of an LLM; an empty ``endpoint_config`` counts as an endpoint too."""
     rules = CleaningRules.build(endpoint_config, node_config, generation_prompt, strip_assistant_prefix_enabled(),
                                 has_endpoint=True)
     return clean_text(text, rules)
 
 
 def strip_assistant_prefix_enabled() -> bool:
-    """Whether the current user's two assistant options are both on, so that answers lose a leading ``Assistant:``."""
+    """Return whether both assistant options of the user are on, so that a leading ``Assistant:`` is removed."""
     try:
         return (config_utils.user_flag("chatCompleteAddUserAssistant")
                 and config_utils.user_flag("chatCompletionAddMissingAssistantGenerator"))
@@ -65,12 +66,12 @@ def strip_assistant_prefix_enabled() -> bool:
 
 
 def lowercase_tool_call_names(tool_calls: Sequence[ToolCall]) -> list[ToolCall]:
-    """Copies of OpenAI tool calls or fragments of them with lower-case function names."""
+    """Return copies of OpenAI tool calls or fragments of them with lower-case function names."""
     return [_with_lowercase_name(call) for call in tool_calls]
 
 
 def _with_lowercase_name(call: ToolCall) -> ToolCall:
-    # Back-ends and scripts send calls without a name, and things that are no calls.
+    # Back-ends and scripts send calls without a name, and values that are not calls.
     function = call.get("function") if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if function is None or not isinstance(name, str):

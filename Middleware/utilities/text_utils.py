@@ -15,14 +15,15 @@ logger = logging.getLogger(__name__)
 
 
 FILL = 0.8
-"""How much of a size is used: what was estimated too low still fits."""
+"""The share of a size that is used, so that a text whose estimate is too low still fits."""
 
 _SENTINEL_START = "__WILMER_"
-_PIECE = 128 * 1024  # characters that are searched in one go
+# In characters. A longer text is searched in pieces, as no other thread runs during a call of a string method.
+_PIECE = 128 * 1024
 ESTIMATION_LEVELS = {"conservative": 1.0, "balanced": 1.25, "aggressive": 1.5, "xaggressive": 1.85}
 _WORD = re.compile(r"\w+")
 _BETWEEN_WORDS = re.compile(r"[\W_]+")
-# A nearest name is found by comparing each with each, which takes long for names of absurd length.
+# ``difflib`` takes time in proportion to the square of the length, and names come from files and requests.
 _MAX_COMPARED = 100
 _LABELS = ("User: ", "USER: ", "Assistant: ", "ASSISTANT: ", "systemMes: ", "SYSTEMMES: ")
 
@@ -33,17 +34,14 @@ def escape_braces(text: str) -> str:
 
 
 def restore_braces(text: str) -> str:
-    """The inverse of ``escape_braces``; a sentinel that somebody typed becomes a brace too."""
+    """Return the inverse of ``escape_braces``; a sentinel that a user typed becomes a brace too."""
     if _SENTINEL_START not in text:
         return text
     return _replace(_replace(text, LEFT_BRACE_SENTINEL, "{"), RIGHT_BRACE_SENTINEL, "}")
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    """``text.replace(old, new)``, for long texts in pieces: nobody else has a turn before a call into C is over.
-
-    ``new`` must not contain characters of ``old``.
-    """
+    """Return ``text.replace(old, new)``, for long texts in pieces. ``new`` must not contain characters of ``old``."""
     if len(text) <= _PIECE:
         return text.replace(old, new)
     pieces, held = [], ""
@@ -51,12 +49,13 @@ def _replace(text: str, old: str, new: str) -> str:
         piece = (held + text[start:start + _PIECE]).replace(old, new)
         held = _beginning_at_the_end(piece, old)
         pieces.append(piece[:len(piece) - len(held)])
+        # Let other threads run.
         time.sleep(0)
     return "".join([*pieces, held])
 
 
 def _beginning_at_the_end(text: str, wanted: str) -> str:
-    """The longest end of ``text`` with which ``wanted`` may begin."""
+    """Return the longest end of ``text`` that is a beginning of ``wanted``."""
     return next((wanted[:size] for size in range(len(wanted) - 1, 0, -1) if text.endswith(wanted[:size])), "")
 
 
@@ -96,12 +95,13 @@ def return_brackets(messages: list[Message]) -> list[Message]:
 
 
 def rough_estimate_token_length(text: str, safety_margin: float = 1.10) -> int:
-    """Tokens that ``text`` is likely to need, deliberately on the high side. Knows no tokenizer."""
+    """Return an estimate of the tokens of ``text``, which is rather too high than too low."""
+    # Without a tokenizer: 1.35 tokens per word and 3.5 characters per token are high for English text and for code.
     return int(max(_count_words(text) * 1.35, len(text) / 3.5) * safety_margin)
 
 
 def _count_words(text: str) -> int:
-    """``len(text.split())``, for long texts in pieces, as in ``_replace``."""
+    """Return ``len(text.split())``, for long texts in pieces, as in ``_replace``."""
     if len(text) <= _PIECE:
         return len(text.split())
     count, in_a_word = 0, False
@@ -128,7 +128,7 @@ def split_into_tokenized_chunks(text: str, size: float) -> list[str]:
 
 
 def reduce_text_to_token_limit(text: str, limit: float) -> str:
-    """The last words of ``text``, with single spaces, as many as fit ``limit`` estimated tokens."""
+    """Return the last words of ``text``, with single spaces, as many as fit ``limit`` estimated tokens."""
     words = text.split()
     used, start = 0, len(words)
     while start and (used := used + rough_estimate_token_length(words[start - 1] + " ")) <= limit:
@@ -139,7 +139,7 @@ def reduce_text_to_token_limit(text: str, limit: float) -> str:
 # --- messages ---
 
 def message_text(message: Mapping[str, object]) -> str:
-    """The content of a message; "" if it has none."""
+    """Return the content of a message; "" if it has none."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -152,12 +152,12 @@ def estimate_message(message: Mapping[str, object]) -> int:
 
 
 def tokenize(text: str) -> list[str]:
-    """All runs of letters, digits and underscores, in order."""
+    """Return all runs of letters, digits and underscores, in order."""
     return _WORD.findall(text)
 
 
 def chunk_messages_by_token_size(messages: Sequence[Message], size: float) -> list[list[Message]]:
-    """The messages in groups of at most 80 % of ``size`` estimated tokens, in order.
+    """Return the messages in groups of at most 80 % of ``size`` estimated tokens, in order.
 
     Groups are filled from the newest message backwards, so it is the first that stays small. No message is split; one
     that is too large makes a group of its own.
@@ -175,23 +175,23 @@ def chunk_messages_by_token_size(messages: Sequence[Message], size: float) -> li
 
 
 def messages_to_text_block(messages: Iterable[Message]) -> str:
-    """The contents, a line break between them, without roles."""
+    """Return the contents, separated by line breaks, without roles."""
     return "\n".join(map(message_text, messages))
 
 
 def messages_into_chunked_text_of_token_size(messages: Sequence[Message], size: float) -> list[str]:
-    """The text of each group of ``chunk_messages_by_token_size``."""
+    """Return the text of each group of ``chunk_messages_by_token_size``."""
     return [messages_to_text_block(group) for group in chunk_messages_by_token_size(messages, size)]
 
 
 def get_message_chunks(messages: Sequence[Message], lookback: int, size: float) -> list[str]:
-    """The texts of the newest ``lookback`` messages; with 0 or less, of all messages but the newest."""
+    """Return the texts of the newest ``lookback`` messages; with 0 or less, of all messages but the newest."""
     chosen = messages[-lookback:] if lookback > 0 else messages[:-1]
     return messages_into_chunked_text_of_token_size(chosen, size)
 
 
 def clear_out_user_assistant_from_chunks(chunks: Iterable[str | None]) -> list[str]:
-    """The texts without the labels of roles; those that are None are left out."""
+    """Return the texts without the labels of roles; those that are None are left out."""
     return [_without_labels(chunk) for chunk in chunks if chunk is not None]
 
 
@@ -204,7 +204,7 @@ def _without_labels(text: str) -> str:
 # --- names ---
 
 def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str:
-    """Return the candidate most like ``name``, ignoring case and what separates words; "" if none is near."""
+    """Return the candidate most like ``name``, ignoring case and word separators; "" if none is similar."""
     if len(name) > _MAX_COMPARED:
         return ""
     by_plain: dict[str, str] = {}
@@ -220,14 +220,14 @@ def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str:
 
 @lru_cache(maxsize=2048)
 def plain(name: str) -> str:
-    """``name`` without what spellings of it differ in."""
+    """Return ``name`` without case and word separators."""
     return _BETWEEN_WORDS.sub("", name.casefold())
 
 
 # --- levels of estimation ---
 
 def estimation_level_multiplier(level: object) -> float:
-    """Factor for a ``wilmerContextEstimationLevel``: how far the estimate may be trusted to be too high."""
+    """Return the factor of a ``wilmerContextEstimationLevel`` for token limits, as estimates are too high."""
     if level is None:
         return 1.0
     multiplier = ESTIMATION_LEVELS.get(level.strip().lower()) if isinstance(level, str) else None

@@ -1,8 +1,8 @@
 """Single operations on the searchable memories of a conversation.
 
-Each opens the database, does one thing and closes it; a pass of several uses ``VectorMemories`` itself. Functions that
-read create nothing. Whatever fails is logged, and the result is empty or None. Two errors pass, because going on
-would be wrong: DataKeyError (the data belongs to another API key) and EarlyTerminationException.
+Each opens the database, runs one operation and closes it; several operations together use ``VectorMemories``. Reading
+creates nothing. Errors are logged, and the result is empty or None. Two errors are raised, because the caller must not
+continue: DataKeyError (the data belongs to another API key) and EarlyTerminationException.
 """
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 def initialize_vector_db(discussion_id: str, api_key_hash: str | None = None, *,
                          encryption_key: bytes | None = None) -> bool:
-    """Make the database and its tables, as far as they are missing; returns whether they are there."""
+    """Create the database and its tables if they are missing; return whether they exist."""
     return _do("prepare", _folder(discussion_id, api_key_hash, encryption_key), lambda memories: memories.exists,
                False, write=True)
 
 
 def get_db_connection(discussion_id: str, api_key_hash: str | None = None, *,
                       encryption_key: bytes | None = None) -> sqlite3.Connection | None:
-    """A connection to the existing database, to be closed by the caller; None if there is none.
+    """Return a connection to the existing database, to be closed by the caller; None if there is none.
 
     Rows are found by column name, ``recency_score(date)`` is known, and statements commit by themselves. Under a key,
     texts and vectors are tokens here.
@@ -60,14 +60,14 @@ def search_memories_by_keyword(discussion_id: str, query: str, limit: int = 15, 
                                bm25_weights: Sequence[float] | None = None, use_recency: bool = False, *,
                                encryption_key: bytes | None = None,
                                scope: CancelScope | None = None) -> list[MemoryRow]:
-    """The memories that hold one of the phrases of ``query``, which ``;`` separates, best first."""
+    """Return the memories that hold one of the phrases of ``query``, which ``;`` separates, best first."""
     return _do("search", _folder(discussion_id, api_key_hash, encryption_key),
                lambda memories: memories.keyword_search(query, limit, bm25_weights, use_recency), [], scope=scope)
 
 
 def get_vector_check_hash_history(discussion_id: str, limit: int = 10, api_key_hash: str | None = None, *,
                                   encryption_key: bytes | None = None) -> list[str]:
-    """Hashes of the messages that were processed last, newest first."""
+    """Return hashes of the messages that were processed last, newest first."""
     return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
                lambda memories: memories.log_hashes(limit), [])
 
@@ -88,21 +88,21 @@ def add_embeddings_to_db(discussion_id: str, embeddings: Sequence[tuple[int, byt
 
 def get_all_embeddings(discussion_id: str, model: str, api_key_hash: str | None = None, *,
                        encryption_key: bytes | None = None) -> list[tuple[int, bytes]]:
-    """Row ids and blobs of all vectors of a model."""
+    """Return row ids and blobs of all vectors of a model."""
     return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
                lambda memories: memories.embeddings(model), [])
 
 
 def get_memories_without_embeddings(discussion_id: str, model: str, limit: int = 20, api_key_hash: str | None = None,
                                     *, encryption_key: bytes | None = None) -> list[MemoryRow]:
-    """The oldest memories that have no vector of a model."""
+    """Return the oldest memories that have no vector of a model."""
     return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
                lambda memories: memories.without_embeddings(model, limit), [])
 
 
 def get_memories_by_ids(discussion_id: str, ids: Sequence[int], api_key_hash: str | None = None, *,
                         encryption_key: bytes | None = None) -> list[MemoryRow]:
-    """The memories with these ids, in their order; missing ones are left out."""
+    """Return the memories with these ids, in their order; missing ones are left out."""
     return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
                lambda memories: memories.by_ids(ids), [])
 
@@ -117,7 +117,8 @@ def _folder(discussion_id: str, key_hash: str | None, encryption_key: bytes | No
 
 def _do(what: str, folder: DiscussionFolder | None, action: Callable[[VectorMemories], T], otherwise: T, *,
         write: bool = False, scope: CancelScope | None = None) -> T:
-    """The result of ``action``, or ``otherwise`` if it failed; the log says so without the text that was handled."""
+    """Return the result of ``action``; ``otherwise``, with an error in the log, if it failed."""
+    # The message of other errors may quote the text of a memory, which must not be logged.
     if folder is None:
         return otherwise
     try:

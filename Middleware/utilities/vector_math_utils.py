@@ -1,4 +1,4 @@
-"""Vectors as bytes, their likeness, and the joining of ranked lists. numpy makes it faster where it is installed."""
+"""Vectors as bytes, their similarity, and the fusion of ranked lists. It is faster if numpy is installed."""
 from __future__ import annotations
 
 import functools
@@ -27,19 +27,19 @@ def numpy_or_none() -> Any:
 
 
 def vector_to_blob(vector: Iterable[float]) -> bytes:
-    """32-bit floats in the machine's byte order; numbers beyond them become infinite. Raises TypeError."""
+    """Return 32-bit floats in the machine's byte order; numbers out of range become infinite. Raises TypeError."""
     return array("f", vector).tobytes()
 
 
 def blob_to_vector(blob: bytes) -> list[float]:
-    """Raises ValueError if the length is no multiple of four."""
+    """Return the numbers of a blob. Raises ValueError if its length is not a multiple of four."""
     numbers = array("f")
     numbers.frombytes(blob)
     return numbers.tolist()
 
 
 def cosine_similarity(first: Sequence[float], second: Sequence[float]) -> float:
-    """Between -1 and 1; 0.0, with a warning, for vectors of different lengths, and for a vector of zeros."""
+    """Return a number from -1 to 1; 0.0 for a vector of zeros and, with a warning, for different lengths."""
     if len(first) != len(second):
         logger.warning("Vectors of %d and %d numbers cannot be compared", len(first), len(second))
         return 0.0
@@ -48,12 +48,12 @@ def cosine_similarity(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def rank_by_cosine(query: Sequence[float], candidates: Iterable[tuple[int, bytes]], n: int) -> list[int]:
-    """Ids of the ``n`` blobs most like ``query``, best first; ties in the order given."""
+    """Return the ids of the ``n`` blobs most similar to ``query``, best first; ties in the given order."""
     return NormalisedVectors(candidates).nearest(query, n)
 
 
 def reciprocal_rank_fusion(lists: Iterable[Iterable[T]], k: int = 60) -> list[T]:
-    """All items, best first, by the sum of ``1 / (k + rank)`` over the lists; ties in order of first appearance."""
+    """Return all items, best first, by the sum of ``1 / (k + rank)`` over the lists; ties by first appearance."""
     scores: dict[T, float] = {}
     for ranked in lists:
         for rank, item in enumerate(ranked, start=1):
@@ -62,7 +62,8 @@ def reciprocal_rank_fusion(lists: Iterable[Iterable[T]], k: int = 60) -> list[T]
 
 
 def _normalised(vector: Sequence[float]) -> list[float]:
-    """The vector with length 1; empty if it has none. Immune to numbers whose square is too large or too small."""
+    """Return the vector scaled to length 1; empty if that is impossible."""
+    # Scaled by the largest number first, as the square of a number may overflow or become 0.
     largest = max(map(abs, vector), default=0.0)
     if not largest or not math.isfinite(largest):
         return []
@@ -72,10 +73,7 @@ def _normalised(vector: Sequence[float]) -> list[float]:
 
 
 class NormalisedVectors:
-    """Vectors that are compared again and again, each with queries of its own length alone.
-
-    Thread-safe, as nothing changes.
-    """
+    """Vectors prepared for many comparisons, with queries of the same length only. Thread-safe, as nothing changes."""
 
     def __init__(self, candidates: Iterable[tuple[int, bytes]]) -> None:
         self._ids: list[int] = []
@@ -90,7 +88,7 @@ class NormalisedVectors:
         return len(self._ids)
 
     def nearest(self, query: Sequence[float], limit: int) -> list[int]:
-        """Ids of the ``limit`` most similar, best first; ties in the order given."""
+        """Return the ids of the ``limit`` most similar vectors, best first; ties in the given order."""
         if limit < 1 or not self._ids:
             return []
         places, matrix = self._rows.get(len(query), ([], None))
@@ -106,7 +104,7 @@ class NormalisedVectors:
 
 
 def _matrix(blobs: list[bytes], size: int) -> Any:
-    """The vectors of equal size, each normalised: rows of a numpy array, or a list of arrays."""
+    """Return vectors of equal size, each normalised: rows of a numpy array, or a list of arrays."""
     numpy = numpy_or_none()
     if numpy is None:
         return [array("f", _normalised(blob_to_vector(blob)) or [0.0] * (size // FLOAT_BYTES)) for blob in blobs]

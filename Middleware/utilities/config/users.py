@@ -185,7 +185,7 @@ def _warn(user: str, key: str, value: object, default: object) -> None:
 
 
 def text_setting(settings: Mapping[str, object], key: ConfigKey, default: str | None = None) -> str:
-    """A name in a settings file; null and "" count as absent: ``default`` or what ``key`` declares.
+    """Return a name in a settings file; null and "" count as absent: ``default`` or what ``key`` declares.
 
     Raises ``ConfigValueError`` if it is not text.
     """

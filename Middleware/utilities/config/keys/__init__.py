@@ -1,1 +1,1 @@
-"""What may stand in each kind of configuration file, declared once: one module for each kind."""
+"""The declarations of the keys of configuration files: one module for each kind of file."""

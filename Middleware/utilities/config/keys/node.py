@@ -104,13 +104,13 @@ NODE = KeyTable((*COMMON_KEYS, *PROMPT_KEYS, *MANY_LLM_KEYS, *SEARCH_KEYS, WORKF
 
 
 def is_responder(node: Mapping[str, Any]) -> bool:
-    """Whether a node says that it answers. ``is_responder`` counts even where it is null."""
+    """Return whether a node is declared as the responder. A null ``is_responder`` takes precedence too."""
     return NODE.flag(node, "is_responder" if "is_responder" in node else "returnToUser")
 
 
 
 KEEP = object()
-"""In place of a number: a text that is no number stays."""
+"""The default of keys whose value stays if it is not a number."""
 
 NUMERIC_FIELDS: dict[str, Any] = {
     **{key.name: KEEP if key.default is None else key.default
@@ -121,15 +121,15 @@ NUMERIC_FIELDS: dict[str, Any] = {
     "vectorMemoryChunkEstimatedTokenSize": 1000, "vectorMemoryMaxMessagesBetweenChunks": 5,
     "chunkEstimatedTokenSize": 1000, "maxMessagesBetweenChunks": 5, "memoryCondensationBuffer": 0,
     "offlineWikiApiPort": KEEP}
-"""Keys that are numbers in a node of whatever type, with what counts for a text that is no number."""
+"""The keys that are numbers in nodes of any type, with the default for a string that is not a number."""
 FLOAT_FIELDS: dict[str, float] = {"percentile": 0.5}
 
 
 def coerce_numeric_fields(config: dict[str, Any], substitute: Callable[[str], str], node_name: str) -> None:
     """Turn the numeric keys present in ``config`` into numbers, in place.
 
-    A text is substituted with early variables if it holds a placeholder; one that is no number becomes the default,
-    or stays where the key has none.
+    The placeholders of a string are replaced by early variables. A string that is not a number is replaced by the
+    default, or stays if the key has none.
     """
     for key in config.keys() & NUMERIC_FIELDS.keys():
         config[key] = _coerce(config[key], key, NUMERIC_FIELDS[key], int, substitute, node_name)
@@ -145,7 +145,8 @@ def _coerce(value: Any, key: str, default: Any, convert: Callable[[Any], Any], s
         text = substitute(value) if isinstance(value, str) and "{" in value else value
         try:
             return convert(text)
-        except (ValueError, OverflowError):  # no number, or an infinite one
+        # A string that is not a number, or an infinite number.
+        except (ValueError, OverflowError):
             pass
     if default is KEEP:
         logger.error("Node '%s': '%s' is not a number: %r", node_name, key, value)
