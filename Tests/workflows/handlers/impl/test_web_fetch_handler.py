@@ -390,7 +390,7 @@ def test_redirects_not_followed(lab: EngineLab, web: StubBackend) -> None:
 
 def test_a_redirect_to_a_file(lab: EngineLab, web: StubBackend) -> None:
     web.default = redirect(302, "file:///etc/hosts")
-    with pytest.raises(Exception, match="redirected to what is no http"):
+    with pytest.raises(Exception, match="redirected to something that is not an http or https URL"):
         run(lab, fetch(web.url))
 
 
