@@ -177,7 +177,7 @@ def structured_output_file(name: str) -> FoundFile:
 
 
 def mcp_server_file(name: str) -> FoundFile:
-    """The file of an MCP server, which lies in the collection's own folder: its name is one plain path component."""
+    """Return the file of an MCP server; its name is one plain path component, without a folder."""
     if not is_flat_name(name):
         raise ConfigValueError(f"{name!r} cannot be the name of an MCP server",
                                expected="the name of a file in MCPServers, without folder")
@@ -201,6 +201,7 @@ def load_prompt_template(name: str) -> dict[str, object]:
     try:
         return read_object(prompt_template_file(name))
     except ConfigNotFoundError:
+        # It is the default, and a chat needs no prefixes or suffixes.
         if name == CHAT_ONLY_TEMPLATE:
             return FrozenDict()
         raise
@@ -219,7 +220,7 @@ def load_routing(name: str) -> dict[str, dict[str, str]]:
 
 
 def find_preset(name: str, preset_type: str) -> dict[str, object]:
-    """A preset file, unmerged: from the user's or override folder of the type, else from the type's own folder."""
+    """Return a preset file: from the user's or override folder of the type, else from the type's own folder."""
     return read_object(preset_file(name, preset_type))
 
 
@@ -237,7 +238,7 @@ def load_structured_output(name: str) -> dict[str, object]:
 
 
 def load_mcp_server(name: str) -> dict[str, object]:
-    """The file of an MCP server, which lies in the collection's own folder: its name is one plain path component."""
+    """Return the file of an MCP server; its name is one plain path component, without a folder."""
     return read_object(mcp_server_file(name))
 
 

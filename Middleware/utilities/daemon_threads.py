@@ -16,6 +16,7 @@ def start_daemon(target: Callable[[], object], name: str, without: str) -> threa
     thread = threading.Thread(target=target, name=name, daemon=True)
     try:
         thread.start()
+    # Python raises it if the system cannot start another thread.
     except RuntimeError as error:
         logger.warning("%s: %s", without, error)
         return None

@@ -32,6 +32,7 @@ ITERATIONS = 100_000
 # A derivation takes some 50 ms, so keys are kept; clients may send any number of different ones.
 MOST_DERIVED_KEYS = 256
 TOKEN_START = b"gAAAA"
+# Stored data depends on these salts too. The second one is for keys without a user name.
 _SALT = "WilmerAI-v1-"
 _SALT_WITHOUT_USER = "WilmerAI-encryption-salt-v1"
 _BASE64 = re.compile(rb"[A-Za-z0-9_-]+={0,2}")

@@ -20,6 +20,7 @@ class FrozenDict(dict[str, object]):
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
+    # Copies are ordinary, changeable containers.
     def __reduce__(self) -> tuple[object, ...]:
         return dict, (dict(self),)
 

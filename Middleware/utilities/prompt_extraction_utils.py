@@ -75,7 +75,7 @@ def newest(messages: Sequence[Message], n: int) -> list[Message]:
 
 
 def newest_within(messages: Sequence[Message], limit: float, floor: int = 1) -> list[Message]:
-    """The newest messages that fit ``limit`` estimated tokens, up to the first that does not; at least ``floor``."""
+    """Return the newest messages that fit ``limit`` estimated tokens together, but at least ``floor``."""
     used, start = 0, len(messages)
     for index in range(len(messages) - 1, -1, -1):
         used += estimate_message(messages[index])
@@ -185,6 +185,7 @@ def _arguments_summary(call: ToolCall) -> str:
             arguments = None
     elif raw is not None:
         raw = json.dumps(raw, ensure_ascii=False)
+    # The first string is usually the one that matters, such as a path or a query.
     if isinstance(arguments, Mapping):
         first = next((value for value in arguments.values() if isinstance(value, str)), None)
         if first is not None:

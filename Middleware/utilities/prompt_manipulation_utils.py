@@ -12,7 +12,7 @@ ACCEPTABLE_SHARE = 0.8
 
 
 def combine_initial_system_prompts(messages: Sequence[Message], prefix: str, suffix: str) -> str:
-    """The contents of the leading ``system`` messages, joined by one space, between ``prefix`` and ``suffix``."""
+    """Return the contents of the leading ``system`` messages, joined by a space, with ``prefix`` and ``suffix``."""
     start = next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     return prefix + system_text(messages[:start], leading_only=False) + suffix
 
@@ -24,7 +24,7 @@ def get_messages_within_index(messages: Sequence[Message], n: int) -> list[Messa
 
 def reduce_messages_to_fit_token_limit(system_prompt: str, messages: Sequence[Message], max_tokens: float,
                                        ) -> list[Message]:
-    """The newest whole messages whose estimates, with that of the system prompt, sum to at most ``max_tokens``."""
+    """Return the newest messages whose estimates, with that of the system prompt, are at most ``max_tokens``."""
     used = estimate_message({"content": system_prompt})
     start = len(messages)
     while start and used + estimate_message(messages[start - 1]) <= max_tokens:

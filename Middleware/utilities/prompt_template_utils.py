@@ -13,11 +13,13 @@ from Middleware.utilities.text_utils import message_text
 
 Template = Mapping[str, Any]
 
+# Prompts of older workflows contain these markers, which a model must not see.
 _MARKERS = ("[Beg_Sys]", "[Beg_User]", "[Beg_Assistant]", "[Beg_SysMes]")
 
 
 def flatten_messages(messages: Sequence[Mapping[str, object]], template: Template | None) -> str:
-    """All messages in one text without separator. An assistant message in last position stays open (no suffix)."""
+    """Return all messages in one text without separator."""
+    # An assistant message at the end gets no suffix: the model continues it.
     if template is None:
         return _without_markers("".join(map(message_text, messages)))
     pieces: list[str] = []

@@ -18,8 +18,10 @@ Index = dict[str, dict[int, list[int]]]
 
 CHUNK_BREAK = "--ChunkBreak--"
 NO_MEMORIES = ("There are no memories. This conversation has not gone long enough for there to be memories.")
+# The hits become part of a prompt, so the blocks are small and their number is limited.
 BLOCK_TOKENS = 400
 MAX_HITS = 10
+# The newest messages are enough to find the names of the speakers.
 SPEAKER_MESSAGES = 10
 RECENT_BLOCKS = 3
 
@@ -71,7 +73,7 @@ def _readable(messages: Sequence[Message]) -> list[Message]:
 # -- building blocks ---------------------------------------------------------------------------------------------------
 
 def search_in_chunks(chunks: Iterable[str], query: str, max_hits: int = 0) -> list[str]:
-    """The texts that share a word with ``query``, in their order; the first ``max_hits`` of them if that is not 0."""
+    """Return the texts that share a word with ``query``, in order; the first ``max_hits`` if that is not 0."""
     wanted = set(tokenize(query.lower()))
     hits = [chunk for chunk in chunks if not wanted.isdisjoint(tokenize(chunk.lower()))]
     return hits[:max_hits] if max_hits > 0 else hits

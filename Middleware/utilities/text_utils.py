@@ -60,7 +60,7 @@ def _beginning_at_the_end(text: str, wanted: str) -> str:
 
 
 def restore_braces_in_data(value: object) -> object:
-    """A deep copy of JSON-like data with all its strings (keys included) restored; other objects are passed on."""
+    """Return a deep copy of JSON-like data with all strings (keys included) restored; other objects are kept."""
     if isinstance(value, str):
         return restore_braces(value)
     if isinstance(value, (list, tuple)):
@@ -114,7 +114,7 @@ def _count_words(text: str) -> int:
 
 
 def split_into_tokenized_chunks(text: str, size: float) -> list[str]:
-    """The words of ``text`` in pieces of at most ``size`` estimated tokens; a longer word is a piece of its own."""
+    """Return the words of ``text`` in pieces of at most ``size`` estimated tokens; a longer word is one piece."""
     pieces: list[list[str]] = []
     used = 0
     for word in text.split():
@@ -218,6 +218,7 @@ def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.75) -> str:
     return by_plain[near[0]] if near else ""
 
 
+# Names are compared with the same candidates again and again.
 @lru_cache(maxsize=2048)
 def plain(name: str) -> str:
     """Return ``name`` without case and word separators."""

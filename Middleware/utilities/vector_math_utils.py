@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Hashable)
 
+# Vectors are stored as 32-bit floats: half the size, and precise enough for a ranking.
 FLOAT_BYTES = 4
 
 

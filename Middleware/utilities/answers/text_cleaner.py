@@ -135,6 +135,7 @@ def _prefix_steps(endpoint: Mapping[str, object], node: Mapping[str, object],
 def fold_case(text: str) -> str:
     """Remove case differences character by character: the length stays, and the text may be cut anywhere."""
     # ``str.lower`` converts a final sigma by its neighbours, and ``str.casefold`` makes two letters of a sharp s.
+    # Most texts are ASCII, and this runs for each piece of a stream.
     if text.isascii():
         return text.lower()
     return "".join([_fold_char(char) for char in text])
@@ -326,7 +327,7 @@ class SpeakerFilter:
 
     @property
     def empty(self) -> bool:
-        """Whether no text has arrived yet."""
+        """True if no text has arrived yet."""
         return self.open and not self._held
 
     def feed(self, text: str) -> str:
@@ -421,7 +422,7 @@ class ResponseCleaner:
 
     @property
     def passes_ascii(self) -> bool:
-        """Whether ``feed`` returns every ASCII text unchanged from now on, so that a caller may skip it."""
+        """True if ``feed`` returns every ASCII text unchanged from now on, so that a caller may skip it."""
         return not self._filters and not self._joiner.holding
 
     def feed(self, text: str) -> str:

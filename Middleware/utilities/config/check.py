@@ -71,6 +71,7 @@ class KeyCheck(Generic[F]):
         """Yield the findings about the keys that the object has."""
         for name, value in content.items():
             key = keys.get(name)
+            # Null counts as absent.
             if key is not None and value is not None:
                 yield from self.value(key, value, child(path, name))
             elif key is None and not is_open and name not in self.known and not is_remark(name):

@@ -125,6 +125,7 @@ class ConfigStore:
     def read_derived(self, path: str, display: str, key: str, compute: Callable[[Any], T]) -> T:
         """Return ``compute(data)``, run once per version of the file. Raises as ``read_json`` and ``compute`` do."""
         entry = self._loaded(path, display)
+        # Two threads may compute it at the same time, which does no harm.
         if key not in entry.derived:
             entry.derived[key] = compute(entry.value)
         derived: T = entry.derived[key]

@@ -133,6 +133,7 @@ def _require_user(user: str) -> FoundFile:
 
 def _user_candidates(user: str) -> tuple[Candidate, ...]:
     lower, given = (candidate(name, "Users", kind="user") for name in (user.lower(), user))
+    # New files have names in lower case, but older ones may be spelled as given.
     return (lower,) if lower == given else (lower, given)
 
 

@@ -221,6 +221,7 @@ def _shared_names(folder: str) -> Mapping[str, bool]:
     except ConfigValueError as error:
         raise ConfigValueError(f"sharedWorkflowsSubDirectoryOverride: {error}") from None
     names = config_lookup().folder_names(get_root_config_directory(), ("Workflows", *parts))
+    # A client must not run the tests of a workflow as a model.
     return {name: is_folder for name, is_folder in names.items() if not name.endswith(TEST_SUFFIX)}
 
 

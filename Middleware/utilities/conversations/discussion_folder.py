@@ -22,6 +22,7 @@ SHORT = ".lock"
 MEMORIES = ".memories.lock"
 COMPACTOR = ".compactor.lock"
 VECTOR_DATABASE = "vector_memory.db"
+# The form of the names that ``hash_api_key`` returns.
 KEY_FOLDER = re.compile("[0-9a-f]{16}")
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 # In seconds: FAT stores the time of a change only that precisely.

@@ -63,6 +63,7 @@ def folded_name(name: str) -> str:
     return "".join(mark for mark in unicodedata.normalize("NFKD", plain) if unicodedata.category(mark) != "Cf")
 
 
+# The same names are looked up at each request. Some come from requests, so the cache is limited.
 @lru_cache(maxsize=2048)
 def _split_text(name: str) -> tuple[str, ...]:
     if _has_controls(name) or not _is_encodable(name):

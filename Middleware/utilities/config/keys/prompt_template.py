@@ -9,7 +9,7 @@ _TURNS = (("system", "the system prompt"), ("user", "a message of the user"),
 
 
 def turn_key(role: str, end: str) -> str:
-    """The key of the text before (``Prefix``) or after (``Suffix``) a message. Roles that no file declares may come."""
+    """Return the key of the text before (``Prefix``) or after (``Suffix``) a message, also for undeclared roles."""
     return f"promptTemplate{role.capitalize()}{end}"
 
 
