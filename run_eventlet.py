@@ -82,10 +82,12 @@ def _linger(connection: socket.socket) -> None:
     deadline = time.monotonic() + limits.LINGER_SECONDS
     try:
         connection.shutdown(socket.SHUT_WR)
-        while (left := deadline - time.monotonic()) > 0:
+        left = limits.LINGER_SECONDS
+        while left > 0:
             connection.settimeout(left)
             if not connection.recv(65536):
                 return
+            left = deadline - time.monotonic()
     except OSError:  # gone already, or silent for too long
         pass
 

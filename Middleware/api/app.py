@@ -16,6 +16,7 @@ from Middleware.common import instance_global_variables as globals_
 from Middleware.models.process import Process, install
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.workflows.events import Listeners, default_listeners
+from Middleware.workflows.handlers.registry import node_types
 
 # Requests that wait at the gate never occupy these threads, so model lists and health checks are still answered.
 RESERVED_THREADS = 64
@@ -28,6 +29,8 @@ def create_app(own: Process | None = None) -> Flask:
     """
     if own is not None:
         install(own)
+    # Found now: a server that has run out of file descriptors cannot list the handlers' folder.
+    node_types()
     return ApiServer().app
 
 

@@ -36,6 +36,9 @@ def run(load_check: LoadCheck) -> None:
     """
     try:
         _check(load_check)
+    except OSError as error:
+        # Often a lack of file descriptors, which connections cause and a traceback does not explain.
+        logger.warning("The configuration could not be checked: %s", error)
     # The server runs, whatever the check runs into.
     except Exception:
         logger.warning("The configuration could not be checked", exc_info=True)

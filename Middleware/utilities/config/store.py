@@ -188,7 +188,9 @@ class ConfigStore:
         if folder is None or folder.unsettled or signature != folder.signature:
             _make_room(self._folders, now)
             names = _scan(path) if signature else None
-            folder = self._folders[path] = _Folder(now, signature, is_unsettled(signature), names)
+            # A folder that could not be listed is listed again: a lack of descriptors passes without a change to it.
+            unsettled = is_unsettled(signature) or (signature is not None and names is None)
+            folder = self._folders[path] = _Folder(now, signature, unsettled, names)
         folder.checked = now
         return folder
 

@@ -20,6 +20,9 @@ def node_types() -> Mapping[str, type[BaseHandler]]:
             if node_type in found:
                 raise TypeError(f"{handler.__name__} and {found[node_type].__name__} both declare {node_type}")
             found[node_type] = handler
+    # The folder is listed without an error where it cannot be read; an empty table must not be kept.
+    if not found:
+        raise RuntimeError("no node types were found: the folder Middleware/workflows/handlers/impl cannot be listed")
     return found
 
 

@@ -76,7 +76,8 @@ class _Reader:
     def server(self) -> McpServer:
         transport = MCP_SERVER.value(self.data, "transport") or None
         if transport not in TRANSPORTS:
-            raise self._error(f"has the transport {transport!r}; it must be {_either(TRANSPORTS)}")
+            shown = transport if MCP_SERVER.has(self.data, "transport") else None
+            raise self._error(f"has the transport {shown!r}; it must be {_either(TRANSPORTS)}")
         if transport == "stdio":
             return McpServer(self.name, transport, command=os.path.expanduser(self._needed("command", transport)),
                              args=self._args(), env=self._texts("env"), cwd=self._folder())
