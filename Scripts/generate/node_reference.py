@@ -106,7 +106,7 @@ def _page(pages: Path, node_type: str) -> str:
 
 def _beginning(node_type: str, node: type[BaseHandler]) -> str:
     """A page that is yet to be written."""
-    listed = f'<!-- listed under "{GROUPS[0]}": {summary(node)} -->'
+    listed = f'<!-- listed under "{GROUPS[0]}": {" ".join(summary(node).split())} -->'
     return (f"# {node_type}\n\n{listed}\n\n{summary(node)}\n\n## Example\n\n## Keys\n\n{BEGIN}{END}\n\n"
             "## Good to know\n")
 
