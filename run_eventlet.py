@@ -32,9 +32,9 @@ from email.message import Message
 from typing import Any
 
 from Middleware.api.edge.browser_safety import headers_of_every_answer
-from Middleware.api.edge.request_bodies import BODY_LEFT_KEY, MAX_DIGITS
+from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, MAX_DIGITS
 from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
-from Middleware.api.running.shutdown import begin_shutdown
+from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.console import say
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.json_errors import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, error_body
@@ -237,7 +237,7 @@ def serve(launch: Launch) -> None:
         launch.announce()
         while not signals.requested and not acceptor.dead:
             eventlet.sleep(0.2)
-        helper = eventlet.spawn(begin_shutdown, limits.SHUTDOWN_SECONDS)
+        helper = eventlet.spawn(shut_down, limits.SHUTDOWN_SECONDS)
         acceptor.kill()
         launch.sock.close()
         while not helper.dead and not signals.impatient:

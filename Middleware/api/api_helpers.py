@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from flask import has_request_context
 from flask import request as http
 
-from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
+from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, api_key_in, idempotency_key_in
 from Middleware.api.edge.browser_safety import is_loopback_name
-from Middleware.api.edge.request_headers import extract_api_key, extract_idempotency_key
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE, OPENAI_CHAT, OPENAI_COMPLETION
@@ -18,14 +17,8 @@ from Middleware.models.messages import Message, ToolCall
 from Middleware.models.request_context import current_request
 from Middleware.services.response_builder_service import ResponseBuilderService, current_model_name
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.users import configured_users
 from Middleware.utilities.http.addresses import is_loopback
-
-__all__ = [
-    "build_response_json", "check_counts", "clear_request_context", "clear_workflow_override", "configured_users",
-    "extract_api_key", "extract_idempotency_key", "get_active_workflow_override", "get_model_name", "parse_model_field",
-    "permitted_users", "require_identified_user", "require_permitted_request", "set_request_context_from_model",
-    "set_workflow_override", "sse_format", "visible_model_ids",
-]
 
 LATEST = ":latest"
 # Of a request. Far above any real conversation: the limits only keep a faulty client from occupying all memory.
@@ -35,8 +28,14 @@ MAX_IMAGES = 1_000
 FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
 
 
-def configured_users() -> list[str]:
-    return globals_.USERS or []
+def extract_api_key() -> str | None:
+    """Return the key that the client of the current request sent; None without one, or outside of a request."""
+    return api_key_in(http.headers.get("Authorization")) if has_request_context() else None
+
+
+def extract_idempotency_key() -> str | None:
+    """Return the idempotency key of the current request; see ``idempotency_key_in``."""
+    return idempotency_key_in(http.environ)
 
 
 def parse_model_field(value: object) -> tuple[str | None, str | None]:

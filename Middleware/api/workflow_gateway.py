@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from Middleware.api.running.liveness_cleanup import LivenessCall, clean_up
+from Middleware.api.requests.liveness_cleanup import LivenessCall, clean_up
 from Middleware.exceptions import ClientError, ConfigNotFoundError
 from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext

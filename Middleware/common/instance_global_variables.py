@@ -8,6 +8,7 @@ import uuid
 from typing import Any
 
 from Middleware.common.fair_semaphore import FairSemaphore
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, current_request, set_current_request
 
 INSTANCE_ID = str(uuid.uuid4())
@@ -31,17 +32,20 @@ ACCESS_KEYS: Any = None
 # Origins of web pages that may send requests, in addition to those of this computer.
 ALLOWED_ORIGINS: tuple[str, ...] = ()
 
-_request_semaphore: FairSemaphore | None = None
+
+class Gate:
+    """The slots of the concurrency gate, one object per process; ``semaphore`` is None without a gate."""
+
+    semaphore: FairSemaphore | None = None
 
 
 def initialize_request_semaphore(limit: int) -> None:
     """Create the gate's semaphore; a limit of 0 or less means no gate."""
-    global _request_semaphore  # noqa: PLW0603  - set once, by the launcher
-    _request_semaphore = FairSemaphore(limit) if limit > 0 else None
+    process().one(Gate).semaphore = FairSemaphore(limit) if limit > 0 else None
 
 
 def get_request_semaphore() -> FairSemaphore | None:
-    return _request_semaphore
+    return process().one(Gate).semaphore
 
 
 def _context() -> RequestContext:

@@ -26,15 +26,30 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from Middleware.exceptions.early_termination_exception import EarlyTerminationException
-from Middleware.exceptions.wilmer_error import WilmerError
+CANCELLED = "cancelled"
+LOCKED = "locked"
 
-__all__ = [
-    "BackendConnectionError", "BackendError", "BackendResponseError", "BackendStatusError", "BackendTimeoutError",
-    "ClientError", "ConfigNotFoundError", "ConfigSyntaxError", "ConfigValueError", "ConfigurationError", "DataKeyError",
-    "EarlyTerminationException", "FailoverError", "GateTimeoutError", "StoredDataError", "UnreadableDataError",
-    "WilmerError",
-]
+
+class WilmerError(Exception):
+    """Any error that WilmerAI raises on purpose.
+
+    Attributes:
+        private: the text may hold words of a conversation, so that the log of a redacted request goes without it.
+    """
+
+    private = False
+
+
+class EarlyTerminationException(WilmerError):
+    """A run was stopped on purpose. ``reason`` is ``CANCELLED`` or ``LOCKED``."""
+
+    def __init__(self, message: str = "", reason: str = CANCELLED) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+    @property
+    def is_cancellation(self) -> bool:
+        return self.reason == CANCELLED
 
 
 class ConfigurationError(WilmerError):

@@ -14,8 +14,7 @@ from werkzeug.wrappers import Response
 from Middleware.api.api_helpers import MAX_MESSAGES
 from Middleware.api.app import build_wsgi_application, create_app
 from Middleware.api.edge.access_keys import AccessKeys
-from Middleware.api.edge.admission_middleware import AdmissionMiddleware
-from Middleware.api.edge.request_bodies import BODY_LEFT_KEY
+from Middleware.api.edge.admission_middleware import BODY_LEFT_KEY, AdmissionMiddleware
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext

@@ -11,7 +11,7 @@ from flask import Flask
 from flask.ctx import RequestContext as RequestContextOfFlask
 
 from Middleware.api import api_helpers
-from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
+from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, api_key_in, idempotency_key_in
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ClientError
 from Middleware.models.request_context import RequestContext, request_scope
@@ -41,7 +41,7 @@ def two_users(monkeypatch: pytest.MonkeyPatch) -> None:
     ("bearer k", None), ("BEARER k", None), ("Basic x", None), ("Bearerk", None), ("", None), (None, None),
     ("Bearer\tk", None)])
 def test_api_key(header: str | None, key: str | None) -> None:
-    assert api_helpers.extract_api_key(header) == key
+    assert api_key_in(header) == key
 
 
 @pytest.mark.parametrize(("headers", "key"), [({"Authorization": "Bearer k "}, "k"), ({}, None)])
@@ -244,7 +244,7 @@ def test_sse_format() -> None:
     ("a:b", "a:b")])
 def test_idempotency_key(sent: str | None, key: str | None) -> None:
     environ = {} if sent is None else {"HTTP_X_IDEMPOTENCY_KEY": sent}
-    assert api_helpers.extract_idempotency_key(environ) == (key and f"anon:{key}")
+    assert idempotency_key_in(environ) == (key and f"anon:{key}")
 
 
 @pytest.mark.parametrize(("authorization", "scope"), [
@@ -252,7 +252,7 @@ def test_idempotency_key(sent: str | None, key: str | None) -> None:
     ("bearer secret", "anon"), ("Basic secret", "anon")])
 def test_idempotency_keys_are_kept_apart_by_the_bearer_key(authorization: str, scope: str) -> None:
     environ = {"HTTP_X_IDEMPOTENCY_KEY": "k", "HTTP_AUTHORIZATION": authorization}
-    assert api_helpers.extract_idempotency_key(environ) == f"{scope}:k"
+    assert idempotency_key_in(environ) == f"{scope}:k"
 
 
 def test_idempotency_key_of_the_current_request() -> None:

@@ -16,6 +16,7 @@ from Middleware.api.api_server import ApiServer, discover_handlers
 from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import process
 from Tests.api.api_lab import CHAT, ApiLab
 from Tests.stub_backend import StubBackend
 from Tests.tables import table
@@ -223,7 +224,7 @@ def behind_admission(flask: Flask, threads: int | None = None) -> Any:
 
 def test_gate_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     flask = app_module.create_app()
-    monkeypatch.setattr(instance, "_request_semaphore", None)
+    monkeypatch.setattr(process().one(instance.Gate), "semaphore", None)
     assert behind_admission(flask) is flask
     instance.initialize_request_semaphore(2)
     monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 7)

@@ -41,7 +41,7 @@ sent.set()
 app = types.ModuleType("Middleware.api.app")
 app.build_wsgi_application = lambda app=None, threads=None, listeners=(): application
 shutdown = types.ModuleType("Middleware.api.running.shutdown")
-shutdown.begin_shutdown = lambda seconds: (stopping.append(1), sent.wait(3), time.sleep(0.3))
+shutdown.shut_down = lambda seconds: (stopping.append(1), sent.wait(3), time.sleep(0.3))
 if "SLOW_START" in os.environ:
     check = types.ModuleType("Middleware.cli.check.start_check")
     check.begin = lambda load_check: time.sleep(1)

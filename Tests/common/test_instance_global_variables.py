@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,7 @@ def test_threads_do_not_share_request_state() -> None:
 
 
 def test_the_semaphore_is_bounded_and_absent_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance, "_request_semaphore", None)
+    monkeypatch.setattr(process().one(instance.Gate), "semaphore", None)
     instance.initialize_request_semaphore(2)
     semaphore = instance.get_request_semaphore()
     assert semaphore is not None

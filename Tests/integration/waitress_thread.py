@@ -14,6 +14,8 @@ from Middleware.cli.serving.listening import bind_socket
 from Middleware.cli.serving.serve_waitress import make_server, turn
 from Middleware.cli.serving.waitress_connections import Channel, SlowClients
 from Middleware.common import instance_global_variables as instance
+from Middleware.common.fair_semaphore import FairSemaphore
+from Middleware.models.process import process
 from Middleware.utilities import config_utils
 from Tests.integration.launcher import USER, ConfigTree
 
@@ -22,9 +24,9 @@ def use_tree(tree: ConfigTree, slots: int, monkeypatch: pytest.MonkeyPatch) -> N
     """Have this process serve ``USER`` from ``tree``, ``slots`` requests at a time, as a launcher's arguments would."""
     for name, value in {
             "PUBLIC_DIRECTORY": str(tree.public), "CONFIG_DIRECTORY": None, "DISCUSSION_DIRECTORY": None,
-            "USER_LEVEL_SQLITE_DIRECTORY": None, "USERS": [USER], "_request_semaphore": None}.items():
+            "USER_LEVEL_SQLITE_DIRECTORY": None, "USERS": [USER]}.items():
         monkeypatch.setattr(instance, name, value)
-    instance.initialize_request_semaphore(slots)
+    monkeypatch.setattr(process().one(instance.Gate), "semaphore", FairSemaphore(slots))
     config_utils.config_store().clear()
 
 

@@ -1,4 +1,4 @@
-"""The keys that clients need: a file that is read again when it changes.
+"""The keys that clients send, and the file of the accepted ones, which is read again when it changes.
 
 A line of the file is a key, or ``sha256:`` and the hash of one, optionally followed by ``user=NAME``::
 
@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from wsgiref.types import WSGIEnvironment
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities.command_lines import command, script_command
@@ -39,6 +40,9 @@ RECHECK_SECONDS = 1.0
 SHORT_KEY = 16
 # A larger file is certainly not a list of keys, and was named by mistake.
 MAX_FILE_BYTES = 1024 * 1024
+BEARER = "Bearer "
+# Clients send UUIDs or hashes as idempotency keys; anything with more characters is ignored.
+MAX_IDEMPOTENCY_KEY = 128
 HASHED = "sha256:"
 USER_FIELD = "user="
 _COMMENT = re.compile(r"(?:^|\s)#.*")
@@ -174,6 +178,23 @@ class AccessKeys:
         """Log an error once, as long as it stays the same."""
         if self._errors.first(error):
             logger.error("%s", error)
+
+
+def api_key_in(authorization: str | None) -> str | None:
+    """Return the key in an ``Authorization`` header, which follows exactly ``Bearer ``, trimmed; None without one."""
+    if not authorization or not authorization.startswith(BEARER):
+        return None
+    return authorization[len(BEARER):].strip() or None
+
+
+def idempotency_key_in(environ: WSGIEnvironment) -> str | None:
+    """Return the key with which a retry replaces the client's earlier attempt, separate for each API key, or None."""
+    value = environ.get("HTTP_X_IDEMPOTENCY_KEY", "").strip()
+    if not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
+        return None
+    api_key = api_key_in(environ.get("HTTP_AUTHORIZATION"))
+    owner = hashlib.sha256(api_key.encode("utf-8")).hexdigest()[:16] if api_key else "anon"
+    return f"{owner}:{value}"
 
 
 def _digests(text: str) -> set[bytes]:

@@ -3,16 +3,16 @@ of a retried request."""
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, AccessKeys
+from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, AccessKeys, idempotency_key_in
 from Middleware.api.edge.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
-from Middleware.api.edge.request_bodies import BODY_LEFT_KEY, BodyBroken, BodyTooLarge, take_body
-from Middleware.api.edge.request_headers import extract_idempotency_key
 from Middleware.api.errors import RETRY_AFTER
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.models.request_context import RequestContext, new_request_id
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MEGABYTE = 1024 * 1024
+# The size of one read. The limit is checked after each, so a body exceeds it by this much at most.
+PIECE_BYTES = 64 * 1024
+# The digits of a length. A longer number exceeds any memory, and Python refuses to convert thousands of digits.
+MAX_DIGITS = 20
+BODY_LEFT_KEY = "wilmer.body_left"
+"""Set in the WSGI environ if part of the body was not read, so that the connection cannot carry another request."""
 NOT_STORED = [*SECURITY_HEADERS, ("Cache-Control", "no-store")]
 NO_KEY = Refusal("401 Unauthorized", "This server wants a key, and this request has none that it accepts. Send "
                                      "'Authorization: Bearer KEY'; in most programs that is the API key.",
@@ -47,7 +53,6 @@ class AdmissionMiddleware:
     def __init__(self, app: WSGIApplication, max_request_mb: int = 0, keys: AccessKeys | None = None,
                  browsers: BrowserSafety | None = None) -> None:
         self.app = app
-        self.max_request_mb = max_request_mb
         self._limit = max_request_mb * MEGABYTE or None
         self._keys = keys
         self._browsers = browsers or BrowserSafety()
@@ -67,7 +72,7 @@ class AdmissionMiddleware:
             return [b""]
         refusal = judgement.refusal or self._check_key(environ)
         if refusal is None:
-            refusal = self._take_body(environ)
+            refusal = take_body(environ, self._limit)
         # The body of a refused request stays unread, so the connection cannot be used again.
         elif has_body(environ):
             environ[BODY_LEFT_KEY] = True
@@ -89,16 +94,6 @@ class AdmissionMiddleware:
         if grant is None:
             return NO_KEY
         environ[PERMITTED_USERS_KEY] = grant.users
-        return None
-
-    def _take_body(self, environ: WSGIEnvironment) -> Refusal | None:
-        try:
-            take_body(environ, self._limit)
-        except BodyTooLarge:
-            return Refusal("413 Content Too Large",
-                           f"The request body is larger than {self.max_request_mb} MB (--max-request-mb).")
-        except BodyBroken:
-            return Refusal("400 Bad Request", "The request body is incomplete.")
         return None
 
     def _admit(self, request: RequestContext, environ: WSGIEnvironment,
@@ -135,7 +130,7 @@ def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment)
     """Cancel the running request that has the same idempotency key, and register this one for it."""
     if route_path(environ) not in COMPLETIONS:
         return
-    key = extract_idempotency_key(environ)
+    key = idempotency_key_in(environ)
     if key is None:
         return
     sent = key.partition(":")[2]
@@ -159,6 +154,69 @@ def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Re
                                     *refusal.headers])
     # The answer to HEAD has the headers of the body, but not the body.
     return [] if environ.get("REQUEST_METHOD") == "HEAD" else [body]
+
+
+class _BodyTooLarge(Exception):
+    """The body has more bytes than allowed."""
+
+
+def take_body(environ: WSGIEnvironment, limit: int | None) -> Refusal | None:
+    """Read the whole body into memory, so that the socket afterwards shows whether the client is still connected.
+
+    Returns the refusal of an incomplete body, or of one with more than ``limit`` bytes; its rest has not been read.
+    """
+    try:
+        _read_body(environ, limit)
+    except _BodyTooLarge:
+        refusal = Refusal("413 Content Too Large",
+                          f"The request body is larger than {(limit or 0) // MEGABYTE} MB (--max-request-mb).")
+    # The last two are the servers' errors for a lost connection and wrong framing.
+    except (EOFError, OSError, ValueError):
+        refusal = Refusal("400 Bad Request", "The request body is incomplete.")
+    else:
+        return None
+    environ[BODY_LEFT_KEY] = True
+    return refusal
+
+
+def _read_body(environ: WSGIEnvironment, limit: int | None) -> None:
+    is_chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower()
+    length = None if is_chunked else _declared_length(environ)
+    if limit is not None and length is not None and length > limit:
+        raise _BodyTooLarge
+    # Reading to the end of the input is safe only where the server decodes the chunks.
+    ends_by_itself = is_chunked and ("wsgi.input_terminated" in environ or "eventlet.input" in environ)
+    # Waitress has read the body already, or there is none.
+    if "waitress.client_disconnected" in environ or not (length or ends_by_itself):
+        return
+    body = _read(environ["wsgi.input"], length, limit)
+    environ.pop("HTTP_TRANSFER_ENCODING", None)
+    environ.update({"wsgi.input": body, "wsgi.input_terminated": True, "CONTENT_LENGTH": str(body.tell())})
+    body.seek(0)
+
+
+def _declared_length(environ: WSGIEnvironment) -> int | None:
+    text = environ.get("CONTENT_LENGTH") or ""
+    if not text.isascii() or not text.isdigit():
+        return None
+    return int(text) if len(text) <= MAX_DIGITS else 10 ** MAX_DIGITS
+
+
+def _read(stream: Any, length: int | None, limit: int | None) -> io.BytesIO:
+    """Return ``length`` bytes of ``stream``, or all of them if it is None; the position is behind them."""
+    body = io.BytesIO()
+    while length is None or body.tell() < length:
+        piece = stream.read(PIECE_BYTES if length is None else min(PIECE_BYTES, length - body.tell()))
+        if not piece and length is None:
+            break
+        if not piece:
+            raise EOFError
+        body.write(piece)
+        if limit is not None and body.tell() > limit:
+            raise _BodyTooLarge
+        # Under Eventlet, a fast upload would otherwise keep other green threads from running.
+        time.sleep(0)
+    return body
 
 
 class _AdmittedBody:

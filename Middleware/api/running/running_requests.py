@@ -122,14 +122,11 @@ class RunningRequests:
             with self._lock:
                 self._in_background.discard(request.request_id)
 
-    def refuse_more(self) -> None:
-        """Refuse requests that arrive from now on."""
-        with self._lock:
-            self._stopping = True
-
     def shut_down(self, timeout: float) -> None:
-        """Cancel the requests without an answer, and give the others up to ``timeout`` seconds."""
+        """Refuse new requests, cancel those without an answer, and give the others up to ``timeout`` seconds."""
         with self._lock:
+            # Under the lock, so that no request arrives between the count of the running ones and the end.
+            self._stopping = True
             running = list(self._requests.values())
         unanswered = [request for request in running if not request.answer_complete]
         if running:

@@ -13,11 +13,8 @@ from Middleware.workflows.tools.scripts.processes import running_scripts
 logger = logging.getLogger(__name__)
 
 
-def begin_shutdown(timeout: float = 10.0) -> None:
-    """Refuse new requests, cancel those without an answer, wait up to ``timeout`` seconds for background nodes, and
-    release the resources of the process."""
-    # First, so that no request arrives between the count of the running ones and the end.
-    running_requests().refuse_more()
+def shut_down(timeout: float) -> None:
+    """End the requests, which may take up to ``timeout`` seconds, and release the resources of the process."""
     running_requests().shut_down(timeout)
     release()
 

@@ -16,7 +16,7 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
-from Middleware.api.running.shutdown import begin_shutdown
+from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import DescriptorExhaustion
 from Middleware.cli.serving.waitress_connections import UNLIMITED, Channel, SlowClients
@@ -184,7 +184,7 @@ def _stop(server: Server, channels: dict[int, Any], signals: StopSignals) -> Non
     """Stop listening, end the requests on a helper thread, and keep writing answers meanwhile."""
     # Only the listening socket: the server's own close() would also end the trigger that wakes the loop.
     wasyncore.dispatcher.close(server)
-    helper = threading.Thread(target=begin_shutdown, args=(limits.SHUTDOWN_SECONDS,), name="shutdown", daemon=True)
+    helper = threading.Thread(target=shut_down, args=(limits.SHUTDOWN_SECONDS,), name="shutdown", daemon=True)
     helper.start()
     while helper.is_alive() and not signals.impatient:
         turn(channels, STOPPING_TURN_SECONDS)

@@ -18,6 +18,7 @@ from Middleware.api.edge.admission_middleware import MEGABYTE, AdmissionMiddlewa
 from Middleware.api.running.running_requests import request_of, running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.fair_semaphore import FairSemaphore
+from Middleware.models.process import process
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
 from Tests.api.api_lab import CHAT, ApiLab, settled
@@ -257,7 +258,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> FairSemaphore:
     semaphore = FairSemaphore(1)
-    monkeypatch.setattr(instance, "_request_semaphore", semaphore)
+    monkeypatch.setattr(process().one(instance.Gate), "semaphore", semaphore)
     monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "wilmer")
     monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 5)
     return semaphore
@@ -376,7 +377,9 @@ def test_the_entry_of_a_request_at_work_does_not_age() -> None:
     assert not idempotency_service.is_running(inner.requests[0].request_id)
 
 
-def test_shutdown_sends_the_queue_home(lab: ApiLab, gate: FairSemaphore) -> None:
+def test_shutdown_sends_the_queue_home(lab: ApiLab, gate: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Later tests use the same running requests, which must accept new ones again.
+    monkeypatch.setattr(running_requests(), "_stopping", False)
     app = build_wsgi_application(create_app())
     gate.acquire()
     asker = Asker(app)

@@ -103,10 +103,11 @@ def test_a_cancellation_is_logged_under_the_requests_user(requests: RunningReque
     assert users == ["ann"]
 
 
-def test_late_requests_are_refused(requests: RunningRequests) -> None:
+def test_late_requests_are_refused(requests: RunningRequests, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("Middleware.api.running.running_requests.CANCELLED_SECONDS", 0)
     early, late = RequestContext(), RequestContext()
     assert requests.arrive(early)
-    requests.refuse_more()
+    requests.shut_down(0)
     assert requests.arrive(early)
     assert not requests.arrive(late)
     assert requests.count() == 1 and not requests.knows(late.request_id)

@@ -227,7 +227,7 @@ def test_one_worker_for_each_entry(lab: EngineLab, names: tuple[str, ...], most:
 
 def test_the_gate_of_the_endpoints_counts(lab: EngineLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "endpoint")
-    monkeypatch.setattr(instance, "_request_semaphore", None)
+    monkeypatch.setattr(instance.process().one(instance.Gate), "semaphore", None)
     instance.initialize_request_semaphore(1)
     assert most_at_a_time(lab, "A", "B", "C") == 1
 

@@ -108,7 +108,7 @@ class BaseApiHandler(ABC):
         context.started = time.monotonic()
         with request_scope(context):
             try:
-                context.api_key = api_helpers.extract_api_key(http.headers.get("Authorization"))
+                context.api_key = api_helpers.extract_api_key()
                 body = read_json_body()
                 self.identify(context, body)
                 response = answer(context, body)

@@ -12,6 +12,7 @@ import pytest
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.exceptions import EarlyTerminationException
+from Middleware.models.process import process
 from Middleware.workflows.handlers.impl.specialized_node_handler import StaticResponseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.api.api_lab import Answer, ApiLab, settled
@@ -63,7 +64,7 @@ def test_a_call_that_gets_no_slot_says_when_to_come_back(lab: ApiLab, front: Fro
     semaphore.acquire()
     monkeypatch.setattr(instance, "CONCURRENCY_LEVEL", "endpoint")
     monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 0.01)
-    monkeypatch.setattr(instance, "_request_semaphore", semaphore)
+    monkeypatch.setattr(process().one(instance.Gate), "semaphore", semaphore)
     answer = ask(lab, front, stream=stream)
     assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
     assert "no slot for an LLM call" in str(answer.json["error"])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from Middleware.api.requests.liveness_cleanup import LivenessCall, clean_up
 from Middleware.api.requests.messages import chat_messages
-from Middleware.api.running.liveness_cleanup import LivenessCall, clean_up
 from Tests.tables import table
 
 SETTING = {"toolName": " ping ", "arguments": {"a": 1, "b": {"c": "ü", "d": []}}}
