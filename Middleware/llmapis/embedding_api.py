@@ -1,20 +1,149 @@
 """Embeddings: vectors for texts, by the name of an endpoint."""
 from __future__ import annotations
 
+import json
+import logging
+import math
+from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Mapping, Sequence
 
+from Middleware.exceptions import BackendResponseError, EarlyTerminationException
 from Middleware.llmapis import api_types
+from Middleware.llmapis.backend_errors import secrets_of, short_body
 from Middleware.llmapis.endpoint_file import EndpointFile
-from Middleware.llmapis.handlers.base.base_embeddings_handler import BaseEmbeddingsHandler
-from Middleware.llmapis.handlers.impl.ollama_embeddings_api_handler import OllamaEmbeddingsApiHandler
-from Middleware.llmapis.handlers.impl.openai_embeddings_api_handler import OpenAiEmbeddingsApiHandler
-from Middleware.llmapis.transport import Transport, get_transport
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers
+from Middleware.llmapis.transport import BackendRequest, Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import current_request
+from Middleware.utilities.http.wire import parse_target
+from Middleware.utilities.text_utils import restore_braces
 
-TYPES: Mapping[str, type[BaseEmbeddingsHandler]] = {
-    api_types.OPENAI_EMBEDDINGS: OpenAiEmbeddingsApiHandler,
-    api_types.OLLAMA_EMBEDDINGS: OllamaEmbeddingsApiHandler,
+logger = logging.getLogger(__name__)
+
+# Embedding a batch takes seconds even on a slow computer.
+READ_TIMEOUT = 120.0
+
+
+class EmbeddingsHandler(ABC):
+    """Turns texts into vectors. Subclasses set ``PATH`` and find the vectors in an answer."""
+
+    PATH = ""
+
+    def __init__(self, settings: BackendSettings, transport: Transport, scope: CancelScope | None = None) -> None:
+        self.settings = settings
+        self._transport = transport
+        self._scope = scope
+
+    @abstractmethod
+    def read_vectors(self, body: Mapping[str, object]) -> list[object]:
+        """Return the vectors of an answer in the order of the texts, unvalidated; raises the error of ``malformed``."""
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
+        """Return one vector for each text, in order; ``[]`` for no texts, without a request; None for a cancelled call.
+
+        There are no retries. Raises BackendError; for an answer without one vector of numbers for each text it is
+        BackendResponseError, which is a ValueError.
+        """
+        if not texts:
+            return []
+        request = self.request(texts)
+        try:
+            body = self._transport.post_json(request, self._scope)
+        # The request was cancelled before or during the call.
+        except EarlyTerminationException:
+            return None
+        return self._read(body, request, len(texts))
+
+    def request(self, texts: Sequence[str]) -> BackendRequest:
+        settings = self.settings
+        payload: dict[str, object] = {"input": [restore_braces(text) for text in texts]}
+        if settings.model is not None:
+            payload["model"] = settings.model
+        logger.debug("Endpoint '%s': embedding %d text(s)", settings.endpoint_name, len(texts))
+        return BackendRequest(
+            settings.endpoint_name, api_types.backend_url(settings.base_url, self.PATH), payload,
+            bearer_headers(settings), settings.connect_timeout, READ_TIMEOUT, single_attempt=True)
+
+    def malformed(self, problem: str) -> BackendResponseError:
+        """Return an error about the answer, without any of its content."""
+        name = self.settings.endpoint_name
+        return BackendResponseError(f"endpoint '{name}' answered a call for embeddings with {problem}", endpoint=name)
+
+    # -- the answer ----------------------------------------------------------------------------------------------
+    def _read(self, body: object, request: BackendRequest, count: int) -> list[list[float]]:
+        if not isinstance(body, Mapping):
+            raise self.malformed("something that is not a JSON object")
+        if body.get("error"):
+            raise self._error(body, request)
+        vectors = self.read_vectors(body)
+        if len(vectors) != count:
+            raise self.malformed(f"{len(vectors)} vector(s) for {count} text(s)")
+        return [self._numbers(vector) for vector in vectors]
+
+    def _error(self, body: Mapping[str, object], request: BackendRequest) -> BackendResponseError:
+        """Return the error for an error object with a success status, without the key that some servers repeat."""
+        shown = json.dumps({"error": body["error"], "message": body.get("message")}).encode()
+        said = short_body(shown, secrets_of(request.headers, parse_target(request.url)))
+        error = self.malformed(f"an error: {said}")
+        error.body = said
+        return error
+
+    def _numbers(self, vector: object) -> list[float]:
+        if not isinstance(vector, list):
+            raise self.malformed("a vector that is not a list of numbers")
+        if not vector:
+            raise self.malformed("an empty vector")
+        # ``bool`` is a subclass of ``int``, so the types are compared exactly.
+        if not all(type(number) is float or type(number) is int for number in vector):
+            raise self.malformed("a vector that holds something else than numbers")
+        try:
+            numbers = [float(number) for number in vector]
+        except OverflowError:
+            numbers = [math.inf]
+        # The vectors are stored as 32-bit numbers, which overflow earlier.
+        if not all(map(math.isfinite, array("f", numbers))):
+            raise self.malformed("a vector that holds numbers without a finite value")
+        return numbers
+
+
+class OpenAiEmbeddings(EmbeddingsHandler):
+    """Calls ``/v1/embeddings``; the answer's entries say which text they belong to and may come in any order."""
+
+    PATH = "/v1/embeddings"
+
+    def read_vectors(self, body: Mapping[str, object]) -> list[object]:
+        entries = body.get("data")
+        if not isinstance(entries, list):
+            raise self.malformed("an object without a list 'data'")
+        return [entry["embedding"] for entry in sorted(entries, key=self._index)]
+
+    def _index(self, entry: object) -> int:
+        if not isinstance(entry, Mapping) or "embedding" not in entry:
+            raise self.malformed("an entry without 'embedding'")
+        index = entry.get("index")
+        if index is None:
+            return 0
+        if type(index) is not int:
+            raise self.malformed("an entry whose 'index' is not a whole number")
+        return index
+
+
+class OllamaEmbeddings(EmbeddingsHandler):
+    """Calls ``/api/embed``, which answers in the order of the texts."""
+
+    PATH = "/api/embed"
+
+    def read_vectors(self, body: Mapping[str, object]) -> list[object]:
+        vectors = body.get("embeddings")
+        if not isinstance(vectors, list):
+            raise self.malformed("an object without a list 'embeddings'")
+        return vectors
+
+
+TYPES: Mapping[str, type[EmbeddingsHandler]] = {
+    api_types.OPENAI_EMBEDDINGS: OpenAiEmbeddings,
+    api_types.OLLAMA_EMBEDDINGS: OllamaEmbeddings,
 }
 
 
@@ -48,5 +177,5 @@ class EmbeddingApiService:
         self._handler = transport.caller(handler(file.settings({}), transport, scope))
 
     def embed(self, texts: Sequence[str]) -> list[list[float]] | None:
-        """Return the vectors of ``texts``, see ``BaseEmbeddingsHandler.embed``."""
+        """Return the vectors of ``texts``, see ``EmbeddingsHandler.embed``."""
         return self._handler.embed(texts)

@@ -16,10 +16,8 @@ from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
-from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatApiHandler
-from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateApiHandler
-from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
-from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
+from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHandler, OllamaGenerateApiHandler
+from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler, OpenAiCompletionsApiHandler
 from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
 from Middleware.llmapis.transport import Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope

@@ -18,8 +18,7 @@ from Middleware.cli.workflow_tests.patterns import fits
 from Middleware.cli.workflow_tests.suites import Reply, Rule
 from Middleware.cli.workflow_tests.titles import is_title
 from Middleware.exceptions import BackendError, BackendStatusError
-from Middleware.llmapis.handlers.base.backend_call import Prompt
-from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler
+from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
 from Middleware.llmapis.transport import BackendRequest, Transport, encode_payload
 from Middleware.models.messages import Answer, Chunk
 from Middleware.utilities.text_utils import restore_braces

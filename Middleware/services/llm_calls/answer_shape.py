@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.llmapis.api_types import CLAUDE_MESSAGES
-from Middleware.llmapis.handlers.base.structured_output import usable_field
+from Middleware.llmapis.handlers.base.base_llm_api_handler import usable_field
 from Middleware.services.llm_calls.tool_enforcement import ToolDemand
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE

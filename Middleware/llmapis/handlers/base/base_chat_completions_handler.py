@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from Middleware.llmapis.api_types import injected_text
-from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
-from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
-from Middleware.llmapis.handlers.base.structured_output import attach_schema
-from Middleware.utilities.config.keys.api_type import API_TYPE
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block, LlmApiHandler, Prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import restore_braces
 
@@ -29,9 +26,8 @@ class BaseChatCompletionsHandler(LlmApiHandler):
             body["tools"] = list(prompt.tools)
         if prompt.tool_choice is not None:
             body["tool_choice"] = prompt.tool_choice
-        if prompt.schema is not None and self.takes_schema:
-            attach_schema(body, prompt.schema, API_TYPE.value(self.settings.api_type, "structuredOutput"),
-                          self.settings.endpoint_name)
+        if self.takes_schema:
+            self.add_schema(body, prompt)
         return body
 
     def messages(self, prompt: Prompt) -> list[BackendMessage]:

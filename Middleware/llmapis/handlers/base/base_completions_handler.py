@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from Middleware.llmapis.api_types import injected_text
 from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
-from Middleware.llmapis.handlers.base.structured_output import attach_schema
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.text_utils import restore_braces
 
@@ -13,10 +12,14 @@ class BaseCompletionsHandler(LlmApiHandler):
 
     def payload(self, prompt: Prompt) -> dict[str, object]:
         body: dict[str, object] = {"prompt": self.text(prompt), **self.settings.samplers}
-        descriptor = API_TYPE.value(self.settings.api_type, "structuredOutput")
-        if prompt.schema is not None and descriptor:
-            attach_schema(body, prompt.schema, descriptor, self.settings.endpoint_name)
+        self.add_declared_schema(body, prompt)
         return body
+
+    def add_declared_schema(self, body: dict[str, object], prompt: Prompt) -> None:
+        """Insert the schema if the API type supports one."""
+        # Few of these API types declare one, and the node whose schema is not sent logs that.
+        if API_TYPE.value(self.settings.api_type, "structuredOutput"):
+            self.add_schema(body, prompt)
 
     def text(self, prompt: Prompt) -> str:
         """Return system and prompt as one text, trimmed, with the endpoint's three texts inserted.

@@ -9,22 +9,23 @@ import contextlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Required, TypedDict
 
 from Middleware.exceptions import BackendError, BackendResponseError, EarlyTerminationException
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.backend_errors import secrets_of, sentence, short_body, too_long_hint
-from Middleware.llmapis.handlers.base.backend_call import BackendSettings, Prompt, bearer_headers
+from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome
-from Middleware.models.messages import Answer, Chunk
+from Middleware.models.messages import Answer, Chunk, Message, Usage
 from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.stream_parsers import LineTooLongError, NDJSONParser, SSEEvent, SSEParser
+from Middleware.utilities.config.keys.api_type import API_TYPE, STRUCTURED_OUTPUT
 from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.once import Once
-
-__all__ = ["BackendSettings", "LlmApiHandler", "Prompt", "bearer_headers"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,69 @@ DRAIN_BYTES = 65536
 UNFRAMED_LIMIT = 65536
 # Bytes kept of a stream that may be one complete JSON answer.
 WHOLE_LIMIT = 16 * 1024 * 1024
+
+
+Block = dict[str, object]
+"""A part of a message, such as a content block or a tool call, in the form of a dialect."""
+
+
+class BackendMessage(TypedDict, total=False):
+    """A message of a payload. Each dialect keeps only the keys that its back-ends know."""
+
+    role: Required[str]
+    content: str | list[Block] | None
+    images: list[str]
+    tool_calls: list[Block]
+    tool_call_id: str
+    name: str
+    tool_name: str
+
+
+@dataclass(frozen=True)
+class BackendSettings:
+    """The settings of an endpoint for its handler.
+
+    Attributes:
+        base_url: the endpoint's ``endpoint`` key.
+        model: value of the payload's ``model``; None leaves the key out.
+        samplers: final sampler fields, sent as they are.
+        endpoint: the endpoint file.
+        connect_timeout: seconds.
+        single_attempt: neither retry nor reconnect, because there is a backup.
+        local_only: refuse to connect to a machine outside the local network.
+    """
+
+    endpoint_name: str
+    base_url: str
+    # Excluded from repr because it contains the key.
+    endpoint: Mapping[str, object] = field(repr=False)
+    api_type: Mapping[str, object]
+    samplers: Mapping[str, object] = field(default_factory=dict)
+    model: str | None = None
+    api_key: str = field(default="", repr=False)
+    connect_timeout: float = 30
+    single_attempt: bool = False
+    local_only: bool = False
+
+
+def bearer_headers(settings: BackendSettings) -> dict[str, str]:
+    """Return the headers of most dialects: JSON, and the key if there is one."""
+    headers = {"Content-Type": "application/json"}
+    if settings.api_key:
+        headers["Authorization"] = f"Bearer {settings.api_key}"
+    return headers
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The content to send: a list of messages, or two texts. Handlers never change it."""
+
+    conversation: Sequence[Message] | None = None
+    system_prompt: str | None = None
+    prompt: str | None = None
+    tools: Sequence[Mapping[str, object]] | None = None
+    tool_choice: object = None
+    schema: Mapping[str, object] | None = None
 
 
 class LlmApiHandler(ABC):
@@ -127,8 +191,17 @@ class LlmApiHandler(ABC):
         """
 
     @abstractmethod
-    def read_response(self, body: object) -> Answer:
-        """Return the answer in a complete JSON body. Raises BackendResponseError for an error object."""
+    def read_response(self, body: Mapping[str, object]) -> Answer:
+        """Return the answer in a complete JSON object. Raises BackendResponseError for an error object."""
+
+    def read_whole(self, body: object) -> Answer:
+        """Return the answer in a complete JSON body, ``""`` for a body that is not an object."""
+        # The back-end has finished, whatever its answer contains.
+        self.ended = True
+        if isinstance(body, Mapping):
+            return self.read_response(body)
+        self.unreadable("an answer that is not an object")
+        return ""
 
     # -- the call ------------------------------------------------------------------------------------------------
     def request(self, prompt: Prompt, stream: bool) -> BackendRequest:
@@ -153,7 +226,7 @@ class LlmApiHandler(ABC):
         except EarlyTerminationException:
             return ""
         try:
-            return "" if self.is_cancelled else self.read_response(body)
+            return "" if self.is_cancelled else self.read_whole(body)
         finally:
             self._log_skipped()
 
@@ -241,7 +314,7 @@ class LlmApiHandler(ABC):
             raise BackendResponseError(
                 f"{self._endpoint_label()}: the answer to a streaming call holds no event. Is the URL that of the API, "
                 "and the ApiType the right one?", endpoint=self.settings.endpoint_name) from None
-        result = self.read_response(body)
+        result = self.read_whole(body)
         content, calls = (result, None) if isinstance(result, str) else (result["content"], result["tool_calls"])
         chunk: Chunk = {"token": content, "finish_reason": self.outcome.finish_reason or "stop"}
         if calls:
@@ -253,6 +326,37 @@ class LlmApiHandler(ABC):
         yield chunk
 
     # -- helpers of the dialects ---------------------------------------------------------------------------------
+    def add_schema(self, body: dict[str, Any], prompt: Prompt) -> None:
+        """Insert the JSON schema for the answer, if there is one, as the API type's ``structuredOutput`` defines."""
+        if prompt.schema is None:
+            return
+        descriptor = API_TYPE.value(self.settings.api_type, "structuredOutput")
+        descriptor = descriptor if isinstance(descriptor, Mapping) else {}
+        field, name = usable_field(descriptor), self.settings.endpoint_name
+        if field is None:
+            logger.warning("Endpoint '%s': its API type declares no usable structuredOutput; the answer is not "
+                           "constrained.", name)
+            return
+        *parents, leaf = field.split(".")
+        for parent in parents:
+            known = body.get(parent)
+            # The object may belong to a configuration file, so the schema goes into a copy.
+            body[parent] = dict(known) if isinstance(known, Mapping) else {}
+            body = body[parent]
+        if leaf in body:
+            logger.warning("Endpoint '%s': the schema replaces the value of '%s'.", name, field)
+        body[leaf] = prompt.schema if STRUCTURED_OUTPUT.value(descriptor, "style") == "raw" else {
+            "type": "json_schema", "json_schema": {
+                "name": "wilmer_structured_output", "strict": STRUCTURED_OUTPUT.flag(descriptor, "strict"),
+                "schema": prompt.schema}}
+
+    def base64_images(self, sources: Sequence[object], server: str) -> list[str]:
+        """Return the images as plain base64. Web addresses and other entries are skipped with a warning."""
+        images = [image for image in map(base64_data, sources) if image]
+        if len(images) < len(sources):
+            self.unreadable(f"{len(sources) - len(images)} image(s): {server} takes base64 data only, no addresses")
+        return images
+
     def raise_error_object(self, error: object) -> None:
         """Raise the error in an error object of the back-end, without the key that some servers repeat in it."""
         secrets = secrets_of(self.headers(), parse_target(self.settings.base_url))
@@ -290,3 +394,20 @@ def _collect_start(start: bytearray, block: bytes) -> None:
 def _redacting() -> bool:
     request = current_request()
     return request is not None and request.redact
+
+
+def usable_field(descriptor: Mapping[str, object]) -> str | None:
+    """Return the field of the schema by an API type's ``structuredOutput``; None for an invalid descriptor."""
+    field, style = STRUCTURED_OUTPUT.value(descriptor, "field"), STRUCTURED_OUTPUT.value(descriptor, "style")
+    return field if isinstance(field, str) and field and style in STRUCTURED_OUTPUT["style"].choices else None
+
+
+def usage_of(prompt: int, completion: int) -> Usage:
+    """Return token counts in OpenAI's form."""
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def text_in(fields: Mapping[str, object], key: str) -> str:
+    """Return the string under a key, ``""`` for any other value."""
+    text = fields.get(key)
+    return text if isinstance(text, str) else ""

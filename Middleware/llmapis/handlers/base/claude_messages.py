@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import arguments_object, text_of
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block
 from Middleware.llmapis.handlers.base.image_sources import image_format, looks_like_base64, without_line_breaks
 
 IMAGE_NOTE = "(An image could not be processed.)"

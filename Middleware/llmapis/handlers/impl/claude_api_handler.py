@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from Middleware.llmapis.handlers.base import claude_messages
-from Middleware.llmapis.handlers.base.backend_call import BackendMessage
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
+from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Prompt, usage_of
 from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
 
 logger = logging.getLogger(__name__)
@@ -176,10 +175,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         return chunk if usage or reason else None
 
     # -- complete answer -----------------------------------------------------------------------------------------
-    def read_response(self, body: object) -> Answer:
-        if not isinstance(body, Mapping):
-            self.unreadable("an answer that is not an object")
-            return ""
+    def read_response(self, body: Mapping[str, object]) -> Answer:
         self._raise_error(body, body.get("type"))
         self._note_usage(body)
         reason, content = body.get("stop_reason"), body.get("content")
@@ -212,9 +208,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         completion = usage.get("output_tokens")
         if type(completion) is not int or "input_tokens" not in self._prompt_counts:
             return None
-        prompt = sum(self._prompt_counts.values())
-        self.outcome.usage = {"prompt_tokens": prompt, "completion_tokens": completion,
-                              "total_tokens": prompt + completion}
+        self.outcome.usage = usage_of(sum(self._prompt_counts.values()), completion)
         return self.outcome.usage
 
     def _note_prompt_tokens(self, usage: Mapping[str, Any]) -> None:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 from Middleware.llmapis.api_types import backend_url
 from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
-from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
-from Middleware.llmapis.handlers.base.image_sources import base64_data
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt, usage_of
 from Middleware.llmapis.transport import BackendRequest
 from Middleware.models.messages import Answer, Chunk, Usage
 from Middleware.models.process import process
@@ -65,12 +64,9 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         body = super().payload(prompt)
         # Images of presets are dropped: only those of this call count.
         body.pop("images", None)
-        sources = self.images(prompt)
-        images = [data for data in map(base64_data, sources) if data]
+        images = self.base64_images(self.images(prompt), "KoboldCpp")
         if images:
             body["images"] = images
-        if len(images) < len(sources):
-            self.unreadable(f"{len(sources) - len(images)} image(s): KoboldCpp takes base64 data only, no addresses")
         return body
 
     # -- answers -------------------------------------------------------------------------------------------------
@@ -88,12 +84,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         token = body.get("token")
         return {"token": token if isinstance(token, str) else "", "finish_reason": finish_reason}
 
-    def read_response(self, body: object) -> str:
-        # The server has finished, whatever its answer contains.
-        self.ended = True
-        if not isinstance(body, Mapping):
-            self.unreadable("an answer that is not an object")
-            return ""
+    def read_response(self, body: Mapping[str, object]) -> str:
         self._raise_if_error(body)
         results = body.get("results")
         result = results[0] if isinstance(results, list) and results else None
@@ -161,4 +152,4 @@ def _usage(result: Mapping[str, object]) -> Usage | None:
     prompt, completion = result.get("prompt_tokens"), result.get("completion_tokens")
     if not isinstance(prompt, int) or not isinstance(completion, int):
         return None
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return usage_of(prompt, completion)

@@ -1,18 +1,86 @@
-"""The OpenAI chat completions dialect, spoken by OpenAI, llama.cpp, vLLM, LiteLLM and many others."""
+"""The dialects of OpenAI, chat and text completions, spoken by llama.cpp, vLLM, LiteLLM and many others."""
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from Middleware.llmapis.handlers.base.backend_call import BackendMessage, Block
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import BaseChatCompletionsHandler, text_of
-from Middleware.llmapis.handlers.base.base_llm_api_handler import decode_json
+from Middleware.llmapis.handlers.base.base_completions_handler import BaseCompletionsHandler
+from Middleware.llmapis.handlers.base.base_llm_api_handler import (
+    BackendMessage,
+    Block,
+    LlmApiHandler,
+    Prompt,
+    decode_json,
+    text_in,
+)
 from Middleware.llmapis.handlers.base.image_sources import image_url
-from Middleware.llmapis.handlers.base.openai_answers import OpenAiAnswers, reasoning_of
-from Middleware.models.messages import Answer, Chunk, ToolCall
+from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
+from Middleware.models.request_context import first_logged
 from Middleware.utilities.answers.stream_parsers import SSEEvent
 
 _PLAIN = frozenset({"content", "role"})
+
+
+class OpenAiAnswers(LlmApiHandler):
+    """Reads the outer object of an answer or an event."""
+
+    @abstractmethod
+    def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
+        """Copy the content of a streamed choice, except its finish reason, to ``chunk``."""
+
+    def read_event(self, body: dict[str, object], name: str | None) -> Chunk | None:
+        usage = self.note_usage(body)
+        chunk: Chunk = {"token": "", "finish_reason": None}
+        if usage:
+            chunk["usage"] = usage
+        if self.note_fingerprint(body):
+            chunk["fingerprint"] = self.outcome.fingerprint
+        choice = None if self.ended else self.choice(body, name == "error")
+        if choice is None:
+            return chunk if usage else None
+        self.read_choice(choice, chunk)
+        finish_reason = choice.get("finish_reason")
+        if finish_reason:
+            chunk["finish_reason"] = self.outcome.finish_reason = str(finish_reason)
+            self.ended = True
+        return chunk
+
+    def open_answer(self, body: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the choice of a complete answer, empty if it has none, and store its metadata."""
+        choice = self.choice(body)
+        self.note_usage(body)
+        self.note_fingerprint(body)
+        return choice or {}
+
+    def choice(self, body: Mapping[str, object], failed: bool = False) -> Mapping[str, object] | None:
+        """Return the first choice, None if there is none. Raises BackendResponseError for an error object.
+
+        ``failed`` means that the name of the event is ``error``.
+        """
+        choices = body.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if body.get("error") or (failed and choice is None):
+            self.raise_error_object(body.get("error") or body)
+        return choice if isinstance(choice, Mapping) else None
+
+    def note_fingerprint(self, body: Mapping[str, object]) -> bool:
+        """Store the back-end's ``system_fingerprint``; return whether this object is the first that has one."""
+        fingerprint = body.get("system_fingerprint")
+        if self.outcome.fingerprint or not isinstance(fingerprint, str):
+            return False
+        self.outcome.fingerprint = fingerprint
+        return bool(fingerprint)
+
+    def note_usage(self, body: Mapping[str, object]) -> Usage | None:
+        """Return and store the token counts of an object."""
+        usage = body.get("usage")
+        if not isinstance(usage, dict) or not usage:
+            return None
+        # Counts that are not numbers are dropped where they are used.
+        self.outcome.usage = cast(Usage, usage)
+        return self.outcome.usage
 
 
 class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
@@ -84,12 +152,12 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         calls = self._calls(delta)
         if calls:
             chunk["tool_calls"] = calls
-        reasoning = reasoning_of(delta)
+        reasoning = _reasoning_of(delta)
         if reasoning:
             chunk["reasoning"] = reasoning
 
     def _calls(self, message: Mapping[str, object]) -> list[ToolCall]:
-        """The tool calls of a message or a part of one, but those whose form no client could read."""
+        """Return the tool calls of a message or a delta, without those that no client can read."""
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return []
@@ -100,19 +168,59 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         return found
 
     # -- complete answer -----------------------------------------------------------------------------------------
-    def read_response(self, body: object) -> Answer:
+    def read_response(self, body: Mapping[str, object]) -> Answer:
         choice = self.open_answer(body)
-        if choice is None:
-            return ""
         message = choice.get("message")
         if not isinstance(message, Mapping):
             self.unreadable("an answer without a message")
             return ""
         content, calls = text_of(message.get("content")), self._calls(message)
-        self.outcome.reasoning = reasoning_of(message)
+        self.outcome.reasoning = _reasoning_of(message)
         finish_reason = choice.get("finish_reason")
         if calls:
             self.outcome.finish_reason = str(finish_reason or "tool_calls")
             return {"content": content, "tool_calls": calls, "finish_reason": self.outcome.finish_reason}
         self.outcome.finish_reason = str(finish_reason) if finish_reason else None
         return content
+
+
+class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
+    """Calls ``/v1/completions``."""
+
+    PATH = "/v1/completions"
+
+    def payload(self, prompt: Prompt) -> dict[str, object]:
+        images = len(self.images(prompt))
+        if images and first_logged(f"images that endpoint '{self.settings.endpoint_name}' cannot take"):
+            self.unreadable(f"{images} image(s): text completions take none")
+        model = {} if self.settings.model is None else {"model": self.settings.model}
+        return {**model, **super().payload(prompt)}
+
+    def read_choice(self, choice: Mapping[str, object], chunk: Chunk) -> None:
+        # Servers omit the text in a last chunk.
+        chunk["token"] = text_in(choice, "text")
+        reasoning = _reasoning_of(choice)
+        if reasoning:
+            chunk["reasoning"] = reasoning
+
+    def read_response(self, body: Mapping[str, object]) -> str:
+        choice = self.open_answer(body)
+        if not isinstance(choice.get("text", 0), str | None):
+            self.unreadable("an answer without a text")
+            return ""
+        self.outcome.reasoning = _reasoning_of(choice)
+        self.outcome.finish_reason = str(choice["finish_reason"]) if choice.get("finish_reason") else None
+        return text_in(choice, "text")
+
+
+def _reasoning_of(fields: Mapping[str, object]) -> str:
+    """Return the reasoning in a delta, message or choice. Servers use two keys for it, and Mistral content blocks."""
+    plain = text_in(fields, "reasoning_content") or text_in(fields, "reasoning")
+    content = fields.get("content")
+    return plain or (_thinking_in(content) if isinstance(content, list) else "")
+
+
+def _thinking_in(blocks: list[object]) -> str:
+    """Return the text of the blocks of type ``thinking``, which contain a string or a list of text blocks."""
+    thoughts = (block for block in blocks if isinstance(block, Mapping) and block.get("type") == "thinking")
+    return "".join(text_of(block.get("thinking")) for block in thoughts)

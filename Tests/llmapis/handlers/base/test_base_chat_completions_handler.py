@@ -9,7 +9,6 @@ import pytest
 from Middleware.llmapis.api_types import backend_url, canonical_type
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import inject_texts
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
-from Middleware.llmapis.handlers.base.structured_output import attach_schema
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
 
@@ -119,16 +118,17 @@ def test_null_and_block_contents_are_tolerated() -> None:
 
 def test_schema_styles(caplog: pytest.LogCaptureFixture) -> None:
     schema = {"type": "object"}
-    body: dict[str, Any] = {"a": 1}
-    attach_schema(body, schema, {"field": "a.b", "style": "raw"}, "E")
-    assert body == {"a": {"b": schema}}
-    body = {}
-    attach_schema(body, schema, {"field": "response_format", "style": "openaiJsonSchema", "strict": False}, "E")
-    assert body["response_format"] == {"type": "json_schema", "json_schema": {
-        "name": "wilmer_structured_output", "strict": False, "schema": schema}}
-    body = {}
-    attach_schema(body, schema, {"field": "", "style": "raw"}, "E")
-    assert body == {} and "not constrained" in caplog.text
+
+    def sent(**descriptor: Any) -> dict[str, Any]:
+        body = payload(Prompt([user("a")], schema=schema), api_type={"structuredOutput": descriptor}, samplers={"a": 1})
+        return {key: value for key, value in body.items() if key not in ("model", "messages")}
+
+    assert sent(field="a.b", style="raw") == {"a": {"b": schema}}
+    assert sent(field="response_format", style="openaiJsonSchema", strict=False) == {
+        "a": 1, "response_format": {"type": "json_schema", "json_schema": {
+            "name": "wilmer_structured_output", "strict": False, "schema": schema}}}
+    assert "not constrained" not in caplog.text
+    assert sent(field="", style="raw") == {"a": 1} and "not constrained" in caplog.text
 
 
 @pytest.mark.parametrize(("base", "expected"), [

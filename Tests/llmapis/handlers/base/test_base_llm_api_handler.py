@@ -14,7 +14,7 @@ from Middleware.llmapis.handlers.base.base_chat_completions_handler import argum
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.llmapis.handlers.base.image_sources import base64_data
 from Middleware.llmapis.handlers.impl import openai_api_handler
-from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatApiHandler
+from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHandler
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.utilities.answers import stream_parsers

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from Middleware.exceptions import BackendResponseError, BackendStatusError
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt
-from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatApiHandler
-from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateApiHandler
+from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHandler, OllamaGenerateApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.answers.stream_parsers import NDJSONParser
@@ -151,7 +150,7 @@ def test_token_counts(type_name: str, counts: dict[str, Any], usage: dict[str, i
     [chunk] = call.read_events([json.dumps(line(type_name, "", done=True, **counts))])
     assert chunk.get("usage") == usage and call.outcome.usage == usage
     whole = handler(type_name)
-    assert whole.read_response(line(type_name, "a", done=True, **counts)) == "a"
+    assert whole.read_whole(line(type_name, "a", done=True, **counts)) == "a"
     assert whole.outcome.usage == usage
 
 
@@ -169,13 +168,13 @@ def test_error_object_raises(type_name: str, error: Any) -> None:
     with pytest.raises(BackendResponseError, match=r"Endpoint 'E' .*: an error instead of an answer: model not found"):
         read(type_name, {"error": error})
     with pytest.raises(BackendResponseError, match="model not found"):
-        handler(type_name).read_response({"error": error})
+        handler(type_name).read_whole({"error": error})
 
 
 @table("garbage", [5, [], None, "text", {}, {"message": None}, {"message": 5, "response": 5},
                    {"done": True}])
 def test_malformed_answer_is_an_empty_text(type_name: str, garbage: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert handler(type_name).read_response(garbage) == ""
+    assert handler(type_name).read_whole(garbage) == ""
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -184,7 +183,7 @@ def test_malformed_answer_is_an_empty_text(type_name: str, garbage: Any, caplog:
                                              ({}, None)])
 def test_finish_reason_of_a_complete_answer(type_name: str, end: dict[str, Any], finish: str | None) -> None:
     call = handler(type_name)
-    assert call.read_response({**line(type_name, "a"), **end}) == "a"
+    assert call.read_whole({**line(type_name, "a"), **end}) == "a"
     assert call.outcome.finish_reason == finish
 
 

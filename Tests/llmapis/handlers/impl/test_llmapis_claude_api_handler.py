@@ -240,7 +240,7 @@ def test_arguments_of_a_streamed_call_are_always_json(given_input: Any, deltas: 
 def test_stop_reasons(stop_reason: str, finish_reason: str) -> None:
     assert read(finish(stop_reason)) == [{"token": "", "finish_reason": finish_reason}]
     api = handler()
-    assert api.read_response({"content": [text_block("x")], "stop_reason": stop_reason}) == "x"
+    assert api.read_whole({"content": [text_block("x")], "stop_reason": stop_reason}) == "x"
     assert api.outcome.finish_reason == finish_reason
 
 
@@ -368,17 +368,17 @@ def test_whole_answer(backend: StubBackend, answer: Answer) -> None:
 @pytest.mark.parametrize("body", [{}, [], 5, None, {"content": []}, {"content": None}, {"content": [5]},
                                   {"content": [{"type": "text", "text": None}]}, {"content": [{"type": "new"}]}])
 def test_empty_or_malformed_answer_is_an_empty_text(body: Any) -> None:
-    assert handler().read_response(body) == ""
+    assert handler().read_whole(body) == ""
 
 
 def test_only_text_blocks_are_text() -> None:
     body = {"content": [text_block("a"), {"type": "server_tool_use", "id": "s", "name": "n", "input": {}},
                         {"type": "new_kind", "text": "no"}, text_block("b")], "stop_reason": "end_turn"}
-    assert handler().read_response(body) == "ab"
+    assert handler().read_whole(body) == "ab"
 
 
 def test_tool_call_without_input_and_reason() -> None:
-    said = handler().read_response({"content": [{"type": "tool_use", "id": "t", "name": "f", "input": None}]})
+    said = handler().read_whole({"content": [{"type": "tool_use", "id": "t", "name": "f", "input": None}]})
     assert said == {"content": "", "finish_reason": "tool_calls", "tool_calls": [
         {"id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
 
@@ -387,7 +387,7 @@ def test_tool_call_without_input_and_reason() -> None:
                                   {"type": "error", "message": "Overloaded"}])
 def test_error_body_with_a_good_status_raises(body: Any) -> None:
     with pytest.raises(BackendResponseError, match=r"Endpoint 'E' .*: an error instead of an answer: Overloaded"):
-        handler().read_response(body)
+        handler().read_whole(body)
 
 
 def test_status_error_is_raised(backend: StubBackend) -> None:

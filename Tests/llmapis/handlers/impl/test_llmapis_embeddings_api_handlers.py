@@ -15,19 +15,17 @@ from Middleware.exceptions import (
     BackendStatusError,
     BackendTimeoutError,
 )
-from Middleware.llmapis.handlers.base import base_embeddings_handler
-from Middleware.llmapis.handlers.base.base_embeddings_handler import BaseEmbeddingsHandler
+from Middleware.llmapis import embedding_api
+from Middleware.llmapis.embedding_api import EmbeddingsHandler, OllamaEmbeddings, OpenAiEmbeddings
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings
-from Middleware.llmapis.handlers.impl.ollama_embeddings_api_handler import OllamaEmbeddingsApiHandler
-from Middleware.llmapis.handlers.impl.openai_embeddings_api_handler import OpenAiEmbeddingsApiHandler
 from Middleware.llmapis.transport import get_transport
 from Tests.backend_dialects import ollama_embeddings, openai_embeddings
 from Tests.stub_backend import BEFORE_STATUS, Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
 
 BOTH = pytest.mark.parametrize(("handler_class", "answer", "path"), [
-    (OpenAiEmbeddingsApiHandler, openai_embeddings, "/v1/embeddings"),
-    (OllamaEmbeddingsApiHandler, ollama_embeddings, "/api/embed")])
+    (OpenAiEmbeddings, openai_embeddings, "/v1/embeddings"),
+    (OllamaEmbeddings, ollama_embeddings, "/api/embed")])
 
 
 @pytest.fixture
@@ -36,13 +34,13 @@ def backend() -> Iterator[StubBackend]:
         yield stub
 
 
-def handler(handler_class: type[BaseEmbeddingsHandler], backend: StubBackend, url: str = "",
-            **settings: Any) -> BaseEmbeddingsHandler:
+def handler(handler_class: type[EmbeddingsHandler], backend: StubBackend, url: str = "",
+            **settings: Any) -> EmbeddingsHandler:
     values = {"endpoint": {}, "api_type": {}, "model": "e5", **settings}
     return handler_class(BackendSettings("Vectors", url or backend.url, **values), get_transport())
 
 
-def refusal(backend: StubBackend, body: Any, handler_class: type[BaseEmbeddingsHandler] = OpenAiEmbeddingsApiHandler,
+def refusal(backend: StubBackend, body: Any, handler_class: type[EmbeddingsHandler] = OpenAiEmbeddings,
             texts: int = 1) -> str:
     """The message of the error that ``body`` causes; it names the endpoint, and is a value error."""
     backend.script(json_reply(body))
@@ -101,7 +99,7 @@ def test_no_texts_need_no_request(backend: StubBackend, handler_class: Any, answ
 
 def test_openai_entries_are_put_into_the_order_of_the_texts(backend: StubBackend) -> None:
     backend.script(json_reply(openai_embeddings([[1], [0], [2]], indices=[1, 0, 2])))
-    assert handler(OpenAiEmbeddingsApiHandler, backend).embed(["a", "b", "c"]) == [[0.0], [1.0], [2.0]]
+    assert handler(OpenAiEmbeddings, backend).embed(["a", "b", "c"]) == [[0.0], [1.0], [2.0]]
 
 
 @pytest.mark.parametrize(("entries", "expected"), [
@@ -111,7 +109,7 @@ def test_openai_entries_are_put_into_the_order_of_the_texts(backend: StubBackend
 def test_a_missing_index_is_zero_and_equal_ones_keep_their_order(
         backend: StubBackend, entries: list[Any], expected: list[list[float]]) -> None:
     backend.script(json_reply({"data": entries}))
-    assert handler(OpenAiEmbeddingsApiHandler, backend).embed(["a", "b"]) == expected
+    assert handler(OpenAiEmbeddings, backend).embed(["a", "b"]) == expected
 
 
 @pytest.mark.parametrize(("body", "text"), [
@@ -130,7 +128,7 @@ def test_openai_answers_that_are_refused(backend: StubBackend, body: Any, text: 
     ({"embeddings": {"0": [1]}}, "without a list 'embeddings'"), ({"embedding": [1]}, "without a list 'embeddings'"),
     ({"embeddings": [1]}, "not a list of numbers")])
 def test_ollama_answers_that_are_refused(backend: StubBackend, body: Any, text: str) -> None:
-    assert text in refusal(backend, body, OllamaEmbeddingsApiHandler)
+    assert text in refusal(backend, body, OllamaEmbeddings)
 
 
 @BOTH
@@ -183,7 +181,7 @@ def test_silence_ends_at_the_read_timeout(backend: StubBackend, handler_class: A
                                           monkeypatch: pytest.MonkeyPatch) -> None:
     asked = handler(handler_class, backend, connect_timeout=7).request(["a"])
     assert (asked.read_timeout, asked.connect_timeout, asked.single_attempt) == (120.0, 7, True)
-    monkeypatch.setattr(base_embeddings_handler, "READ_TIMEOUT", 0.3)
+    monkeypatch.setattr(embedding_api, "READ_TIMEOUT", 0.3)
     backend.script(Reply(never=True))
     with pytest.raises(BackendTimeoutError, match="Vectors"):
         handler(handler_class, backend).embed(["a"])
@@ -192,6 +190,6 @@ def test_silence_ends_at_the_read_timeout(backend: StubBackend, handler_class: A
 def test_texts_stay_out_of_log_and_errors(backend: StubBackend, caplog: pytest.LogCaptureFixture) -> None:
     backend.script(json_reply({"data": [{"embedding": ["what was said"]}]}))
     with caplog.at_level(logging.DEBUG), pytest.raises(BackendResponseError) as caught:
-        handler(OpenAiEmbeddingsApiHandler, backend, api_key="sk-secret-1").embed(["what was said"])
+        handler(OpenAiEmbeddings, backend, api_key="sk-secret-1").embed(["what was said"])
     assert "Vectors" in caplog.text
     assert not any(text in caplog.text + str(caught.value) for text in ("what was said", "sk-secret-1"))

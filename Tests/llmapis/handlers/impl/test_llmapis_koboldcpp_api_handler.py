@@ -179,7 +179,7 @@ def test_complete_answer(backend: StubBackend, finish: str) -> None:
 
 def test_complete_answer_of_an_older_server() -> None:
     call = handler()
-    assert call.read_response({"results": [{"text": "a"}]}) == "a"
+    assert call.read_whole({"results": [{"text": "a"}]}) == "a"
     assert (call.outcome.finish_reason, call.outcome.usage) == (None, None)
 
 
@@ -192,7 +192,7 @@ def test_plain_body_instead_of_a_stream(backend: StubBackend) -> None:
 @pytest.mark.parametrize("body", [{"results": []}, {"results": None}, {"results": ["SECRET"]}, {}, [], 5, "SECRET",
                                   {"results": [{"text": ["SECRET"]}]}, {"results": [{"token": "SECRET"}]}])
 def test_malformed_answer_is_an_empty_text_and_logged(body: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert handler().read_response(body) == ""
+    assert handler().read_whole(body) == ""
     assert "Endpoint 'E': skipped" in caplog.text and "SECRET" not in caplog.text
 
 

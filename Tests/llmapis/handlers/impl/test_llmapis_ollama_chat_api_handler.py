@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
-from Middleware.llmapis.handlers.impl.ollama_chat_api_handler import OllamaChatApiHandler
+from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.utilities.answers.stream_parsers import NDJSONParser
 from Tests.backend_dialects import DIALECTS, Answer, Call
@@ -238,10 +238,10 @@ def test_complete_answer_with_tool_calls(backend: StubBackend) -> None:
 
 def test_a_call_without_an_end_finishes_with_tool_calls() -> None:
     caller = handler()
-    caller.read_response({"message": {"tool_calls": [{"function": {"name": "f"}}]}})
+    caller.read_whole({"message": {"tool_calls": [{"function": {"name": "f"}}]}})
     assert caller.outcome.finish_reason == "tool_calls"
 
 
 @pytest.mark.parametrize("message", [{"content": None}, {}, {"content": "", "tool_calls": []}])
 def test_an_answer_without_text_is_empty(message: dict[str, Any]) -> None:
-    assert handler().read_response({"message": message, "done": True}) == ""
+    assert handler().read_whole({"message": message, "done": True}) == ""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
-from Middleware.llmapis.handlers.impl.ollama_generate_api_handler import OllamaGenerateApiHandler
+from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaGenerateApiHandler
 from Middleware.llmapis.transport import Transport
 
 FORMAT = {"structuredOutput": {"field": "format", "style": "raw"}}
@@ -64,5 +64,5 @@ def test_no_usable_images_no_key(images: Any) -> None:
 @pytest.mark.parametrize("thinking", ["hm", None])
 def test_an_answer_may_lack_its_text(thinking: str | None) -> None:
     call = handler()
-    assert call.read_response({"thinking": thinking, "response": "", "done": True}) == ""
+    assert call.read_whole({"thinking": thinking, "response": "", "done": True}) == ""
     assert call.outcome.reasoning == (thinking or "")

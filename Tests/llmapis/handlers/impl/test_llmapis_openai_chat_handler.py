@@ -106,7 +106,7 @@ def test_thinking_among_content_blocks_is_reasoning() -> None:
     assert read(chat_chunk({"content": [thinking]})) == [{**SILENCE, "reasoning": "hm"}]
     call = handler()
     message = {"content": [thinking, {"type": "thinking", "thinking": "!"}, {"type": "text", "text": "a"}, 5]}
-    assert call.read_response({"choices": [{"message": message}]}) == "a" and call.outcome.reasoning == "hm!"
+    assert call.read_whole({"choices": [{"message": message}]}) == "a" and call.outcome.reasoning == "hm!"
 
 
 def test_content_as_blocks() -> None:
@@ -287,20 +287,20 @@ def test_complete_answer(backend: StubBackend) -> None:
 @pytest.mark.parametrize("body", [{"choices": [{"message": {"content": None}}]}, {"choices": []}, {}, [], 5,
                                   {"choices": [{"message": None}]}])
 def test_empty_or_malformed_answer_is_an_empty_text(body: Any) -> None:
-    assert handler().read_response(body) == ""
+    assert handler().read_whole(body) == ""
 
 
 def test_error_body_with_a_good_status_raises() -> None:
     with pytest.raises(BackendResponseError, match="overloaded"):
-        handler().read_response({"error": {"message": "overloaded"}})
+        handler().read_whole({"error": {"message": "overloaded"}})
 
 
 def test_tool_calls_of_a_complete_answer() -> None:
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     body: dict[str, Any] = {"choices": [{"message": {"content": None, "tool_calls": calls}}]}
-    assert handler().read_response(body) == {"content": "", "tool_calls": calls, "finish_reason": "tool_calls"}
+    assert handler().read_whole(body) == {"content": "", "tool_calls": calls, "finish_reason": "tool_calls"}
     body["choices"][0]["finish_reason"] = "stop"
-    assert handler().read_response(body)["finish_reason"] == "stop"  # type: ignore[index]
+    assert handler().read_whole(body)["finish_reason"] == "stop"  # type: ignore[index]
 
 
 # -- requests -----------------------------------------------------------------------------------------------------
@@ -351,5 +351,5 @@ def test_payload_is_json(backend: StubBackend) -> None:
 def test_an_error_object_never_repeats_the_key(error: Any) -> None:
     call = OpenAiApiHandler(BackendSettings("E", "http://h", {}, {}, api_key="sk-very-secret"), Transport())
     with pytest.raises(BackendResponseError) as caught:
-        call.read_response({"error": error})
+        call.read_whole({"error": error})
     assert "secret" not in str(caught.value) + caught.value.body

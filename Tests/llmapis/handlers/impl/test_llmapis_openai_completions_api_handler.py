@@ -8,7 +8,7 @@ import pytest
 
 from Middleware.exceptions import BackendResponseError
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
-from Middleware.llmapis.handlers.impl.openai_completions_api_handler import OpenAiCompletionsApiHandler
+from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiCompletionsApiHandler
 from Middleware.llmapis.transport import Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
@@ -112,7 +112,7 @@ def test_fingerprint_is_carried_once() -> None:
     assert read(event, event) == [{"token": "a", "finish_reason": None, "fingerprint": "b1"},
                                   {"token": "a", "finish_reason": None}]
     call = handler()
-    call.read_response(event)
+    call.read_whole(event)
     assert call.outcome.fingerprint == "b1"
 
 
@@ -171,19 +171,19 @@ def test_complete_answer(backend: StubBackend, finish: str) -> None:
 
 def test_reasoning_of_a_complete_answer() -> None:
     call = handler()
-    assert call.read_response(choice(text="a", reasoning_content="hm")) == "a"
+    assert call.read_whole(choice(text="a", reasoning_content="hm")) == "a"
     assert call.outcome.reasoning == "hm"
 
 
 @pytest.mark.parametrize("body", [{"choices": []}, {"choices": [None]}, {}, [], 5, "SECRET", {"text": "SECRET"},
                                   {"choices": [{"text": ["SECRET"]}]}, {"choices": [{"message": "SECRET"}]}])
 def test_malformed_answer_is_an_empty_text_and_logged(body: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert handler().read_response(body) == ""
+    assert handler().read_whole(body) == ""
     assert "Endpoint 'E': skipped" in caplog.text and "SECRET" not in caplog.text
 
 
 def test_null_text_is_an_empty_answer(caplog: pytest.LogCaptureFixture) -> None:
-    assert handler().read_response(choice(text=None)) == "" and caplog.text == ""
+    assert handler().read_whole(choice(text=None)) == "" and caplog.text == ""
 
 
 @pytest.mark.parametrize("stream", [False, True])
