@@ -11,7 +11,7 @@ from Middleware.cli.arguments import apply_arguments, build_command_parser, pars
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.init import output
 from Middleware.cli.init.plan import Choice, make_plan, port_for
-from Middleware.cli.init.probing import NAMED_SECONDS, Found, Reply, Unreachable, ask, key_of, look_closer, probe_all
+from Middleware.cli.init.probing import Found, look_closer, probe_all
 from Middleware.cli.init.questions import DEFAULT_USER, REPLACE, Dialogue, Stopped, confirm, is_terminal, named_model
 from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, printable, usual_addresses
 from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
@@ -44,6 +44,7 @@ def main(words: Sequence[str] = ()) -> int:
     _add_flags(parser)
     arguments, options = parse_command_arguments(parser, words)
     _check(parser, options)
+    # --user names the user to write, who does not exist yet; applied, it would be refused.
     apply_arguments(replace(arguments, users=[]))
     named = options.user if options.user is not None else next(iter(arguments.users), None)
     return run(Options(options.yes, options.backend, options.model, named, options.port))
@@ -128,10 +129,11 @@ def _set_up(options: Options, dialogue: Dialogue) -> tuple[Choice, Written]:
         _settle_existing(options.user or DEFAULT_USER, dialogue)
     found = _search(options, dialogue)
     server, model = _choose(_usable(found), options, dialogue)
-    user, is_new = _settle_existing(options.user or dialogue.user(), dialogue)
-    closer = look_closer(server.kind, model, lambda name: _show(server, name))
-    choice = Choice(server, closer, user, options.port or port_for(found))
-    written = write(make_plan(choice), user, is_new)
+    model = look_closer(server, model)
+    # Nothing slow comes after it, in which another init could write files of the same user.
+    user = _settle_existing(options.user or dialogue.user(), dialogue)
+    choice = Choice(server, model, user, options.port or port_for(found))
+    written = write(make_plan(choice), user)
     config_utils.reset_config_store()
     return choice, written
 
@@ -153,8 +155,8 @@ def _choose(servers: Sequence[Server], options: Options, dialogue: Dialogue) -> 
         raise StartError("No LLM server was found that can be used. Nothing was written.")
     if options.model:
         return named_model(servers, options.model)
-    server, model = dialogue.server(servers)
-    return server, model or dialogue.model(server)
+    server = dialogue.server(servers)
+    return server, dialogue.model(server)
 
 
 def _look(addresses: Sequence[str], named: bool) -> list[Found]:
@@ -178,16 +180,13 @@ def _address(text: str) -> str:
                          "http://192.168.1.20:11434. Nothing was written.") from error
 
 
-def _settle_existing(name: str, dialogue: Dialogue) -> tuple[str, bool]:
-    """Return the user to write, and whether there are no files of this user yet. Raises StartError or Stopped.
-
-    It is another one than ``name`` if nothing of an existing user is to be replaced.
-    """
+def _settle_existing(name: str, dialogue: Dialogue) -> str:
+    """Return the user to write: not ``name`` if that exists and is not to be replaced. Raises StartError or Stopped."""
     while True:
         user = as_spelled(name)
         existing = existing_files(user)
         if not existing:
-            return user, True
+            return user
         more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
         what = f"There is a user '{user}' already ({existing[0]}{more})"
         if not dialogue.asks:
@@ -195,15 +194,7 @@ def _settle_existing(name: str, dialogue: Dialogue) -> tuple[str, bool]:
                              f"{output.init_command('--user', other_name(user))}")
         name = dialogue.other_user(what, other_name(user))
         if name == REPLACE:
-            return user, False
-
-
-def _show(server: Server, name: str) -> Reply:
-    """Ask Ollama about one model."""
-    try:
-        return ask(server.address, "/api/show", key_of(server), {"model": name}, NAMED_SECONDS)
-    except Unreachable:
-        return Reply(0)
+            return user
 
 
 def _say(lines: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from urllib.parse import urlsplit
 
 from Middleware.cli.console import launcher
 from Middleware.cli.init.plan import Choice, window_of
@@ -27,6 +26,7 @@ from Middleware.utilities.command_lines import command, in_project_container
 SHOWN_MODELS = 30
 # The line of a server must fit on a screen.
 LISTED_MODELS = 4
+# By a part of the path. The first that fits applies, so the more exact ones come first.
 PURPOSES = ((".test.json", "its tests: {test}"),
             ("Users/_current", "says who is served: '{user}'"),
             ("Users/", "the user: port, and the names of the parts below"),
@@ -65,10 +65,15 @@ def _models(server: Server) -> str:
     if not server.models:
         return "no model to chat with"
     names = [name_shown(model) + (" (in memory)" if model.loaded and len(server.models) > 1 else "")
-             for model in server.models[:LISTED_MODELS]]
-    more = f" and {len(server.models) - LISTED_MODELS} more" if len(server.models) > LISTED_MODELS else ""
+             for model in server.models]
     others = f" (and {server.others} for embeddings or the like)" if server.others else ""
-    return ", ".join(names) + more + others
+    return listed(names, LISTED_MODELS) + others
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def name_shown(model: Model) -> str:
@@ -86,10 +91,9 @@ def describe_model(model: Model) -> str:
 def nothing_found(others: Sequence[NoServer], named: bool) -> list[str]:
     """Explain how to go on without a server."""
     if named:
-        return [f"{printable(other.address)}: {printable(other.reason)}." for other in others] + [
-            f"If the port is missing, add it: {other.address}:11434 for Ollama, {other.address}:8080 for llama.cpp."
-            for other in others if _lacks_port(other.address)] + [
-            "Check the address: a server's list of models opens in a browser under <address>/v1/models."]
+        return [*(f"{printable(other.address)}: {printable(other.reason)}." for other in others),
+                "Check the address, port included: a server's list of models opens in a browser under "
+                "<address>/v1/models. Ollama usually has port 11434, llama.cpp port 8080."]
     hint = ["One that runs on this computer must let containers in: Docs/User/container.md."]
     return ["No LLM server answers at any of them.",
             "  Ollama:     ollama serve            then: ollama pull qwen3:8b",
@@ -98,19 +102,10 @@ def nothing_found(others: Sequence[NoServer], named: bool) -> list[str]:
             *(hint if in_project_container() else [])]
 
 
-def _lacks_port(address: str) -> bool:
-    """Return whether an address names no port although LLM servers have one: those behind https often do not."""
-    parts = urlsplit(address)
-    return parts.scheme == "http" and parts.port is None and not parts.path
-
-
 def without_models(server: Server) -> str:
     """Explain why a server cannot be used yet, and what to do."""
-    how = {"Ollama": "fetch one, for example: ollama pull qwen3:8b",
-           "KoboldCpp": "load one in KoboldCpp", "LM Studio": "download one in LM Studio",
-           "text-generation-webui": "load one on its page Model"}.get(server.kind, "load one there")
-    names = ", ".join(server.not_for_chat[:LISTED_MODELS]) + (", ..." if server.others > LISTED_MODELS else "")
-    only = f" (only for embeddings or the like: {names})" if server.others else ""
+    how = "fetch one, for example: ollama pull qwen3:8b" if server.kind == "Ollama" else "load one there"
+    only = " (only for embeddings or the like)" if server.others else ""
     return f"{server.kind} at {server.address} has no model to chat with{only}: {how}. Then run init again."
 
 
@@ -118,13 +113,16 @@ def summary(choice: Choice, written: Written) -> list[str]:
     """List what was chosen and written."""
     window, _ = window_of(choice.server, choice.model)
     source = "a guess, as the server does not say" if choice.model.window is None else "set in both endpoint files"
-    lines = [f"Using {name_shown(choice.model)} of {_kind(choice.server)} at {choice.server.address}; "
+    kind = "the server" if choice.server.kind == OTHER_KIND else choice.server.kind
+    lines = [f"Using {name_shown(choice.model)} of {kind} at {choice.server.address}; "
              f"context window {window} tokens ({source}).", "",
              f"Written, in {_config_folder()}:"]
     width = max(map(len, written.files))
     lines += [f"  {path:<{width}}  {_purpose(path, choice.user)}" for path in written.files]
     lines += [f"  {path} (as shipped; it was missing)" for path in written.shipped]
-    lines += _kept(written.kept)
+    if written.kept:
+        more = f" and {len(written.kept) - 1} others" if len(written.kept) > 1 else ""
+        lines.append(f"  What was there before is kept beside them: {written.kept[0]}{more}")
     if choice.server.key_variable:
         lines.append(f"  The key itself is not written: the environment variable {choice.server.key_variable} must "
                      "hold it whenever WilmerAI starts.")
@@ -134,25 +132,12 @@ def summary(choice: Choice, written: Written) -> list[str]:
     return lines
 
 
-def _kept(paths: Sequence[str]) -> list[str]:
-    """Return where the previous versions are: one of them by name, the user's settings if they are among them."""
-    if not paths:
-        return []
-    first = next((path for path in paths if path.startswith("Users/")), paths[0])
-    if len(paths) == 1:
-        return [f"  What was there before: {first}"]
-    endings = sorted({f".{path.rpartition('.')[2]}" for path in paths})
-    return [f"  {len(paths)} earlier files are kept beside them, with the ending {' or '.join(endings)}: {first} "
-            "and others"]
-
-
-def _kind(server: Server) -> str:
-    return "the server" if server.kind == OTHER_KIND else server.kind
-
-
 def next_steps(choice: Choice) -> list[str]:
     """Return the next command and the settings for the client."""
-    return ["", "Next:", f"  {_start_command()}", "", *client_lines(choice)]
+    # In a container, this also restarts a server that serves another user.
+    start = "docker compose up -d --force-recreate wilmerai" if in_project_container() \
+        else command([*launcher(), *_places()])
+    return ["", "Next:", f"  {start}", "", *client_lines(choice)]
 
 
 def client_lines(choice: Choice) -> list[str]:
@@ -190,13 +175,6 @@ def _config_folder() -> str:
     return os.path.relpath(folder, project) if folder.startswith(project + os.sep) else folder
 
 
-def _start_command() -> str:
-    if in_project_container():
-        # This also restarts a server that serves another user.
-        return "docker compose up -d --force-recreate wilmerai"
-    return command([*launcher(), *_places()])
-
-
 def init_command(*words: str) -> str:
     return command([*launcher(), "init", *words])
 
@@ -206,4 +184,3 @@ def _places() -> Iterator[str]:
                         ("--PublicDirectory", instance.PUBLIC_DIRECTORY)):
         if value:
             yield from (flag, value)
-

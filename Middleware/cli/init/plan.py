@@ -7,15 +7,17 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from Middleware.cli.console import StartError
-from Middleware.cli.init.servers import Model, NoServer, Server, is_on_loopback
+from Middleware.cli.init.servers import Model, NoServer, Server
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER as USER_KEYS
+from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.prompt_extraction_utils import RESERVED_TOKENS
 
-TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 # The paths of templates contain it instead of the user's name.
 TEMPLATE_USER = "USER"
 # Taken if another program, such as an LLM server or AirPlay, has the usual port.
@@ -24,19 +26,14 @@ _PLACEHOLDER = re.compile(r"@(\w+)@")
 
 # What is assumed of a server that does not say how large its context window is.
 UNKNOWN_WINDOW = 8192
-
 # What a server loads a model with unless it was told otherwise.
 UNKNOWN_WINDOWS = {"LM Studio": 4096}
-
 # Below this the prompts of the workflows and a useful answer do not fit together.
 SMALLEST_WINDOW = 2048
-
 # Ollama reserves memory for the whole window when it loads a model, and this fits beside common models.
 OLLAMA_WINDOW = 16384
-
 # Clients such as Open WebUI describe dozens of tools with each message, which takes thousands of tokens.
 WINDOW_FOR_TOOLS = 16384
-
 # Tokens of a workflow's own system prompt.
 INSTRUCTIONS = 250
 
@@ -67,29 +64,20 @@ def make_plan(choice: Choice) -> Plan:
     """Return every file for this choice but ``_current-user.json``. Raises StartError if a shipped one is lost."""
     values = _values(choice)
     files = {}
-    for path in template_paths():
-        with open(os.path.join(TEMPLATES, *path.split("/")), encoding="utf-8") as file:
-            content = _filled(json.load(file), values)
-        files[_path_for(path, choice.user)] = to_bytes(content)
+    for path in _template_paths():
+        content = _filled(json.loads((TEMPLATES / path).read_text(encoding="utf-8")), values)
+        files[path.replace(TEMPLATE_USER, choice.user)] = to_bytes(content)
     return Plan(files, _missing(choice))
 
 
 def planned_paths(user: str) -> list[str]:
     """Return the files that a plan for this user has, whatever else is chosen."""
-    return [_path_for(path, user) for path in template_paths()]
+    return [path.replace(TEMPLATE_USER, user) for path in _template_paths()]
 
 
-def _path_for(template: str, user: str) -> str:
-    return template.replace(TEMPLATE_USER, user)
-
-
-def template_paths() -> list[str]:
+def _template_paths() -> list[str]:
     """Return the templates, as paths below their folder with forward slashes, sorted."""
-    found = []
-    for folder, _, names in os.walk(TEMPLATES):
-        inside = os.path.relpath(folder, TEMPLATES).replace(os.sep, "/")
-        found += [f"{inside}/{name}" for name in names if name.endswith(".json")]
-    return sorted(found)
+    return sorted(path.relative_to(TEMPLATES).as_posix() for path in TEMPLATES.rglob("*.json"))
 
 
 def to_bytes(content: object) -> bytes:
@@ -99,8 +87,9 @@ def to_bytes(content: object) -> bytes:
 def port_for(found: Iterable[Server | NoServer]) -> int:
     """Return the port to listen on: the usual one, unless something other than a WilmerAI was found there."""
     usual: int = USER_KEYS["port"].default
-    taken = any(is_on_loopback(one.address) and urlsplit(one.address).port == usual for one in found
-                if isinstance(one, Server) or (not one.silent and one.known_as != "WilmerAI"))
+    others = [urlsplit(one.address) for one in found
+              if isinstance(one, Server) or (not one.silent and one.known_as != "WilmerAI")]
+    taken = any(is_loopback(other.hostname or "") and other.port == usual for other in others)
     return OTHER_PORT if taken else usual
 
 
@@ -113,7 +102,7 @@ def _values(choice: Choice) -> dict[str, object]:
         "address": server.address, "apiType": server.api_type, "model": model.name,
         "displayName": f"{server.kind}: {model.name}", "dontIncludeModel": _holds_one_model(server),
         "apiKey": f"env:{server.key_variable}" if server.key_variable else "",
-        "mainSamplers": _samplers(server, model, 0.7), "workerSamplers": _samplers(server, model, 0.2, thinks=False),
+        "mainSamplers": {"temperature": 0.7}, "workerSamplers": _worker_samplers(server, model),
         "acceptImages": model.sees is not False,
         "allowTools": bool(model.calls_tools) and window >= WINDOW_FOR_TOOLS}
 
@@ -124,10 +113,10 @@ def _holds_one_model(server: Server) -> bool:
         and len(server.models) + server.others == 1)
 
 
-def _samplers(server: Server, model: Model, temperature: float, thinks: bool = True) -> dict[str, object]:
-    samplers: dict[str, object] = {"temperature": temperature}
-    can_switch_off = server.kind == "llama.cpp" or (server.kind == "Ollama" and model.thinks)
-    return samplers if thinks or not can_switch_off else {**samplers, "thinkingMode": "off"}
+def _worker_samplers(server: Server, model: Model) -> dict[str, object]:
+    # Thinking would take longer than the small jobs of this endpoint, and its tokens.
+    thinking_off = server.kind == "llama.cpp" or (server.kind == "Ollama" and model.thinks)
+    return {"temperature": 0.2, **({"thinkingMode": "off"} if thinking_off else {})}
 
 
 def _filled(value: object, values: Mapping[str, object]) -> object:
@@ -147,20 +136,15 @@ def _missing(choice: Choice) -> dict[str, bytes]:
     root = config_utils.get_root_config_directory()
     needed = [f"ApiTypes/{choice.server.api_type}.json", "PromptTemplates/_chatonly.json",
               "Workflows/_common/_MessagesToSend.json"]
-    missing = {}
-    for path in needed:
-        if not os.path.exists(os.path.join(root, *path.split("/"))):
-            missing[path] = _shipped_file(path)
-    return missing
+    return {path: _shipped_file(path) for path in needed if not os.path.exists(os.path.join(root, *path.split("/")))}
 
 
 def _shipped_file(path: str) -> bytes:
-    """Read it from the program's own configuration; in a container, whose volume may be older, from its image's."""
     project = config_utils.get_project_root_directory_path()
+    # In a container, Public is a volume that may be older than the program; Defaults is part of its image.
     for folder in ("Public", "Defaults"):
-        file_path = os.path.join(project, folder, "Configs", *path.split("/"))
-        with contextlib.suppress(OSError), open(file_path, "rb") as file:
-            return file.read()
+        with contextlib.suppress(OSError):
+            return Path(project, folder, "Configs", path).read_bytes()
     raise StartError(f"{path} is missing, although the program comes with it: copy it from a fresh clone into "
                      f"{os.path.join(project, 'Public', 'Configs')}. Nothing was written.")
 

@@ -3,21 +3,13 @@ from __future__ import annotations
 
 import json
 import os
-import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from Middleware.cli.init.servers import (
-    LOOPBACK,
-    LOOPBACK_IPV6,
-    OTHER_KIND,
-    Model,
-    NoServer,
-    Server,
-    is_not_for_chat,
-)
+from Middleware.cli.init.servers import LOOPBACK, LOOPBACK_IPV6, OTHER_KIND, Model, NoServer, Server
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
@@ -25,34 +17,44 @@ from Middleware.utilities.http.wire import HttpRequest, parse_target
 
 # For one question to this computer, connecting included. Its servers answer within milliseconds.
 SECONDS = 2.0
-
 # To a server that was named, which may be far away, or busy.
 NAMED_SECONDS = 6.0
-
 # All questions to one server together may take this many times as long.
 QUESTIONS = 3
-
 # Lists of hundreds of models take some hundred kilobytes; anything larger is not such a list.
 MAX_BYTES = 4 * 1024 * 1024
-_ADVICE = {
-    Kind.UNKNOWN_HOST: "; check how it is spelled, or give the IP address",
-    Kind.UNTRUSTED: "; if it is one of your own, name the file with the certificate in the environment variable "
-                    "REQUESTS_CA_BUNDLE"}
+# A server with more models or longer names is faulty or hostile; its answers are shown on a terminal.
+MAX_MODELS = 1000
+MAX_NAME = 200
 
 REFUSALS = (401, 403)
 KEY_VARIABLES: Mapping[str, str] = {"https://api.openai.com": "OPENAI_API_KEY"}
 # The environment variable with the key for a server that the user has named.
 KEY_VARIABLE = "WILMER_BACKEND_KEY"
 
+# What listens at the usual ports, too, and must not be offered: WilmerAI itself, and macOS at port 5000.
 NO_LLM: Mapping[str, str] = {"WilmerAI": "is a WilmerAI itself", "AirPlay": "is the AirPlay Receiver of macOS"}
+OWNERS = {"vllm": "vLLM", "tabbyapi": "TabbyAPI", "wilmer": "WilmerAI", "llamacpp": "llama.cpp"}
+"""Servers that are known by ``owned_by`` in OpenAI's list of models."""
+
+_ADVICE = {
+    Kind.UNKNOWN_HOST: "; check how it is spelled, or give the IP address",
+    Kind.UNTRUSTED: "; if it is one of your own, name the file with the certificate in the environment variable "
+                    "REQUESTS_CA_BUNDLE"}
+# OpenAI's list of models does not say what each is for, so only the name can.
+_NOT_FOR_CHAT = re.compile(r"embed|rerank|whisper|dall-e|moderation|transcribe|minilm|\b(bge|gte|e5|tts)\b",
+                           re.IGNORECASE)
 
 
 class Unreachable(Exception):
-    """There is no HTTP server, or it does not answer in time. The message follows the address."""
+    """There is no HTTP server, or it does not answer in time. The message follows the address.
 
+    ``silent``: no connection was accepted.
+    """
 
-class NothingThere(Unreachable):
-    """No connection was accepted. Windows takes seconds to report it, and firewalls never do."""
+    def __init__(self, message: str, silent: bool = False) -> None:
+        super().__init__(message)
+        self.silent = silent
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Reply:
     server: str = ""
 
     def part(self, name: str) -> object:
-        """A value of the JSON object; None if there is none, or no object."""
+        """Return a value of the JSON object; None if there is none, or no object."""
         return self.data.get(name) if isinstance(self.data, dict) else None
 
 
@@ -90,13 +92,11 @@ def ask(address: str, path: str, key: str | None = None, body: object = None, se
 
 
 def _unreachable(problem: HttpProblem, seconds: float) -> Unreachable:
-    """Return the error for a missing answer, with a message that follows the address."""
     if problem.kind is Kind.REFUSED:
-        return NothingThere("nothing runs there")
-    if problem.kind is Kind.CONNECT_TIMEOUT:
-        return NothingThere(f"did not answer within {seconds:g} s")
-    if problem.kind is Kind.READ_TIMEOUT:
-        return Unreachable(f"did not answer within {seconds:g} s")
+        return Unreachable("nothing runs there", silent=True)
+    if problem.kind in (Kind.CONNECT_TIMEOUT, Kind.READ_TIMEOUT):
+        # Firewalls never answer where nothing may connect, and Windows takes seconds to refuse.
+        return Unreachable(f"did not answer within {seconds:g} s", silent=problem.kind is Kind.CONNECT_TIMEOUT)
     if problem.kind in (Kind.LOST, Kind.UNREADABLE):
         return Unreachable("does not speak HTTP")
     return Unreachable(f"cannot be reached: {problem.text}{_ADVICE.get(problem.kind, '')}")
@@ -105,6 +105,7 @@ def _unreachable(problem: HttpProblem, seconds: float) -> Unreachable:
 def _parse_json(data: bytes) -> object:
     try:
         return json.loads(data)
+    # Python raises it for a text that nests too deeply.
     except (ValueError, RecursionError):
         return None
 
@@ -112,12 +113,6 @@ def _parse_json(data: bytes) -> object:
 Found = Server | NoServer
 Ask = Callable[[str], Reply]
 """Takes a path and returns what the server answers."""
-
-# A server with more models or longer names is faulty or hostile; its answers are shown on a terminal.
-MAX_MODELS = 1000
-MAX_NAME = 200
-OWNERS = {"vllm": "vLLM", "tabbyapi": "TabbyAPI", "wilmer": "WilmerAI", "llamacpp": "llama.cpp"}
-"""Servers that are known by ``owned_by`` in OpenAI's list of models."""
 
 
 class Questions:
@@ -142,14 +137,10 @@ class Questions:
                 raise Unreachable("takes too long to answer")
             return ask(self.address, path, self.key, seconds=self._seconds)
         except Unreachable:
+            # A server that has answered exists, even if it closes the connection for a path that it does not know.
             if not self._replies:
                 raise
             return Reply(0)
-
-
-def key_of(server: Server) -> str | None:
-    """Return the key that opened a server."""
-    return os.environ.get(server.key_variable, "").strip() or None if server.key_variable else None
 
 
 def probe_all(addresses: Sequence[str], named: bool = False) -> list[Found]:
@@ -157,19 +148,18 @@ def probe_all(addresses: Sequence[str], named: bool = False) -> list[Found]:
 
     ``named``: the user has given them, so a server that wants a key may be sent the one in the environment.
     """
-    results: queue.Queue[tuple[str, Found]] = queue.Queue()
-    for address in addresses:
-        threading.Thread(target=lambda where: results.put((where, _probe_both(where, named))), args=(address,),
-                         daemon=True).start()
     found: dict[str, Found] = {}
-    deadline = time.monotonic() + 2 * QUESTIONS * (NAMED_SECONDS if named else SECONDS)
-    while len(found) < len(set(addresses)):
-        try:
-            address, result = results.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            break
-        found[address] = result
-    return [found.get(address) or NoServer(address, "takes too long to answer") for address in addresses]
+
+    def look(address: str) -> None:
+        found[address] = _probe_both(address, named)
+
+    # Daemons, so that Ctrl-C does not wait for them.
+    threads = [threading.Thread(target=look, args=(address,), daemon=True) for address in addresses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[address] for address in addresses]
 
 
 def _probe_both(address: str, named: bool) -> Found:
@@ -185,38 +175,39 @@ def _probe_both(address: str, named: bool) -> Found:
 def probe(address: str, named: bool = False) -> Found:
     """Return what runs at one address. A key is only sent to a server that was named, and only if it is needed."""
     seconds = NAMED_SECONDS if named else SECONDS
+    variable = KEY_VARIABLES.get(address, KEY_VARIABLE)
+    key = os.environ.get(variable, "").strip() if named else ""
     try:
-        without_key = _look(Questions(address, seconds))
-        variable = KEY_VARIABLES.get(address, KEY_VARIABLE)
-        key = os.environ.get(variable, "").strip() if named else ""
-        if isinstance(without_key, Server) or not key or without_key.known_as:
-            return without_key
+        found = _look(Questions(address, seconds), variable)
+        if isinstance(found, Server) or found.known_as or not key:
+            return found
+        # A header cannot hold other characters, and the error about it would show the key.
         if not (key.isascii() and key.isprintable()):
             return NoServer(address, f"wants an API key, and what the environment variable {variable} holds is none")
-        with_key = _look(Questions(address, seconds, key), variable)
-        if isinstance(with_key, NoServer) and with_key.wants_key:
-            return NoServer(address, f"does not accept the API key in the environment variable {variable}")
-        return with_key
+        return _look(Questions(address, seconds, key), variable)
     except Unreachable as error:
-        return NoServer(address, str(error), silent=isinstance(error, NothingThere))
+        return NoServer(address, str(error), silent=error.silent)
 
 
-def _look(questions: Questions, key_variable: str = "") -> Found:
+def _look(questions: Questions, variable: str) -> Found:
+    """Return what answers. ``variable``: the environment variable for its key."""
     address, kind = questions.address, find_kind(questions.ask)
     if kind is not None and kind in NO_LLM:
         return NoServer(address, NO_LLM[kind], known_as=kind)
     list_status = questions.ask("/v1/models").status
+    # llama.cpp shows its list of models to everybody, but answers nothing else without its key.
     if list_status in REFUSALS or (kind == "llama.cpp" and questions.ask("/props").status in REFUSALS):
-        variable = KEY_VARIABLES.get(address, KEY_VARIABLE)
-        return NoServer(address, f"wants an API key: put it into the environment variable {variable}, then run init "
-                                 f"with --backend {address}", wants_key=True)
+        return NoServer(address, f"does not accept the API key in the environment variable {variable}" if questions.key
+                        else f"wants an API key: put it into the environment variable {variable}, then run init with "
+                             f"--backend {address}")
     if kind is None:
-        hint = f"; if it wants an API key, put it into the environment variable {KEY_VARIABLE}" \
-            if list_status >= 500 and not key_variable else ""
         what = "no list of models" if list_status == 200 else f"status {list_status}"
+        # LiteLLM's proxy answers with status 500 to a request without a key.
+        hint = f"; if it wants an API key, put it into the environment variable {variable}" \
+            if list_status >= 500 and not questions.key else ""
         return NoServer(address, f"answers, but not as an LLM server that is known here ({what} at /v1/models{hint})")
     models, others = read_models(kind, questions.ask)
-    return Server(address, kind, models, others, key_variable)
+    return Server(address, kind, models, others, variable if questions.key else "")
 
 
 # -- what the answers say ----------------------------------------------------------------------------------------------
@@ -246,107 +237,109 @@ def find_kind(ask: Ask) -> str | None:
     return OTHER_KIND if isinstance(ask("/v1/models").part("data"), list) else None
 
 
-def read_models(kind: str, ask: Ask) -> tuple[tuple[Model, ...], tuple[str, ...]]:
-    """Return the models to chat with, those in memory first, and the names of those for another purpose."""
-    entries = list(READERS.get(kind, _openai)(ask))[:MAX_MODELS]
-    usable = [(model, other) for model, other in entries if _is_name(model.name)]
-    chat = list({model.name: model for model, other in usable if not other}.values())
-    return (tuple(sorted(chat, key=lambda model: not model.loaded)),
-            tuple(model.name for model, other in usable if other))
+def read_models(kind: str, ask: Ask) -> tuple[tuple[Model, ...], int]:
+    """Return the models to chat with, those in memory first, and the number of those for another purpose."""
+    listed = list(_READERS.get(kind, _openai)(ask))[:MAX_MODELS]
+    named = {model.name: model for model in listed if _is_name(model.name)}
+    chat = [model for model in named.values() if model.chats and not _NOT_FOR_CHAT.search(model.name)]
+    return tuple(sorted(chat, key=lambda model: not model.loaded)), len(named) - len(chat)
 
 
-Listed = Iterator[tuple[Model, bool]]
-"""Models, and whether each is for something else, such as embeddings."""
-
-
-def _openai(ask: Ask) -> Listed:
+def _openai(ask: Ask) -> Iterator[Model]:
     for entry in _entries(ask("/v1/models").part("data")):
-        name = _text(entry.get("id"))
-        window = _number(entry.get("max_model_len")) or _number(entry.get("context_length"))
-        yield Model(name, window), is_not_for_chat(name)
+        yield Model(_text(entry.get("id")), _number(entry.get("max_model_len")) or _number(entry.get("context_length")))
 
 
-def _llama_cpp(ask: Ask) -> Listed:
+def _llama_cpp(ask: Ask) -> Iterator[Model]:
     props = ask("/props")
-    settings = props.part("default_generation_settings")
-    window = _number(settings.get("n_ctx")) if isinstance(settings, dict) else None
-    abilities = props.part("modalities")
-    sees = bool(abilities.get("vision")) if isinstance(abilities, dict) else None
-    template = props.part("chat_template_caps")
-    tools = bool(template["supports_tools"]) if isinstance(template, dict) and "supports_tools" in template else None
+    window = _number(_object(props.part("default_generation_settings")).get("n_ctx"))
+    sees = _flag(_object(props.part("modalities")).get("vision"))
+    tools = _flag(_object(props.part("chat_template_caps")).get("supports_tools"))
     for entry in _entries(ask("/v1/models").part("data")):
-        name = _text(entry.get("id"))
-        meta = entry.get("meta")
-        trained = _number(meta.get("n_ctx_train")) if isinstance(meta, dict) and not window else None
-        yield Model(name, window or trained, True, sees, tools), is_not_for_chat(name)
+        # The window of its training, if it does not say with which one it runs.
+        trained = _number(_object(entry.get("meta")).get("n_ctx_train"))
+        yield Model(_text(entry.get("id")), window or trained, True, sees, tools)
 
 
-def _kobold(ask: Ask) -> Listed:
+def _kobold(ask: Ask) -> Iterator[Model]:
     name = _text(ask("/api/v1/model").part("result"))
-    window = _number(ask("/api/extra/true_max_context_length").part("value"))
-    vision = ask("/api/extra/version").part("vision")
-    if name and name not in ("inactive", "Read Only"):
-        yield Model(name, window, True, vision if isinstance(vision, bool) else None), False
+    # Its names for no model.
+    if name not in ("inactive", "Read Only"):
+        yield Model(name, _number(ask("/api/extra/true_max_context_length").part("value")), True,
+                    _flag(ask("/api/extra/version").part("vision")))
 
 
-def _ollama(ask: Ask) -> Listed:
-    running = {_text(entry.get("name")) for entry in _entries(ask("/api/ps").part("models"))}
+def _ollama(ask: Ask) -> Iterator[Model]:
+    running = {entry.get("name") for entry in _entries(ask("/api/ps").part("models"))}
     for entry in _entries(ask("/api/tags").part("models")):
-        name, details = _text(entry.get("name")), entry.get("details")
-        details = details if isinstance(details, dict) else {}
-        embeds = is_not_for_chat(name) or "bert" in str(details.get("family", "")).lower()
-        yield Model(name, loaded=name in running, detail=_text(details.get("parameter_size"))), embeds
+        name, details = _text(entry.get("name")), _object(entry.get("details"))
+        # Models of this family make embeddings, whatever their name.
+        embeds = "bert" in str(details.get("family", "")).lower()
+        yield Model(name, loaded=name in running, detail=_text(details.get("parameter_size")), chats=not embeds)
 
 
-def _lm_studio(ask: Ask) -> Listed:
+def _lm_studio(ask: Ask) -> Iterator[Model]:
     for entry in _entries(ask("/api/v0/models").part("data")):
-        name, kind = _text(entry.get("id")), entry.get("type")
+        kind, abilities = entry.get("type"), entry.get("capabilities")
         loaded = entry.get("state") == "loaded"
-        window = _number(entry.get("loaded_context_length")) if loaded else None
-        abilities = entry.get("capabilities")
-        tools = "tool_use" in abilities if isinstance(abilities, list) else None
-        yield (Model(name, window, loaded, kind == "vlm" if kind in ("llm", "vlm") else None, tools),
-               kind == "embeddings" or is_not_for_chat(name))
+        yield Model(_text(entry.get("id")), _number(entry.get("loaded_context_length")) if loaded else None, loaded,
+                    kind == "vlm" if kind in ("llm", "vlm") else None,
+                    "tool_use" in abilities if isinstance(abilities, list) else None, chats=kind != "embeddings")
 
 
-def _text_generation_webui(ask: Ask) -> Listed:
+def _text_generation_webui(ask: Ask) -> Iterator[Model]:
     name = _text(ask("/v1/internal/model/info").part("model_name"))
-    if name and name != "None":
-        yield Model(name, loaded=True), False
+    # Its name for no model.
+    if name != "None":
+        yield Model(name, loaded=True)
 
 
-READERS: dict[str, Callable[[Ask], Listed]] = {
+_READERS: dict[str, Callable[[Ask], Iterator[Model]]] = {
     "llama.cpp": _llama_cpp, "KoboldCpp": _kobold, "Ollama": _ollama, "LM Studio": _lm_studio,
     "text-generation-webui": _text_generation_webui}
 
 
-def look_closer(kind: str, model: Model, show: Callable[[str], Reply]) -> Model:
-    """Return the chosen model with all details. ``show`` asks Ollama for them; other servers list them."""
-    if kind != "Ollama":
+def look_closer(server: Server, model: Model) -> Model:
+    """Return the chosen model with all details. Ollama only gives them for one model at a time."""
+    if server.kind != "Ollama":
         return model
-    reply = show(model.name)
-    info, abilities = reply.part("model_info"), reply.part("capabilities")
-    lengths = [_number(value) for key, value in info.items() if str(key).endswith(".context_length")] \
-        if isinstance(info, dict) else []
-    known = abilities if isinstance(abilities, list) else None
-    return Model(model.name, next(iter(lengths), None), model.loaded,
-                 None if known is None else "vision" in known, None if known is None else "tools" in known,
-                 None if known is None else "thinking" in known, model.detail)
+    key = os.environ.get(server.key_variable, "").strip() or None
+    try:
+        reply = ask(server.address, "/api/show", key, {"model": model.name}, NAMED_SECONDS)
+    except Unreachable:
+        return model
+    # The key is ``<architecture>.context_length``.
+    lengths = (_number(value) for name, value in _object(reply.part("model_info")).items()
+               if name.endswith(".context_length"))
+    abilities = reply.part("capabilities")
+    # Versions before 0.6.4 do not list them.
+    if not isinstance(abilities, list):
+        return replace(model, window=next(lengths, None))
+    return replace(model, window=next(lengths, None), sees="vision" in abilities, calls_tools="tools" in abilities,
+                   thinks="thinking" in abilities)
 
+
+# -- what a foreign server sends may have any type ---------------------------------------------------------------------
 
 def _entries(value: object) -> list[dict[str, object]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _object(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
 def _number(value: object) -> int | None:
     """Return a number of tokens; None for a value that is not a number, or makes no sense."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        return None
-    return int(value)
+    return value if type(value) is int and 0 < value < 1e9 else None
 
 
 def _is_name(name: str) -> bool:

@@ -4,44 +4,22 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
-from urllib.parse import urlsplit
+from typing import TypeVar
 
 from Middleware.cli.console import StartError, say
-from Middleware.cli.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, name_shown
-from Middleware.cli.init.servers import LOOPBACK, Model, Server, normal_address, printable
+from Middleware.cli.init.output import LISTED_MODELS, SHOWN_MODELS, describe_model, listed, name_shown
+from Middleware.cli.init.servers import Model, Server, printable
 from Middleware.cli.init.writing import user_name_problem
 
 DEFAULT_USER = "me"
-
 # Typed in place of a name, it has an existing user replaced.
 REPLACE = "replace"
-
-# Fewer characters would select by accident.
+# Fewer characters would select by accident: a single digit is part of many names.
 SHORTEST_PART = 3
 
 _Item = TypeVar("_Item")
-Selection = tuple[Server, Model | None]
-
-
-@dataclass(frozen=True)
-class Menu(Generic[_Item]):
-    """The items that can be chosen.
-
-    Attributes:
-        flag: the one that would have chosen.
-        find: returns the items that a typed name fits.
-        names: the names that can be typed, for the message about a wrong answer.
-        servers: those whose models for other purposes the message about a wrong answer knows.
-    """
-
-    items: Sequence[_Item]
-    flag: str
-    find: Callable[[str], list[_Item]]
-    names: str
-    servers: Sequence[Server]
 
 
 class Stopped(Exception):
@@ -76,21 +54,14 @@ class Dialogue:
     def asks(self) -> bool:
         return self.has_terminal and not self.takes_defaults
 
-    def server(self, servers: Sequence[Server]) -> Selection:
-        """Return a server; with a model, if that was named instead."""
-        known = ", ".join(f"{server.kind} ({_port_of(server)})" for server in servers)
-        items: list[Selection] = [(server, None) for server in servers]
-        return self._choose("Which server?", Menu(
-            items, "--backend URL", lambda text: find_servers(servers, text),
-            f"a name or a port: {known}, or a model's name", servers))
+    def server(self, servers: Sequence[Server]) -> Server:
+        return self._choose("Which server?", "--backend URL", servers,
+                            [f"{server.address} {server.kind}" for server in servers])
 
     def model(self, server: Server) -> Model:
         if len(server.models) > 1 and self.asks:
             _list_models(server.models)
-        known = _listed([name_shown(model) for model in server.models], LISTED_MODELS)
-        return self._choose("Which model?", Menu(
-            server.models, "--model NAME", lambda text: [model for _, model in find_models([server], text)],
-            f"or a name: {known}", [server]))
+        return self._choose("Which model?", "--model NAME", server.models, [name_shown(one) for one in server.models])
 
     def user(self) -> str:
         if self.takes_defaults:
@@ -116,21 +87,21 @@ class Dialogue:
             raise Stopped
         return text
 
-    def _choose(self, question: str, menu: Menu[_Item]) -> _Item:
-        items = menu.items
+    def _choose(self, question: str, flag: str, items: Sequence[_Item], names: Sequence[str]) -> _Item:
+        """Return one of ``items``, by its number or by the part of its name that is typed."""
         if len(items) == 1 or self.takes_defaults:
             return items[0]
-        self._require_terminal(menu.flag)
+        self._require_terminal(flag)
         while True:
             answer = read_line(f"{question} Number or name [1]: ") or "1"
-            if answer.isdecimal() and len(answer) < 6 and 0 < int(answer) <= len(items):
+            # More digits are a port, or part of a name.
+            if answer.isdecimal() and len(answer) < SHORTEST_PART and 0 < int(answer) <= len(items):
                 return items[int(answer) - 1]
-            found = menu.find(answer)
+            found = matching(names, answer)
             if len(found) == 1:
-                return found[0]
+                return items[found[0]]
             problem = "More than one fits" if found else "There is no such one"
-            say(_cannot_chat(menu.servers, answer)
-                or f"{problem}; enter a number from 1 to {len(items)}, {menu.names}.")
+            say(f"{problem}; enter a number from 1 to {len(items)}, or a name: {listed(names, LISTED_MODELS)}.")
 
     def _require_terminal(self, flag: str) -> None:
         if not self.has_terminal:
@@ -182,77 +153,24 @@ def _list_models(models: Sequence[Model]) -> None:
 
 def named_model(servers: Sequence[Server], name: str) -> tuple[Server, Model]:
     """Return the first server that has this model, and the model. Raises StartError."""
-    pairs = _pairs(servers)
-    if found := _find(pairs, name, _names_of_pair):
-        return found[0]
-    if refusal := _cannot_chat(servers, name):
-        raise StartError(f"{refusal} Nothing was written.")
+    pairs = [(server, model) for server in servers for model in server.models]
+    # Ollama's ":latest" may be left out.
+    for server, model in pairs:
+        if name.casefold() in {spelling.casefold() for spelling in (
+                model.name, model.name.removesuffix(":latest"), name_shown(model))}:
+            return server, model
     known = [name_shown(model) for _, model in pairs]
-    near = [name_shown(model) for _, model in find_models(servers, name)] or difflib.get_close_matches(name, known, n=1)
-    hint = ""
-    if near:
-        hint = " Did you mean " + " or ".join(f"'{one}'" for one in near[:SHOWN_MODELS]) + "?"
-    elif known:
-        hint = f" There are: {_listed(known, SHOWN_MODELS)}."
-    raise StartError(f"No server that was found has a model '{printable(name[:100])}'.{hint} Nothing was written.")
+    near = [known[index] for index in matching(known, name)] or difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {' or '.join(map(repr, near[:SHOWN_MODELS]))}?" if near \
+        else f"There are: {listed(known, SHOWN_MODELS)}."
+    raise StartError(f"No server that was found has a model '{printable(name[:100])}' to chat with. {hint} Nothing was "
+                     "written.")
 
 
-def find_servers(servers: Sequence[Server], text: str) -> list[Selection]:
-    """Return the servers of this kind, port or address; else those that have a model of this name, with the model."""
-    found = _find(servers, _as_address(text), _names_of_server) or _find(servers, text, _names_of_server)
-    return [(server, None) for server in found] or [*find_models(servers, text)]
-
-
-def find_models(servers: Sequence[Server], text: str) -> list[tuple[Server, Model]]:
-    """Return the models of this name, or those whose names have this part."""
-    pairs = _pairs(servers)
-    found = _find(pairs, text, _names_of_pair)
-    # A number may be a slip of the finger, and is part of many names.
-    if found or len(text) < SHORTEST_PART or text.isdecimal():
-        return found
-    return [pair for pair in pairs if text.casefold() in pair[1].name.casefold()]
-
-
-def _find(items: Sequence[_Item], text: str, names: Callable[[_Item], Sequence[str]]) -> list[_Item]:
-    """Return the items with this name; if there are none, those whose name differs in case."""
-    return [item for item in items if text in names(item)] or [
-        item for item in items if text.casefold() in map(str.casefold, names(item))]
-
-
-def _pairs(servers: Sequence[Server]) -> list[tuple[Server, Model]]:
-    return [(server, model) for server in servers for model in server.models]
-
-
-def _names_of_pair(pair: tuple[Server, Model]) -> Sequence[str]:
-    # Ollama's ":latest" may be left out, and so may the folders of a file.
-    name = pair[1].name
-    return name, name.removesuffix(":latest"), name_shown(pair[1])
-
-
-def _names_of_server(server: Server) -> Sequence[str]:
-    return server.address, server.kind, _port_of(server), urlsplit(server.address).hostname or ""
-
-
-def _port_of(server: Server) -> str:
-    parts = urlsplit(server.address)
-    return str(parts.port or (443 if parts.scheme == "https" else 80))
-
-
-def _as_address(text: str) -> str:
-    """Return a typed address the way addresses are shown."""
-    try:
-        return normal_address(text).replace("://localhost", f"://{LOOPBACK}")
-    except ValueError:
-        return text
-
-
-def _cannot_chat(servers: Sequence[Server], name: str) -> str:
-    """Return a sentence for the name of a model with another purpose; empty for any other name."""
-    others = [other for server in servers for other in server.not_for_chat]
-    found = _find(others, name, lambda other: (other, other.removesuffix(":latest")))
-    return f"'{found[0]}' is a model for embeddings or the like and cannot chat." if found else ""
-
-
-def _listed(names: Sequence[str], most: int) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def matching(names: Sequence[str], text: str) -> list[int]:
+    """Return the indexes of the names that are ``text``, else of those that contain it, ignoring case."""
+    wanted, folded = text.casefold(), [name.casefold() for name in names]
+    exact = [index for index, name in enumerate(folded) if name == wanted]
+    if exact or len(text) < SHORTEST_PART:
+        return exact
+    return [index for index, name in enumerate(folded) if wanted in name]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from Middleware.utilities.command_lines import in_project_container
-from Middleware.utilities.http.addresses import is_loopback
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_IPV6 = "[::1]"
@@ -23,8 +22,7 @@ template of its model by itself."""
 OPENAI_API = "Open-AI-API"
 OTHER_KIND = "OpenAI-compatible"
 
-_NOT_FOR_CHAT = re.compile(r"embed|rerank|whisper|dall-e|moderation|transcribe|(^|[/:_-])(bge|gte|e5|all-minilm)[-_]|"
-                           r"(^|[/:_-])tts([-_]|$)", re.IGNORECASE)
+# Users copy addresses from documentation, with the path of one of a server's APIs.
 _PATHS = re.compile(r"/+(v1(/models|/chat/completions|/completions)?|api/(tags|chat|generate))/*$")
 
 
@@ -37,6 +35,7 @@ class Model:
         loaded: it is in memory already, and answers without a wait.
         sees, calls_tools, thinks: whether it accepts images, uses tools, reasons before it answers.
         detail: a few words for the user, such as its size.
+        chats: False if the server says that it is for something else, such as embeddings.
     """
 
     name: str
@@ -46,6 +45,7 @@ class Model:
     calls_tools: bool | None = None
     thinks: bool | None = None
     detail: str = ""
+    chats: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,15 @@ class Server:
         address: scheme, host, port and perhaps a path; what an endpoint file names.
         kind: what it is, such as ``Ollama``.
         models: those that can chat; the ones in memory first.
-        not_for_chat: the names of models for something else, such as embeddings.
+        others: the number of models for something else, such as embeddings.
         key_variable: the environment variable whose content opened it; empty if it asks for no key.
     """
 
     address: str
     kind: str
     models: tuple[Model, ...] = ()
-    not_for_chat: tuple[str, ...] = ()
+    others: int = 0
     key_variable: str = ""
-
-    @property
-    def others(self) -> int:
-        """Return the number of models that are not for chat."""
-        return len(self.not_for_chat)
 
     @property
     def api_type(self) -> str:
@@ -83,14 +78,12 @@ class NoServer:
     Attributes:
         silent: nothing listens there.
         known_as: the name of the program there, if it is known and not an LLM server.
-        wants_key: it may be an LLM server, but the key is missing.
     """
 
     address: str
     reason: str
     silent: bool = False
     known_as: str = ""
-    wants_key: bool = False
 
 
 def usual_host() -> str:
@@ -119,15 +112,6 @@ def normal_address(text: str) -> str:
     path = _PATHS.sub("", parts.path.rstrip("/") or "")
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme.lower()}://{shown}" + (f":{port}" if port else "") + path
-
-
-def is_on_loopback(address: str) -> bool:
-    return is_loopback(urlsplit(address).hostname or "")
-
-
-def is_not_for_chat(name: str) -> bool:
-    """Return whether the name of a model says that it makes embeddings, sound, images or judgements only."""
-    return bool(_NOT_FOR_CHAT.search(name))
 
 
 def printable(text: object) -> str:

@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from Middleware.cli.console import StartError
 from Middleware.cli.init.plan import Plan, planned_paths, to_bytes
 from Middleware.cli.init.servers import printable
-from Middleware.exceptions import ConfigurationError
+from Middleware.cli.users import current_user
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import CURRENT_USER as CURRENT_USER_KEYS
 from Middleware.utilities.file_utils import atomic_write
@@ -22,10 +24,6 @@ CURRENT_USER = "Users/_current-user.json"
 LONGEST_NAME = 60
 _NAME = re.compile(r"[^\W_][\w-]*")
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
-
-
-class _Taken(Exception):
-    """The new user's file exists already."""
 
 
 @dataclass
@@ -68,59 +66,33 @@ def other_name(user: str) -> str:
     return next(name for name in names if not existing_files(as_spelled(name)))
 
 
-def current_user() -> str | None:
-    """Return the user that ``_current-user.json`` names; None if it cannot be read."""
-    try:
-        return config_utils.get_current_username()
-    except (ConfigurationError, OSError, ValueError):
-        return None
-
-
-def write(plan: Plan, user: str, is_new: bool) -> Written:
+def write(plan: Plan, user: str) -> Written:
     """Write all files, and make ``user`` the current one at last. Files that are replaced stay under another name.
 
-    ``is_new``: this user had no files at the last check, so the user was not asked whether to replace any.
     Raises StartError with everything as it was.
     """
     previous = current_user()
     current = to_bytes({"$schema": "../../Schemas/current-user.schema.json", "currentUser": user})
-    done = Written([], [], [], None if previous == user else previous)
+    done = Written([*plan.files, CURRENT_USER], list(plan.shipped), [], None if previous == user else previous)
     undo: list[tuple[str, bytes | None]] = []
     everything = {**plan.shipped, **plan.files, CURRENT_USER: current}
     folders = {folder for path in everything for folder in _missing_folders(_path(path))}
     try:
-        if is_new:
-            _claim(f"Users/{user}.json", plan, undo)
         for path, data in everything.items():
             _write_one(path, data, done, undo)
-    except _Taken:
-        raise StartError(f"There is a user '{user}' by now: another init was faster. Nothing was written.") from None
+    # Ctrl-C, too, must leave everything as it was.
     except BaseException as error:
         _take_back(undo, done.kept, folders)
         if isinstance(error, OSError):
             raise StartError(f"Cannot write {error.filename}: {error.strerror}. Nothing was changed. Another folder "
                              "can be named with --PublicDirectory.") from error
         raise
-    done.shipped, done.files = list(plan.shipped), [*plan.files, CURRENT_USER]
     return done
-
-
-def _claim(path: str, plan: Plan, undo: list[tuple[str, bytes | None]]) -> None:
-    """Write the user's own file before all others: of several processes that do so at a time one succeeds."""
-    target = _path(path)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    try:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    except FileExistsError:
-        raise _Taken from None
-    undo.append((target, None))
-    with open(descriptor, "wb") as file:
-        file.write(plan.files[path])
 
 
 def _write_one(path: str, data: bytes, done: Written, undo: list[tuple[str, bytes | None]]) -> None:
     target = _path(path)
-    old = _content(target)
+    old = Path(target).read_bytes() if os.path.exists(target) else None
     if old == data:
         return
     # The old file is kept before it is replaced, so that no step loses data.
@@ -134,23 +106,16 @@ def _write_one(path: str, data: bytes, done: Written, undo: list[tuple[str, byte
 
 def _is_no_loss(path: str, old: bytes) -> bool:
     """Return whether a file holds nothing but a choice of user, whose name is printed."""
-    if path != CURRENT_USER:
-        return False
     try:
-        content = json.loads(old)
-        name = CURRENT_USER_KEYS.value(content, "currentUser")
-    except (ValueError, AttributeError):
+        content = json.loads(old) if path == CURRENT_USER else None
+    except ValueError:
         return False
-    return name == "demo" or (content.keys() <= {"$schema", "currentUser"} and isinstance(name, str)
-        and user_name_problem(name) is None)
+    return isinstance(content, dict) and content.keys() <= {"$schema", "currentUser"} \
+        and isinstance(CURRENT_USER_KEYS.value(content, "currentUser"), str)
 
 
 def _backup_names(path: str) -> Iterator[str]:
-    yield f"{path}.bak"
-    number = 2
-    while True:
-        yield f"{path}.bak{number}"
-        number += 1
+    return (f"{path}.bak{number}" for number in itertools.chain([""], itertools.count(2)))
 
 
 def _take_back(undo: list[tuple[str, bytes | None]], kept: list[str], folders: set[str]) -> None:
@@ -162,6 +127,7 @@ def _take_back(undo: list[tuple[str, bytes | None]], kept: list[str], folders: s
             elif os.path.exists(target):
                 os.unlink(target)
         for name in kept:
+            # Ctrl-C may have come before it was written.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_path(name))
     except OSError:
@@ -177,14 +143,6 @@ def _missing_folders(path: str) -> Iterator[str]:
     while not os.path.lexists(folder):
         yield folder
         folder = os.path.dirname(folder)
-
-
-def _content(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
 
 
 def _path(path: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from urllib3.exceptions import ConnectTimeoutError
 
 from Middleware.cli.init.probing import KEY_VARIABLE, Unreachable, ask, probe, probe_all
-from Middleware.cli.init.servers import Model, NoServer, Server, is_not_for_chat, normal_address
+from Middleware.cli.init.servers import Model, NoServer, Server, normal_address
 from Tests.cli.init import llm_servers
 from Tests.stub_backend import Reply, StubBackend, json_reply, status_reply
 from Tests.tables import table
@@ -92,7 +92,8 @@ def test_wilmer_is_never_offered() -> None:
     ("mbge-chat", False), ("whisper-1", True), ("gpt-4o-mini-tts", True), ("tts-1-hd", True), ("dall-e-3", True),
     ("omni-moderation-latest", True), ("gpt-4o-transcribe", True), ("gpt-4o", False), ("butts-7b", False)])
 def test_names_of_models_that_do_not_chat(name: str, other: bool) -> None:
-    assert is_not_for_chat(name) is other
+    _, models = kind_and_models({"/v1/models": llm_servers.openai_list(name)})
+    assert (models == ()) is other
 
 
 # -- strange answers ---------------------------------------------------------------------------------------------------
