@@ -12,7 +12,7 @@ import pytest
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as instance
 from Middleware.services.locking_service import LockingService
-from Middleware.workflows.tools.scripts.processes import running_scripts
+from Middleware.workflows.tools.scripts.thread import running_scripts
 from Tests.api.api_lab import ApiLab, settled
 from Tests.stub_backend import Reply, StubBackend
 from Tests.workflows.engine_lab import llm, static, until

@@ -8,7 +8,7 @@ from Middleware.api.running.running_requests import running_requests
 from Middleware.llmapis.transport import get_transport
 from Middleware.services.locking_service import get_locking_service
 from Middleware.workflows.tools.mcp_client_tool import close_sessions, kill_sessions
-from Middleware.workflows.tools.scripts.processes import running_scripts
+from Middleware.workflows.tools.scripts.thread import running_scripts
 
 logger = logging.getLogger(__name__)
 

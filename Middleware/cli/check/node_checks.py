@@ -17,8 +17,7 @@ from Middleware.utilities.config.declarations import as_flag
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.curl.checks import names_option
-from Middleware.workflows.tools.curl.options import Argument, may_name_file, read_arguments, refusal
+from Middleware.workflows.tools.curl.options import Argument, may_name_file, names_option, read_arguments, refusal
 from Middleware.workflows.tools.memory.chat_summary import CURRENT_SUMMARY, LATEST_MEMORIES, PROMPTS
 
 FILE_KEYS = {"GetCustomFile": ("filepath",), "SaveCustomFile": ("filepath",),

@@ -20,10 +20,14 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
 from Middleware.workflows.tools.memory.condensation import Condensation
-from Middleware.workflows.tools.memory.discussion_memory import DiscussionMemory, load_discussion_memory
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, MemoryWriter
-from Middleware.workflows.tools.memory.memory_turn import memory_turn, storage_errors_logged, turn_timeout
 from Middleware.workflows.tools.memory.new_messages import Chunk
+from Middleware.workflows.tools.memory.shared import (
+    DiscussionMemory,
+    memory_lock,
+    storage_errors_logged,
+    stored_memory,
+)
 from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store
 from Middleware.workflows.tools.parallel_llm_processing_tool import ParallelLlmProcessingTool
 
@@ -73,7 +77,7 @@ class SlowButQualityRAGTool:
         settings = dataclasses.replace(_as_settings(workflow_config), system_prompt=rag_system_prompt,
                                        prompt=rag_prompt)
         found = [Chunk(text, stored) for text, (_, stored) in zip(chunks, hash_chunks, strict=True)]
-        with storage_errors_logged(folder), memory_turn(context, folder, turn_timeout(settings, context)) as mine:
+        with storage_errors_logged(folder), memory_lock(context, folder, settings) as mine:
             if mine:
                 MemoryWriter(context, settings, folder).write(found)
 
@@ -90,7 +94,7 @@ class SlowButQualityRAGTool:
         done = False
         with storage_errors_logged(folder):
             if MemoryStore(folder).memories():
-                with memory_turn(context, folder, 0) as mine:
+                with memory_lock(context, folder, None) as mine:
                     done = mine and Condensation(context, settings, folder).run()
         return done
 
@@ -121,7 +125,7 @@ class SlowButQualityRAGTool:
         node. ``chunks_per_memory`` has no effect. Raises what the LLM or the workflow raises.
         """
         blocks = text_chunk.split(CHUNK_BREAK)
-        memory = load_discussion_memory(context)
+        memory = _stored_memory(context)
         models = NODE.value(workflow_config, "multiModelList")
         if isinstance(models, (list, tuple)) and models:
             tool = ParallelLlmProcessingTool(workflow_config, context)
@@ -141,7 +145,7 @@ class SlowButQualityRAGTool:
         if context.llm_handler is None or context.llm_handler.llm is None:
             logger.error("Node '%s' names no endpoint, so there is no answer for its blocks", context.node_name)
             return ""
-        known = memory if memory is not None else load_discussion_memory(context)
+        known = memory if memory is not None else _stored_memory(context)
         prompts = BlockPrompts(system_prompt, prompt, context.config, context)
         answer = prompts.send(_handler_for_call(context.llm_handler, context), {**known.markers, TEXT_CHUNK: chunk})
         raise_if_cancelled(context.request.cancel_scope)
@@ -166,6 +170,13 @@ def _sees_but_a_part(context: ExecutionContext) -> bool:
     if first_logged(warning):
         logger.warning("%s", warning)
     return True
+
+
+def _stored_memory(context: ExecutionContext) -> DiscussionMemory:
+    """Return the stored data of the node's discussion; empty without a discussion id. Raises DataKeyError and OSError.
+    """
+    folder = folder_of(context)
+    return DiscussionMemory() if folder is None else stored_memory(MemoryStore(folder))
 
 
 def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHandler:

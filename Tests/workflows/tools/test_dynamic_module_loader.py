@@ -20,7 +20,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.workflows.tools import dynamic_module_loader
 from Middleware.workflows.tools.dynamic_module_loader import DynamicModuleError, add_import_paths, run_dynamic_module
-from Middleware.workflows.tools.scripts.processes import running_scripts
+from Middleware.workflows.tools.scripts.thread import running_scripts
 from Tests.workflows.engine_lab import until
 
 UNEXPECTED = "Error: An unexpected error occurred while processing your request. Please check system logs."

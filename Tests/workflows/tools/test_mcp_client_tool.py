@@ -170,15 +170,15 @@ def test_name_that_is_no_flat_name(lab: Lab, client: MCPClient, name: str) -> No
     ({"transport": ["sse"]}, "transport ['sse']; it must be"),
     ({"transport": "sse"}, "has no 'url', which the transport 'sse' needs"),
     ({"transport": "streamable_http", "url": " "}, "has no 'url', which the transport 'streamable_http' needs"),
-    ({"transport": "sse", "url": 5}, "has a 'url' that is no text"),
-    ({"transport": "sse", "url": "ftp://x"}, "has a 'url' that is no http:// or https:// address"),
-    ({"transport": "sse", "url": "http://[x"}, "has a 'url' that is no http:// or https:// address"),
+    ({"transport": "sse", "url": 5}, "has a 'url' that is not a string"),
+    ({"transport": "sse", "url": "ftp://x"}, "has a 'url' that is not an http:// or https:// address"),
+    ({"transport": "sse", "url": "http://[x"}, "has a 'url' that is not an http:// or https:// address"),
     ({"transport": "stdio"}, "has no 'command', which the transport 'stdio' needs"),
-    ({"transport": "stdio", "command": "x", "args": "a"}, "needs a list of texts as 'args'"),
-    ({"transport": "stdio", "command": "x", "args": [None]}, "needs a list of texts as 'args'"),
-    ({"transport": "stdio", "command": "x", "env": ["A"]}, "needs an object of texts as 'env'"),
-    ({"transport": "stdio", "command": "x", "cwd": "/nowhere/at/all"}, "has a 'cwd' that is no folder"),
-    ({"transport": "sse", "url": "http://x", "headers": {"A": None}}, "needs an object of texts as 'headers'")])
+    ({"transport": "stdio", "command": "x", "args": "a"}, "needs a list of strings as 'args'"),
+    ({"transport": "stdio", "command": "x", "args": [None]}, "needs a list of strings as 'args'"),
+    ({"transport": "stdio", "command": "x", "env": ["A"]}, "needs an object of strings as 'env'"),
+    ({"transport": "stdio", "command": "x", "cwd": "/nowhere/at/all"}, "has a 'cwd' that is not a folder"),
+    ({"transport": "sse", "url": "http://x", "headers": {"A": None}}, "needs an object of strings as 'headers'")])
 def test_server_file_that_makes_no_sense(lab: Lab, client: MCPClient, content: dict[str, Any], problem: str) -> None:
     lab.write("MCPServers/odd", content)
     message = error_of(lambda: client.call_tool("odd", "t"))

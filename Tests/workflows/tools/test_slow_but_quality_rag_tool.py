@@ -46,7 +46,7 @@ def conversation_chunk(lab: EngineLab, prompt: str, text: str, **more: Any) -> s
 
 
 def with_memories(monkeypatch: pytest.MonkeyPatch, *memories: str, summary: str = "the summary") -> None:
-    monkeypatch.setattr(slow_but_quality_rag_tool, "load_discussion_memory",
+    monkeypatch.setattr(slow_but_quality_rag_tool, "_stored_memory",
                         lambda context: DiscussionMemory(memories, summary))
 
 

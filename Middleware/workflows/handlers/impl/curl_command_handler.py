@@ -9,15 +9,14 @@ from typing import ClassVar
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.utilities.text_utils import without_surrogates
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.curl.checks import address_problem, has_option, injection_problem
-from Middleware.workflows.tools.curl.options import without_last_breaks
+from Middleware.workflows.tools.curl.options import address_problem, has_option, injection_problem, without_last_breaks
 from Middleware.workflows.tools.curl.tool import CurlError, CurlExitError, CurlResult, run_curl
-from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
 
 logger = logging.getLogger(__name__)
 

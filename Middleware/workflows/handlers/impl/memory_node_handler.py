@@ -19,7 +19,7 @@ from Middleware.utilities.search_utils import CHUNK_BREAK
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
-from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer, save_summary, take_turn
+from Middleware.workflows.tools.memory.chat_summary import ChatSummarizer, save_summary, take_lock
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 
 logger = logging.getLogger(__name__)
@@ -239,9 +239,9 @@ class WriteCurrentSummaryHandler(BaseHandler):
                            context.node_name, "unfinished reasoning" if text.strip() else "no text")
             return
         store = MemoryStore(folder)
-        with contextlib.ExitStack() as turn:
+        with contextlib.ExitStack() as stack:
             # The text is stored without the lock too: a text that was handed over must not be lost.
-            mine = take_turn(turn, context, folder)
+            mine = take_lock(stack, context, folder)
             memories = store.memories()
             if not memories:
                 logger.warning("Discussion %s has no memories; its summary is stored without reference to one",

@@ -10,15 +10,14 @@ from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
+from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
 from Middleware.utilities.http.tls import custom_context
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.web.fetch import fetch
-from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
+from Middleware.workflows.tools.web.fetch import WebFetchError, WebFetchTimeoutError, WebRequest, fetch
 from Middleware.workflows.tools.web.output import OUTPUT_FORMATS, Stopped, render_failure, render_response
-from Middleware.workflows.tools.web.request import WebFetchError, WebFetchTimeoutError, WebRequest
 
 logger = logging.getLogger(__name__)
 

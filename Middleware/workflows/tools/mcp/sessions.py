@@ -14,16 +14,31 @@ from typing import Any
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
-from Middleware.workflows.tools.mcp.processes import ServerProcesses, started_loop
 from Middleware.workflows.tools.mcp.server_file import McpServer
-from Middleware.workflows.tools.mcp.transports import ErrorOutput, load_sdk, open_client
+from Middleware.workflows.tools.mcp.transports import (
+    ErrorOutput,
+    end_processes,
+    load_sdk,
+    new_client,
+    note_processes,
+    started_loop,
+)
 
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 300.0
-GOODBYE_SECONDS = 10.0  # for telling an HTTP server that its session has ended
-CLOSE_SECONDS = 5.0  # a server that ignores the end of its input is killed after four
-_TURNS = 25  # of the loop: more than the end of a pipe needs to travel through all layers
+# An HTTP server is told that its session has ended; one that does not answer must not keep the session.
+GOODBYE_SECONDS = 10.0
+# The package kills a server that ignores the end of its input after four seconds.
+CLOSE_SECONDS = 5.0
+# A server whose call was stopped is busy with something that nobody wants, so it gets less time than the two seconds
+# that the package waits before it terminates one.
+TERMINATE_SECONDS = 0.15
+KILL_SECONDS = 0.6
+# More turns of the event loop than the end of a pipe needs to travel through all layers.
+_TURNS = 25
+# Characters of an error in a message: servers send whole pages.
+LONGEST = 500
 
 Action = Callable[[Any], Awaitable[Any]]
 
@@ -52,7 +67,7 @@ class McpSessions:
         self._all: set[_Session] = set()
 
     def run(self, server: McpServer, action: Action, timeout: float, scope: CancelScope | None = None) -> object:
-        """``await action(client)`` within ``timeout`` seconds, which cover connecting and the handshake too.
+        """Return ``await action(client)`` within ``timeout`` seconds, which cover connecting and the handshake too.
 
         Raises SessionError, SessionTimeout, and EarlyTerminationException once ``scope`` is cancelled.
         """
@@ -62,7 +77,8 @@ class McpSessions:
             asyncio.run_coroutine_threadsafe, self._use(call, action, timeout), loop)
 
         def cancel() -> None:
-            loop.call_soon_threadsafe(call.give_up)  # before the next call can be sent to a server that is busy
+            # Before the next call can be sent to a server that is busy.
+            loop.call_soon_threadsafe(call.give_up)
             future.cancel()
 
         token = scope.add_callback(cancel) if scope else None
@@ -134,7 +150,8 @@ class McpSessions:
         server = call.server
         session = self._current.get(server)
         if session is None or session.retired:
-            for known in [known for known in self._current if known.name == server.name]:  # the file was changed
+            # The file of the server was changed.
+            for known in [known for known in self._current if known.name == server.name]:
                 self._current.pop(known).retire()
             session = self._current[server] = _Session(server, self._idle_seconds, self._all.discard)
             self._all.add(session)
@@ -182,7 +199,8 @@ class _Session:
         self._failure: BaseException | None = None
         self._lost, self._status = False, 0
         self._connecting = ConnectScope()
-        self._processes, self._hurry = ServerProcesses(), False
+        self._processes: list[asyncio.SubprocessTransport] = []
+        self._hurry = False
         self._task = asyncio.create_task(self._live())
 
     @property
@@ -223,21 +241,23 @@ class _Session:
         self._over.set()
         if not self.connected:
             self._connecting.cancel()
-        if self._hurry and not self._task.done():
-            self._processes.end_soon()
+        if self._hurry:
+            for seconds, hard in ((TERMINATE_SECONDS, False), (KILL_SECONDS, True)):
+                asyncio.get_running_loop().call_later(seconds, end_processes, self._processes, hard)
         return self._task
 
     def kill(self) -> None:
-        """For any thread."""
+        """Kill the server. Any thread may do that."""
         self.retired = True
-        self._processes.kill()
+        end_processes(self._processes, True)
 
     async def use(self, action: Action) -> object:
-        """The result of ``action(client)``. Raises SessionError."""
+        """Return the result of ``action(client)``. Raises SessionError."""
         await self._settled.wait()
         if not self.connected:
             raise SessionError(self._why())
-        for _ in range(_TURNS):  # a server that has died already is noticed before it is sent anything
+        # A server that has died already is noticed before it is sent anything.
+        for _ in range(_TURNS):
             await asyncio.sleep(0)
         if self._over.is_set():
             raise _Unreached("the server ended the connection")
@@ -247,39 +267,42 @@ class _Session:
             return await action(self._client)
         except MCPError as error:
             raise await self._explained(error) from None
-        except Exception as error:  # the package raises what its libraries raise
+        # The package raises what its libraries raise.
+        except Exception as error:
             raise SessionError(self._said(error)) from None
 
     async def _explained(self, error: Any) -> SessionError:
-        """The failure of a call, with what is known about the connection."""
+        """Return the failure of a call, with what is known about the connection."""
         from mcp_types import CONNECTION_CLOSED
 
         if self._lost:
             return _Unreached(self._said(error))
         if error.code != CONNECTION_CLOSED:
             return SessionError(self._said(error))
-        await asyncio.wait({self._task}, timeout=0.5)  # the connection's own failure says more
+        # The connection's own failure, which comes a moment later, says more.
+        await asyncio.wait({self._task}, timeout=0.5)
         kind = _Unreached if is_refused_connection(self._failure) else SessionError
         return kind(self._said(self._failure or error))
 
     async def _live(self) -> None:
-        self._processes.follow()
+        note_processes(self._processes)
         try:
             with self._connecting:
-                async with open_client(self.server, self.errors, self._over.set, self._look_at) as client:
+                async with new_client(self.server, self.errors, self._over.set, self._look_at) as client:
                     self._client = client
                     self._settled.set()
                     await self._over.wait()
                     self._connecting.deadline = asyncio.get_running_loop().time() + GOODBYE_SECONDS
-        except (Exception, BaseExceptionGroup) as error:  # the package raises what its libraries raise
+        # The package raises what its libraries raise, often in groups.
+        except (Exception, BaseExceptionGroup) as error:
             self._failure = error
         finally:
             self.retired = True
             self._over.set()
             self._settled.set()
-            self._processes.forget()
+            self._processes.clear()
             self._on_end(self)
-            self._tell()
+            self._log_end()
 
     async def _look_at(self, response: Any) -> None:
         """Note what the package does not pass on: the status, and that the server has forgotten the session."""
@@ -297,20 +320,18 @@ class _Session:
         text = describe(error, "" if self.connected else self.server.command)
         return self.server.masked(f"{text} (HTTP status {self._status})" if self._status else text)
 
-    def _tell(self) -> None:
+    def _log_end(self) -> None:
         if self.connected:
             logger.info("The session with MCP server '%s' has ended", self.server.name)
             return
-        words = self.errors.last_words  # no call has been made yet, so no conversation is in them
+        # No call has been made yet, so no conversation is in it.
+        output = self.errors.last
         logger.warning("No session with MCP server '%s': %s%s", self.server.name, self._why(),
-                       f"\nIts last words:\n{words}" if words else "")
-
-
-LONGEST = 500
+                       f"\nIts last output:\n{output}" if output else "")
 
 
 def describe(error: BaseException, command: str = "") -> str:
-    """``command`` is the program of a stdio server, which an error of the operating system is about."""
+    """Return why a call failed. ``command`` is the program of a stdio server, which an OSError is about."""
     cause = _leaf(error)
     kind = type(cause).__name__
     if kind == "MCPError":
@@ -326,12 +347,12 @@ def describe(error: BaseException, command: str = "") -> str:
 
 
 def is_refused_connection(error: BaseException | None) -> bool:
-    """Whether no connection came about, so that the server has seen nothing."""
+    """Return whether no connection came about, so that the server has seen nothing."""
     return error is not None and type(_leaf(error)).__name__ in ("ConnectError", "ConnectTimeout")
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The most telling of grouped exceptions: not the closed connection that follows from another."""
+    """Return the cause among grouped exceptions: not the closed connection that follows from another."""
     while isinstance(error, BaseExceptionGroup):
         inner = [_leaf(part) for part in error.exceptions]
         error = next((part for part in inner if type(part).__name__ != "MCPError"), inner[0])

@@ -21,8 +21,7 @@ from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers
-from Middleware.workflows.tools.memory.discussion_memory import counted
-from Middleware.workflows.tools.memory.memory_turn import memory_turn, readable, turn_timeout
+from Middleware.workflows.tools.memory.shared import counted, memory_lock, readable
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +53,8 @@ class ChatSummarizer:
         """
         if not unsummarized(self._store):
             return self._current()
-        with contextlib.ExitStack() as turn:
-            if not take_turn(turn, self._context, self._folder) or not readable(self._store):
+        with contextlib.ExitStack() as stack:
+            if not take_lock(stack, self._context, self._folder) or not readable(self._store):
                 return self._current()
             began, self._folded = time.monotonic(), 0
             try:
@@ -149,13 +148,13 @@ def save_summary(store: MemoryStore, text: str, stored_hash: str, covered: int |
     return True
 
 
-def take_turn(turn: contextlib.ExitStack, context: ExecutionContext, folder: DiscussionFolder) -> bool:
-    """Hold the lock on the discussion's memories until ``turn`` ends; False, with a warning, if it is not free.
+def take_lock(stack: contextlib.ExitStack, context: ExecutionContext, folder: DiscussionFolder) -> bool:
+    """Hold the lock on the discussion's memories until ``stack`` ends; False, with a warning, if it is not free.
 
     Raises EarlyTerminationException if the request is cancelled while it waits.
     """
     try:
-        return turn.enter_context(memory_turn(context, folder, turn_timeout(_settings(), context)))
+        return stack.enter_context(memory_lock(context, folder, _settings()))
     except OSError as error:
         logger.warning("Discussion %s: its summary cannot be updated: %s", folder.discussion_id,
                        error.strerror or error)

@@ -13,13 +13,14 @@ from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
-from Middleware.workflows.tools.memory.discussion_memory import (
+from Middleware.workflows.tools.memory.shared import (
     MEMORY_SEPARATOR,
+    MemoryCall,
     counted,
+    failure_reason,
     joined_memories,
+    readable,
 )
-from Middleware.workflows.tools.memory.memory_call import MemoryCall, failure_reason
-from Middleware.workflows.tools.memory.memory_turn import readable
 
 logger = logging.getLogger(__name__)
 

@@ -21,10 +21,16 @@ from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
 from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
 from Middleware.workflows.tools.memory.condensation import Condensation
-from Middleware.workflows.tools.memory.discussion_memory import DiscussionMemory, counted, stored_memory
-from Middleware.workflows.tools.memory.memory_call import MemoryCall, failure_reason
-from Middleware.workflows.tools.memory.memory_turn import memory_turn, storage_errors_logged, turn_timeout
 from Middleware.workflows.tools.memory.new_messages import Chunk, chunks_of, first_new
+from Middleware.workflows.tools.memory.shared import (
+    DiscussionMemory,
+    MemoryCall,
+    counted,
+    failure_reason,
+    memory_lock,
+    storage_errors_logged,
+    stored_memory,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +151,7 @@ class FileMemoryPass:
             pairs, existed = self._open()
             if not self._due(self._start(pairs), existed):
                 return
-            with memory_turn(self._context, self._folder, turn_timeout(self._settings, self._context)) as mine:
+            with memory_lock(self._context, self._folder, self._settings) as mine:
                 if mine:
                     self._write(existed)
 

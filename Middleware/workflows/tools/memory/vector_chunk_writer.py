@@ -29,8 +29,8 @@ from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
-from Middleware.workflows.tools.memory.memory_call import MemoryCall
 from Middleware.workflows.tools.memory.new_messages import Chunk
+from Middleware.workflows.tools.memory.shared import MemoryCall
 from Middleware.workflows.tools.memory.state_document import raise_if_request_ended, update_state_document
 from Middleware.workflows.tools.memory.vector_answers import Item, parse_memories
 

@@ -16,8 +16,8 @@ from Middleware.utilities.hashing_utils import hash_messages
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces, rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages
-from Middleware.workflows.tools.memory.memory_turn import memory_turn, turn_timeout
 from Middleware.workflows.tools.memory.new_messages import Chunk, chunks_of, indexes_by_hash, reached
+from Middleware.workflows.tools.memory.shared import memory_lock
 from Middleware.workflows.tools.memory.vector_chunk_writer import ChunkWriter, Pair
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class VectorMemoryPass:
         with _database_problems_logged(self._folder), _opened(self._context, self._folder) as memories:
             if not self._due(memories):
                 return
-            with memory_turn(self._context, self._folder, turn_timeout(self._settings, self._context)) as ours:
+            with memory_lock(self._context, self._folder, self._settings) as ours:
                 if ours:
                     self._work(memories)
 
@@ -108,8 +108,7 @@ def generate_and_store(pairs: Sequence[Pair], settings: MemorySettings, context:
     if folder is None:
         return 0
     stored = 0
-    timeout = turn_timeout(settings, context)
-    with _database_problems_logged(folder), memory_turn(context, folder, timeout) as ours:
+    with _database_problems_logged(folder), memory_lock(context, folder, settings) as ours:
         if ours:
             with _opened(context, folder) as memories:
                 writer = ChunkWriter(context, settings, folder, memories)

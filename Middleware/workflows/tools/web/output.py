@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 
-from Middleware.workflows.tools.web.request import ResponseTooLargeError, WebFetchError, WebResponse
+from Middleware.workflows.tools.web.fetch import ResponseTooLargeError, WebFetchError, WebResponse
 
 OUTPUT_FORMATS = ("text", "json", "full", "html-stripped")
 

@@ -17,7 +17,7 @@ from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.handlers.impl.memory_node_handler import RecentMemorySummarizerHandler
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext, RunRequest
-from Middleware.workflows.tools.memory import memory_turn
+from Middleware.workflows.tools.memory import shared
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 from Tests.stub_backend import StubBackend, chat_reply
 from Tests.tables import table
@@ -364,7 +364,7 @@ def test_a_broken_summary_is_not_replaced(lab: EngineLab, store: MemoryStore, ca
 
 def test_a_summary_is_not_lost_to_others_at_work(lab: EngineLab, store: MemoryStore,
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_turn, "LONGEST_WAIT_BEFORE_ANSWER", 0.1)
+    monkeypatch.setattr(shared, "LONGEST_WAIT_BEFORE_ANSWER", 0.1)
     remember(store, 2)
     with store.folder.lock(MEMORIES):
         result: list[str] = []

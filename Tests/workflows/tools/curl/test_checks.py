@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.workflows.tools.curl.checks import address_problem, has_option, injection_problem
 from Middleware.workflows.tools.curl.options import (
     _DATA_OR_FILE,
     _FLAGS,
@@ -18,6 +17,9 @@ from Middleware.workflows.tools.curl.options import (
     _USERS,
     _WITH_VALUE,
     URL,
+    address_problem,
+    has_option,
+    injection_problem,
     read_arguments,
     without_last_breaks,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.workflows.tools.curl.checks import brings_scheme_to_data, brings_scheme_to_url
+from Middleware.workflows.tools.curl.options import brings_scheme_to_data, brings_scheme_to_url
 from Tests.tables import table
 
 READ_BY_CURL = [

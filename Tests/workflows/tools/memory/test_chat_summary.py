@@ -18,7 +18,7 @@ from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.memory import memory_turn
+from Middleware.workflows.tools.memory import shared
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, status_reply
 from Tests.workflows.engine_lab import EngineLab, last_text, reply_to, static, until, user
 
@@ -326,7 +326,7 @@ def test_it_does_not_wait_for_ever(lab: EngineLab, store: MemoryStore, monkeypat
                                    caplog: pytest.LogCaptureFixture) -> None:
     remember(store, 3)
     store.save_summary("old", "gone")
-    monkeypatch.setattr(memory_turn, "LONGEST_WAIT_BEFORE_ANSWER", 0.2)
+    monkeypatch.setattr(shared, "LONGEST_WAIT_BEFORE_ANSWER", 0.2)
     done = threading.Event()
     thread = held(store, lambda: done.wait(10))
     try:
@@ -386,7 +386,7 @@ def test_a_missing_settings_file_does_not_matter(lab: EngineLab, store: MemorySt
 def test_inside_the_making_of_memories_it_does_not_wait_for_itself(lab: EngineLab, store: MemoryStore) -> None:
     remember(store, 3)
     context = ExecutionContext("r", "w", "d1", {}, [], False)
-    with memory_turn.memory_turn(context, store.folder, None) as mine:
+    with shared.memory_lock(context, store.folder, None) as mine:
         assert mine and run(lab, node()) == NO_SUMMARY
     assert lab.prompts == []
 

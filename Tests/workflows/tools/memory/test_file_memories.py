@@ -24,7 +24,7 @@ from Middleware.utilities.files.file_access import process_lock
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
-from Middleware.workflows.tools.memory import memory_turn
+from Middleware.workflows.tools.memory import shared
 from Middleware.workflows.tools.memory.file_memories import MemoryWriter
 from Middleware.workflows.tools.slow_but_quality_rag_tool import SlowButQualityRAGTool
 from Tests.stub_backend import Reply, StubBackend, chat_reply, status_reply
@@ -499,7 +499,7 @@ def test_how_long_to_wait(lab: MemoryLab, key: Any, complete: bool, seconds: flo
     lab.request.answered_at = 1.0 if complete else None
     settings = load_memory_settings()
     assert settings is not None
-    assert memory_turn.turn_timeout(settings, lab.context(chat(3))) == seconds
+    assert shared._lock_seconds(settings, lab.context(chat(3))) == seconds
 
 
 def _hold(root: str, ready: Any, release: Any) -> None:
@@ -528,11 +528,11 @@ def test_another_process_at_work(lab: MemoryLab) -> None:
 
 
 def test_a_workflow_inside_a_turn_gets_none(lab: MemoryLab, caplog: pytest.LogCaptureFixture) -> None:
-    with memory_turn.memory_turn(lab.context(chat(3)), lab.folder, None) as outer:
-        with memory_turn.memory_turn(lab.context(chat(3)), lab.folder, None) as inner:
+    with shared.memory_lock(lab.context(chat(3)), lab.folder, None) as outer:
+        with shared.memory_lock(lab.context(chat(3)), lab.folder, None) as inner:
             assert (outer, inner) == (True, False)
     assert "takes part in making memories" in caplog.text
-    with memory_turn.memory_turn(lab.context(chat(3)), lab.folder, None) as again:
+    with shared.memory_lock(lab.context(chat(3)), lab.folder, None) as again:
         assert again
 
 

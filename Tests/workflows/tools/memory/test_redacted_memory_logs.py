@@ -13,7 +13,7 @@ from Middleware.services.memory.memory_search import VectorSearch, search_memori
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.memory import memory_call
+from Middleware.workflows.tools.memory import shared
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass
 from Middleware.workflows.tools.memory.state_document import update_state_document
@@ -113,5 +113,5 @@ def test_foreign_errors_of_private_requests_leave_no_trace(caplog: pytest.LogCap
         try:
             raise KeyError("words of the user")
         except KeyError as error:
-            assert memory_call.failure_reason(error) == "KeyError"
+            assert shared.failure_reason(error) == "KeyError"
     assert ("words of the user" in caplog.text) is not redact

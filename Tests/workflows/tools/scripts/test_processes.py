@@ -16,7 +16,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools.dynamic_module_loader import run_dynamic_module
-from Middleware.workflows.tools.scripts.processes import START_SECONDS, ScriptProcesses, running_scripts
+from Middleware.workflows.tools.scripts.thread import START_SECONDS, ScriptProcesses, running_scripts
 from Tests.workflows.engine_lab import until
 
 PARENT = """

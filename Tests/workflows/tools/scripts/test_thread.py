@@ -14,8 +14,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
-from Middleware.workflows.tools.scripts.processes import running_scripts
-from Middleware.workflows.tools.scripts.thread import ScriptThread
+from Middleware.workflows.tools.scripts.thread import ScriptThread, running_scripts
 from Tests.workflows.engine_lab import until
 
 IN_TIME = 1.0  # far below what the work under test would take

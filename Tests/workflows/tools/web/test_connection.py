@@ -16,8 +16,7 @@ from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError
 from Middleware.utilities.http.tls import custom_context
 from Middleware.utilities.http.wire import HttpRequest, Route, parse_target
-from Middleware.workflows.tools.web.fetch import fetch
-from Middleware.workflows.tools.web.request import WebFetchConnectionError, WebRequest
+from Middleware.workflows.tools.web.fetch import WebFetchConnectionError, WebRequest, fetch
 from Tests.stub_backend import Reply, StubBackend
 from Tests.utilities.http.lab import Tunnels, certificate, server_tls, tls_backend
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from Middleware.workflows.tools.web.request import (
+from Middleware.workflows.tools.web.fetch import (
     WebRequest,
     WebResponse,
     origin_text,

@@ -10,7 +10,7 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, current_request, request_scope
-from Middleware.workflows.tools.web.interruptible import DeadlineError, run_interruptible
+from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
 
 
 def fail(_: Callable[[], bool]) -> None:

@@ -1,0 +1,193 @@
+"""What the memory passes share: the stored memories as prompts show them, the LLM calls, and the lock."""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from Middleware.exceptions import ConfigValueError, UnreadableDataError, WilmerError
+from Middleware.llmapis.backend_errors import log_text, public_text
+from Middleware.models.llm_handler import LlmHandler
+from Middleware.services.llm_calls.direct_calls import raise_if_cancelled, text_to_keep
+from Middleware.services.llm_service import LlmHandlerService
+from Middleware.services.memory.memory_settings import MemorySettings
+from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.services.memory_service import NO_SUMMARY, RECENT_MEMORIES
+from Middleware.utilities.conversations.discussion_files import if_readable
+from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
+from Middleware.utilities.sensitive_logging_utils import is_encryption_active
+from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.tools.block_prompts import (
+    CHAT_SUMMARY,
+    FULL_MEMORY_FILE,
+    MEMORY_FILE,
+    BlockPrompts,
+    without_later_systems,
+)
+from Middleware.workflows.tools.discussion_context import raw_messages
+
+logger = logging.getLogger(__name__)
+
+MEMORY_SEPARATOR = "\n--------------\n"
+NO_MEMORIES = "No preceding memories to show"
+# Seconds: longer than most LLM calls of a memory, and shorter than clients wait for an answer.
+LONGEST_WAIT_BEFORE_ANSWER = 30.0
+
+
+@dataclass(frozen=True)
+class DiscussionMemory:
+    """The stored memories of a discussion, oldest first, and its summary."""
+
+    memories: tuple[str, ...] = ()
+    summary: str = NO_SUMMARY
+
+    def followed_by(self, memory: str) -> DiscussionMemory:
+        # A blank answer is no memory, so the next block must not be shown one.
+        return dataclasses.replace(self, memories=(*self.memories, memory)) if memory.strip() else self
+
+    @property
+    def recent(self) -> str:
+        return joined_memories(self.memories[-RECENT_MEMORIES:])
+
+    @property
+    def full(self) -> str:
+        return joined_memories(self.memories)
+
+    @property
+    def markers(self) -> dict[str, str]:
+        return {MEMORY_FILE: self.recent.strip(), FULL_MEMORY_FILE: self.full.strip(),
+                CHAT_SUMMARY: self.summary.strip()}
+
+
+def stored_memory(store: MemoryStore) -> DiscussionMemory:
+    """Return what a discussion holds. Raises DataKeyError and OSError."""
+    summary = store.summary()
+    return DiscussionMemory(tuple(text for text, _ in store.memories()), summary[0] if summary else NO_SUMMARY)
+
+
+def counted(memories: int) -> str:
+    return f"{memories} {'memory' if memories == 1 else 'memories'}"
+
+
+def joined_memories(memories: Sequence[str]) -> str:
+    return MEMORY_SEPARATOR.join(memories) or NO_MEMORIES
+
+
+class MemoryCall:
+    """Calls of one endpoint, named literally in the settings.
+
+    Args:
+        settings: the settings file; its keys apply as those of a node would, such as how variables see the
+        conversation.
+        max_tokens: the longest answer.
+    """
+
+    def __init__(self, context: ExecutionContext, settings: Mapping[str, object], endpoint: str, preset: str,
+                 max_tokens: int) -> None:
+        messages = without_later_systems(raw_messages(context))
+        self._context = dataclasses.replace(context, config=dict(settings), messages=messages)
+        self._settings = settings
+        self._endpoint, self._preset, self._max_tokens = endpoint, preset, max_tokens
+
+    @cached_property
+    def _handler(self) -> LlmHandler:
+        if not self._endpoint:
+            raise ConfigValueError("the settings name no endpoint that could answer", json_path="endpointName")
+        return LlmHandlerService().load_model_from_config(
+            self._endpoint, self._preset or None, max_tokens=self._max_tokens,
+            scope=self._context.request.cancel_scope)
+
+    def ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
+        """Return the cleaned answer to two templates: their variables are filled in first, then the markers.
+
+        The answer is "" if the model's reasoning was cut off.
+        Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
+        """
+        raise_if_cancelled(self._context.request.cancel_scope)
+        answer = BlockPrompts(system_prompt, prompt, self._settings, self._context).send(self._handler, markers)
+        raise_if_cancelled(self._context.request.cancel_scope)
+        return text_to_keep(answer, self._handler)
+
+
+def failure_reason(error: Exception) -> str:
+    """Return why a call failed, without any conversation text: only the kind of an error of another package.
+
+    Unless the request is private, such an error is logged in full at DEBUG.
+    """
+    if isinstance(error, WilmerError):
+        return log_text(error)
+    if not is_encryption_active():
+        logger.debug("A failure while memories were made", exc_info=error)
+    return public_text(error)
+
+
+# The folders whose lock the current context holds, each with whether the log names a workflow that asked for it again.
+_held: ContextVar[Mapping[str, list[bool]]] = ContextVar("wilmer_memory_locks", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def memory_lock(context: ExecutionContext, folder: DiscussionFolder, settings: MemorySettings | None) -> Iterator[bool]:
+    """Hold the lock; yields whether it was free within the time of ``settings`` (None: at once), with a warning if not.
+
+    A workflow that runs while the lock is held, because it writes the memories, never gets the lock itself: it would
+    wait for its own end. One warning per lock is logged. Raises OSError, and EarlyTerminationException if the request
+    is cancelled while it waits.
+    """
+    key = folder.folder
+    if (reported := _held.get().get(key)) is not None:
+        if not reported:
+            reported.append(True)
+            logger.warning("Discussion %s: a workflow that takes part in making memories asks for more of them; "
+                           "that is left out", folder.discussion_id)
+        yield False
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(folder.lock(MEMORIES, context.request.cancel_scope, _lock_seconds(settings, context)))
+        except TimeoutError:
+            logger.warning("Discussion %s: another request is working on the memories; this one skips them",
+                           folder.discussion_id)
+            yield False
+            return
+        token = _held.set({**_held.get(), key: []})
+        try:
+            yield True
+        finally:
+            _held.reset(token)
+
+
+def _lock_seconds(settings: MemorySettings | None, context: ExecutionContext) -> float | None:
+    if settings is None:
+        return 0
+    # An answer is not delayed for long by another request's memories: its own memories are made next time.
+    if settings.lock_seconds is None and not context.request.answer_complete:
+        return LONGEST_WAIT_BEFORE_ANSWER
+    return settings.lock_timeout
+
+
+def readable(store: MemoryStore) -> bool:
+    """Return whether new memories could be stored; if not, the reason is logged once per request. Raises DataKeyError.
+    """
+    def look() -> bool:
+        store.require_readable()
+        return True
+    return if_readable(look, False)
+
+
+@contextlib.contextmanager
+def storage_errors_logged(folder: DiscussionFolder) -> Iterator[None]:
+    """Log failures to read or write files, so that the chat goes on and the rest is done next time.
+
+    DataKeyError is not caught: with a wrong API key nothing of the discussion may be used.
+    """
+    try:
+        yield
+    except UnreadableDataError as error:
+        logger.error("Discussion %s: no memories are written: %s", folder.discussion_id, error)
+    except OSError as error:
+        logger.error("Discussion %s: memories cannot be stored: %s", folder.discussion_id, error.strerror or error)
