@@ -90,7 +90,7 @@ def test_a_cancelled_run_gives_its_lock_back_at_once(lab: ApiLab, tmp_path: Path
         running_requests().cancel(request.request_id, "stop")
     assert until(lambda: not locks.is_locked("gate"), 0.7)
     asker.join(5)
-    assert until(lambda: running_scripts().count() == 0)
+    assert until(lambda: len(running_scripts()) == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -384,7 +384,7 @@ def test_a_stop_leaves_a_script_that_hangs(script: Write, code: str, caplog: pyt
     with request_scope(request), pytest.raises(EarlyTerminationException):
         list(run_dynamic_module(script(code)))
     assert time.monotonic() - began < 0.6
-    assert until(lambda: "has ended" in caplog.text or not running_scripts().count())
+    assert until(lambda: "has ended" in caplog.text or not len(running_scripts()))
     assert [record.levelname for record in caplog.records] == ["WARNING"]  # its failure is nobody's any more
 
 

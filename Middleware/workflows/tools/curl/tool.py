@@ -1,13 +1,13 @@
 """Runs the system's curl: without a shell, bounded in time and output, and killed with its children on a stop."""
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -15,7 +15,8 @@ from Middleware.exceptions import BackendError, EarlyTerminationException, Wilme
 from Middleware.models.cancel_scope import CancelScope
 
 BLOCK_BYTES = 64 * 1024
-EXIT_SLICE_SECONDS = 0.02
+# Killed processes close their pipes at once; one that left curl's process group may keep them open for as long as it
+# likes.
 READERS_END_SECONDS = 0.05
 
 
@@ -39,22 +40,9 @@ class CurlError(BackendError, RuntimeError):
 class CurlExitError(CurlError):
     """curl ended with a status other than 0."""
 
-    def __init__(self, result: CurlResult) -> None:
-        super().__init__(f"CurlCommand exited with status {result.returncode}: {result.stderr.strip()}", result)
-
 
 class CurlTimeoutError(CurlError, TimeoutError):
     """curl took too long and was killed."""
-
-    def __init__(self, seconds: float, result: CurlResult) -> None:
-        super().__init__(f"curl timed out after {seconds:g} seconds", result)
-
-
-class CurlOutputTooLargeError(CurlError):
-    """curl wrote too much and was killed."""
-
-    def __init__(self, max_bytes: int | None, result: CurlResult) -> None:
-        super().__init__(f"CurlCommand response exceeded the {max_bytes}-byte cap (maxResponseBytes).", result)
 
 
 class CurlMissingError(WilmerError, FileNotFoundError):
@@ -69,32 +57,32 @@ def run_curl(args: Sequence[str], timeout: float, max_bytes: int | None, scope: 
         timeout: seconds on the wall clock.
         max_bytes: most bytes taken from either output; more on stdout kills curl, more on stderr is dropped.
 
-    Raises CurlMissingError, CurlError subclasses, EarlyTerminationException when ``scope`` is cancelled.
+    Raises CurlMissingError, CurlError, EarlyTerminationException when ``scope`` is cancelled.
     """
     if scope.cancelled:
         raise EarlyTerminationException("The request was cancelled")
-    run = _Run(_start(args, use_environment_proxies), max_bytes, scope)
+    run = _Run(_start(args, use_environment_proxies), max_bytes)
     token = scope.add_callback(run.wake.set)
     try:
-        run.wait(timeout)
+        run.wake.wait(timeout)
     finally:
         scope.remove_callback(token)
-        run.end()
+        result = run.end()
     if scope.cancelled:
         raise EarlyTerminationException("The request was cancelled")
-    result = run.result()
-    if run.stdout.full:
-        raise CurlOutputTooLargeError(max_bytes, result)
+    if run.full:
+        raise CurlError(f"CurlCommand response exceeded the {max_bytes}-byte cap (maxResponseBytes).", result)
     if result.returncode is None:
-        raise CurlTimeoutError(timeout, result)
+        raise CurlTimeoutError(f"curl timed out after {timeout:g} seconds", result)
     if result.returncode != 0:
-        raise CurlExitError(result)
+        raise CurlExitError(f"CurlCommand exited with status {result.returncode}: {result.stderr.strip()}", result)
     return result
 
 
 def _start(args: Sequence[str], use_environment_proxies: bool) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items()
                    if use_environment_proxies or not name.lower().endswith("_proxy")}
+    # A group or session of its own, so that its children can be killed with it.
     options: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
         options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
@@ -108,96 +96,56 @@ def _start(args: Sequence[str], use_environment_proxies: bool) -> subprocess.Pop
         raise CurlError(f"CurlCommand could not start curl: {error.strerror}") from error
 
 
-class _Output:
-    """Reads one output of the process on a thread of its own, the only way that works with pipes everywhere.
-
-    Attributes:
-        full: there was more than the cap.
-        ended: nothing more is read.
-    """
-
-    def __init__(self, pipe: IO[bytes], cap: int | None, drop_excess: bool) -> None:
-        self.full = False
-        self.ended = False
-        self._data = bytearray()
-        self._pipe, self._cap, self._drop_excess = pipe, cap, drop_excess
-        self._thread = threading.Thread(target=self._read, name="curl-output", daemon=True)
-        self._tell: Callable[[], object] = lambda: None
-
-    def start(self, tell: Callable[[], object]) -> None:
-        """``tell`` is called at the end."""
-        self._tell = tell
-        self._thread.start()
-
-    def join(self) -> None:
-        self._thread.join(READERS_END_SECONDS)
-
-    def text(self) -> str:
-        return bytes(self._data).decode("utf-8", "replace")
-
-    def _read(self) -> None:
-        try:
-            with self._pipe:  # only this thread closes it: a close elsewhere would not end a read
-                while (block := self._pipe.read(BLOCK_BYTES)) and self._take(block):
-                    pass
-        except (OSError, ValueError):
-            pass  # the process is gone
-        self.ended = True
-        self._tell()
-
-    def _take(self, block: bytes) -> bool:
-        room = len(block) if self._cap is None else self._cap - len(self._data)
-        self._data += block[:max(room, 0)]
-        self.full = self.full or len(block) > room
-        return self._drop_excess or not self.full
-
-
 class _Run:
-    """A running curl.
+    """A running curl. Each output is read on a thread of its own, the only way that works with pipes everywhere.
 
     Attributes:
-        wake: set when there is something to decide.
-        killed: it did not end by itself.
+        wake: set when it has ended, wrote too much, or is to be killed.
+        full: it wrote more than ``max_bytes``.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], max_bytes: int | None, scope: CancelScope) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], max_bytes: int | None) -> None:
         assert process.stdout is not None and process.stderr is not None
-        self.wake = threading.Event()
-        self.killed = False
-        self._process, self._scope = process, scope
-        self.stdout = _Output(process.stdout, max_bytes, drop_excess=False)
-        self.stderr = _Output(process.stderr, max_bytes, drop_excess=True)
-        for output in (self.stdout, self.stderr):
-            output.start(self._output_ended)
+        self.wake, self.full = threading.Event(), False
+        self._process, self._cap = process, max_bytes
+        self._stdout, self._stderr = bytearray(), bytearray()
+        self._errors = _started(self._read, process.stderr, self._stderr)
+        self._reader = _started(self._follow, process.stdout)
 
-    def _output_ended(self) -> None:
-        if self._outputs_ended() or self.stdout.full:
-            self.wake.set()
+    def _follow(self, pipe: IO[bytes]) -> None:
+        self._read(pipe, self._stdout)
+        if not self.full:
+            self._errors.join()
+            self._process.wait()
+        self.wake.set()
 
-    def _outputs_ended(self) -> bool:
-        return self.stdout.ended and self.stderr.ended
+    def _read(self, pipe: IO[bytes], data: bytearray) -> None:
+        # Only this thread closes the pipe: a close elsewhere would not end a read. An error means that the process is
+        # gone.
+        with contextlib.suppress(OSError, ValueError), pipe:
+            while not self.full and (block := pipe.read(BLOCK_BYTES)):
+                data += block
+                if self._cap is not None and len(data) > self._cap:
+                    del data[self._cap:]
+                    self.full = data is self._stdout
 
-    def wait(self, timeout: float) -> None:
-        """Until it ended, wrote too much, was cancelled or took too long."""
-        deadline = time.monotonic() + timeout
-        self.wake.wait(timeout)
-        if not self._outputs_ended() or self.stdout.full:
-            return
-        while self._process.poll() is None and time.monotonic() < deadline:  # outputs closed: it is about to end
-            if self._scope.wait(EXIT_SLICE_SECONDS):
-                return
-
-    def end(self) -> None:
-        """Kill it with all its children, if it has not ended."""
-        if self._process.returncode is None:  # not reaped, so its id cannot be that of another process yet
-            self.killed = True
+    def end(self) -> CurlResult:
+        """Return what it wrote; kill it with all its children if it has not ended."""
+        # Not reaped, so its id cannot be that of another process yet.
+        killed = self._process.returncode is None
+        if killed:
             _kill_tree(self._process)
             self._process.wait()
-        for output in (self.stdout, self.stderr):
-            output.join()
+        for thread in (self._reader, self._errors):
+            thread.join(READERS_END_SECONDS)
+        stdout, stderr = (bytes(data).decode("utf-8", "replace") for data in (self._stdout, self._stderr))
+        return CurlResult(stdout, stderr, None if killed else self._process.returncode)
 
-    def result(self) -> CurlResult:
-        return CurlResult(self.stdout.text(), self.stderr.text(), None if self.killed else self._process.returncode)
+
+def _started(target: Any, *args: object) -> threading.Thread:
+    thread = threading.Thread(target=target, args=args, name="curl-output", daemon=True)
+    thread.start()
+    return thread
 
 
 def _kill_tree(process: subprocess.Popen[bytes]) -> None:
@@ -207,5 +155,6 @@ def _kill_tree(process: subprocess.Popen[bytes]) -> None:
         return
     try:
         os.killpg(process.pid, signal.SIGKILL)
+    # macOS refuses a group of which only the ended leader is left.
     except (ProcessLookupError, PermissionError):
-        process.kill()  # macOS refuses a group of which only the ended leader is left
+        process.kill()

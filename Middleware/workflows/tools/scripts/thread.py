@@ -87,7 +87,8 @@ def _end(started: Process, at: float) -> None:
         import psutil  # type: ignore[import-untyped]
     except ImportError as error:
         logger.warning("Only the process itself is ended, not its children: %s", error)
-        with contextlib.suppress(OSError):  # it may just have ended
+        # It may just have ended.
+        with contextlib.suppress(OSError):
             started.kill()
         return
     with contextlib.suppress(psutil.Error):
@@ -101,31 +102,13 @@ def _end(started: Process, at: float) -> None:
                 victim.kill()
 
 
-class RunningScripts:
+class RunningScripts(set[ScriptProcesses]):
     """The calls of scripts under way, including those that were abandoned."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls: set[ScriptProcesses] = set()
-
-    @contextlib.contextmanager
-    def including(self, call: ScriptProcesses) -> Iterator[None]:
-        with self._lock:
-            self._calls.add(call)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._calls.discard(call)
-
-    def count(self) -> int:
-        return len(self._calls)
 
     def end_processes(self) -> None:
         """Kill all processes that the scripts have started."""
-        with self._lock:
-            calls = list(self._calls)
-        for call in calls:
+        # A copy, since scripts end meanwhile.
+        for call in self.copy():
             call.end()
 
 
@@ -200,7 +183,8 @@ class ScriptThread(Iterator[Any]):
         answer = None
         if not self._scope.cancelled:
             self._worker.orders.put(order)
-            if self._thread.ident is None:  # only now, so that it need not wait for its first order
+            # Only now, so that it need not wait for its first order.
+            if self._thread.ident is None:
                 self._thread.start()
             answer = self._worker.answers.get()
         if not self._scope.cancelled:
@@ -217,7 +201,8 @@ class ScriptThread(Iterator[Any]):
         try:
             raise answer.error
         finally:
-            del answer  # it would be part of a circle with its own traceback
+            # It would be part of a circle with its own traceback.
+            del answer
 
 
 class _Answer(NamedTuple):
@@ -240,14 +225,15 @@ class _Worker:
 
     def run(self) -> None:
         token = self._scope.add_callback(partial(self.answers.put, None))
+        running_scripts().add(self._processes)
         try:
-            with running_scripts().including(self._processes):
-                self._processes.collect()
-                while self.orders.get() is _STEP:
-                    if not self._do(partial(next, self._steps)):
-                        return
-                self._do(self._steps.close, last=True)
+            self._processes.collect()
+            while self.orders.get() is _STEP:
+                if not self._do(partial(next, self._steps)):
+                    return
+            self._do(self._steps.close, last=True)
         finally:
+            running_scripts().discard(self._processes)
             self._scope.remove_callback(token)
             self._end()
 
@@ -261,7 +247,8 @@ class _Worker:
             failure.__cause__ = error
             self.answers.put(_Answer(error=failure, last=True))
             return False
-        except BaseException as error:  # boundary of a thread: the waiting one raises it
+        # This is the boundary of a thread: the waiting one raises it.
+        except BaseException as error:
             self.answers.put(_Answer(error=error, last=True))
             return False
         return True

@@ -55,7 +55,7 @@ SCRIPT = """
 @pytest.fixture(autouse=True)
 def all_have_ended() -> Iterator[None]:
     yield
-    assert until(lambda: running_scripts().count() == 0)
+    assert until(lambda: len(running_scripts()) == 0)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_the_script_ends_within_its_moment_when_its_process_was_killed(
     path = script(SCRIPT.replace("WAY", WAYS["run"]))
     with request_scope(request), pytest.raises(EarlyTerminationException):
         run_dynamic_module(path, sys.executable, str(parent), str(pids))
-    assert running_scripts().count() == 0 and caplog.records == []
+    assert len(running_scripts()) == 0 and caplog.records == []
 
 
 def test_those_of_a_script_that_has_ended_go_on(script: Callable[[str], str], tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_those_of_a_script_that_has_ended_go_on(script: Callable[[str], str], tm
 
 def test_those_of_others_go_on(script: Callable[[str], str], sleeper: subprocess.Popen[bytes]) -> None:
     request = RequestContext()
-    stop_when(lambda: running_scripts().count() == 1, request)
+    stop_when(lambda: len(running_scripts()) == 1, request)
     with request_scope(request), pytest.raises(EarlyTerminationException):
         run_dynamic_module(script("import time\ndef Invoke():\n    time.sleep(0.5)\n"))
     assert sleeper.poll() is None
@@ -171,7 +171,7 @@ def test_no_process_starts_from_a_stopped_script(script: Callable[[str], str], w
         """)
     answers: list[str] = []
     request = RequestContext()
-    stop_when(lambda: running_scripts().count() == 1, request)
+    stop_when(lambda: len(running_scripts()) == 1, request)
     with request_scope(request), pytest.raises(EarlyTerminationException):
         run_dynamic_module(path, sys.executable, answers)
     assert until(lambda: answers == ["EarlyTerminationException"])
@@ -206,7 +206,7 @@ def test_what_cannot_be_found_is_logged(script: Callable[[str], str], caplog: py
             time.sleep(0.5)
         """)
     request = RequestContext()
-    stop_when(lambda: running_scripts().count() == 1 and (time.sleep(0.3) or True), request)
+    stop_when(lambda: len(running_scripts()) == 1 and (time.sleep(0.3) or True), request)
     with request_scope(request), pytest.raises(EarlyTerminationException):
         run_dynamic_module(path)
     assert "has used os.system" in caplog.text

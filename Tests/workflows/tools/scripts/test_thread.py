@@ -30,7 +30,7 @@ def scope() -> CancelScope:
 def no_thread_stays() -> Iterator[None]:
     yield
     assert until(lambda: not script_threads())
-    assert running_scripts().count() == 0
+    assert len(running_scripts()) == 0
 
 
 def script_threads() -> list[threading.Thread]:
