@@ -16,8 +16,7 @@ from Middleware.exceptions import ConfigNotFoundError
 from Middleware.llmapis.endpoint_file import endpoint_path
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE, THINKING
-from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS, PRESET_SAMPLERS, THINKING_KEYS
+from Middleware.utilities.config.keys.endpoint import CANONICAL_SAMPLER_KEYS, ENDPOINT, PRESET_SAMPLERS, THINKING_KEYS
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.once import BoundedCache
 

@@ -41,8 +41,7 @@ from Middleware.utilities.files.file_access import (
     path_lock,
     resolve_file_path,
 )
-from Middleware.utilities.text_extraction import first_pieces, last_pieces, lines_without
-from Middleware.utilities.text_utils import encode_text
+from Middleware.utilities.text_utils import encode_text, first_pieces, last_pieces, lines_without
 
 __all__ = [
     "CUSTOM_FILE_MODES", "Cipher", "EMPTY_TEXT", "MISSING_TEXT", "NoCipher", "atomic_write", "ensure_json_file_exists",

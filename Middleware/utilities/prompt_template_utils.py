@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from Middleware.utilities.config.keys.prompt_template import PROMPT_TEMPLATE, turn_key
+from Middleware.utilities.config.keys.api_type import PROMPT_TEMPLATE, turn_key
 from Middleware.utilities.text_utils import message_text
 
 Template = Mapping[str, Any]

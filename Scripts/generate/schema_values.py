@@ -8,7 +8,7 @@ from typing import Any
 from Middleware.llmapis.samplers import NULL_MARKER
 from Middleware.utilities.config.check import REMARKS
 from Middleware.utilities.config.declarations import SWITCHED_ON, ConfigKey
-from Middleware.utilities.config.keys.samplers import PRESET_SAMPLER_KEYS
+from Middleware.utilities.config.keys.endpoint import PRESET_SAMPLER_KEYS
 from Scripts.generate import key_tables
 
 Schema = dict[str, Any]

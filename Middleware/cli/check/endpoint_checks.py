@@ -15,8 +15,7 @@ from Middleware.utilities.config.check import Severity, is_remark, quoted
 from Middleware.utilities.config.declarations import number_from
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.api_type import API_TYPE
-from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.config.keys.samplers import CANONICAL_SAMPLER_KEYS
+from Middleware.utilities.config.keys.endpoint import CANONICAL_SAMPLER_KEYS, ENDPOINT
 from Middleware.utilities.config.lookup import candidate, find_file
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.files.path_utils import split_name

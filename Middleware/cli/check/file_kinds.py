@@ -10,11 +10,10 @@ from types import MappingProxyType
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities.config.declarations import DESCRIPTION_KEY, SCHEMA_KEY, ConfigKey, KeyTable, settings_keys
-from Middleware.utilities.config.keys.api_type import API_TYPE_KEYS
+from Middleware.utilities.config.keys.api_type import API_TYPE_KEYS, PROMPT_TEMPLATE_KEYS
 from Middleware.utilities.config.keys.endpoint import ENDPOINT_KEYS
 from Middleware.utilities.config.keys.mcp_server import MCP_SERVER_KEYS
 from Middleware.utilities.config.keys.node import WORKFLOW_FILE_KEYS
-from Middleware.utilities.config.keys.prompt_template import PROMPT_TEMPLATE_KEYS
 from Middleware.utilities.config.keys.user import CURRENT_USER_KEYS, ROUTING_KEYS, USER_KEYS
 from Middleware.utilities.config.keys.workflow_test import WORKFLOW_TEST_KEYS
 

@@ -7,6 +7,7 @@ is done, so that a long answer soon passes through unchanged.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,6 +25,7 @@ ASSISTANT_PREFIX = "Assistant:"
 MAX_GENERATION_PROMPT_LENGTH = 99
 # An answer may name a speaker whose name is longer than the expected one by this number of characters.
 _SPEAKER_SLACK = 10
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def find_generation_prompt(last_message: object) -> str:
@@ -90,14 +92,13 @@ class CleaningRules:
     @classmethod
     def build(cls, endpoint_config: Mapping[str, object] | None, node_config: Mapping[str, object] | None,
               generation_prompt: str | None = None, strip_assistant_prefix: bool = False, *,
-              has_endpoint: bool | None = None) -> CleaningRules:
+              has_endpoint: bool = True) -> CleaningRules:
         """Read the rules from an endpoint file and a node.
 
-        ``has_endpoint``: the node has an endpoint; None: it has one if its file is not empty.
         ``strip_assistant_prefix``: the user's two assistant options are both on.
         """
         endpoint, node, prompt = endpoint_config or {}, node_config or {}, (generation_prompt or "").strip()
-        if not (bool(endpoint) if has_endpoint is None else has_endpoint):
+        if not has_endpoint:
             return cls(verbatim=True, generation_prompt=prompt)
         return cls(think=ThinkRule.build(endpoint), steps=_prefix_steps(endpoint, node, strip_assistant_prefix),
                    generation_prompt=prompt, trim=ENDPOINT.flag(endpoint, "trimBeginningAndEndLineBreaks"))
@@ -148,17 +149,6 @@ def _fold_char(char: str) -> str:
     return char
 
 
-def has_surrogates(text: str) -> bool:
-    """Return whether a text contains a surrogate code point, which UTF-8 cannot encode."""
-    if text.isascii():
-        return False
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 class SurrogateJoiner:
     """Joins the halves of surrogate pairs, also across pieces; a lone half becomes U+FFFD."""
 
@@ -170,8 +160,11 @@ class SurrogateJoiner:
         return bool(self._half)
 
     def feed(self, text: str) -> str:
-        if not text or (not self._half and not has_surrogates(text)):
+        if not self._half and (text.isascii() or not _SURROGATE.search(text)):
             return text
+        # Nothing arrived: the half stays held.
+        if not text:
+            return ""
         text, self._half = self._half + text, ""
         if "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
@@ -315,24 +308,25 @@ class PrefixFilter:
 
 
 class SpeakerFilter:
-    """Adds the generation prompt to an answer that names no speaker, then removes prefixes once more."""
+    """Adds the generation prompt to an answer that names no speaker.
 
-    def __init__(self, generation_prompt: str, second_pass: PrefixFilter | None) -> None:
-        self._prompt = generation_prompt
-        self._second_pass = second_pass
+    Only then ``second_pass``, the next filter of the chain, has work: it removes prefixes behind the added name.
+    """
+
+    def __init__(self, generation_prompt: str, second_pass: PrefixFilter) -> None:
+        self._prompt, self._second_pass = generation_prompt, second_pass
         self._window = len(generation_prompt) + _SPEAKER_SLACK
         self._held = ""
-        self.open = True
         self.done = False
 
     @property
     def empty(self) -> bool:
         """True if no text has arrived yet."""
-        return self.open and not self._held
+        return not self.done and not self._held
 
     def feed(self, text: str) -> str:
-        if not self.open:
-            return self._pass_on(text)
+        if self.done:
+            return text
         self._held = self._held + text if self._held else text.lstrip()
         colon = self._held.find(":")
         if colon < 0 and len(self._held) < self._window:
@@ -340,60 +334,37 @@ class SpeakerFilter:
         return self._decide(labelled=1 <= colon < self._window)
 
     def finish(self) -> str:
-        released = self._decide(labelled=False) if self.open else ""
-        if not self.done and self._second_pass:
-            released += self._second_pass.finish()
-        self.done = True
-        return released
+        return "" if self.done else self._decide(labelled=False)
 
     def flush(self) -> str:
-        if self.open or self.done or not self._second_pass:
-            return ""
-        released = self._second_pass.flush()
-        self.done = self._second_pass.done
-        return released
+        # Whether the answer names a speaker is still open, and its text must not appear without one.
+        return ""
 
     def _decide(self, labelled: bool) -> str:
-        text, self._held, self.open = self._held, "", False
+        text, self._held, self.done = self._held, "", True
         if labelled:
-            self.done = True
+            self._second_pass.done = True
             return text
-        return self._pass_on(f"{self._prompt} {text}")
-
-    def _pass_on(self, text: str) -> str:
-        if self.done or not self._second_pass:
-            self.done = True
-            return text
-        text = self._second_pass.feed(text)
-        self.done = self._second_pass.done
-        return text
+        return f"{self._prompt} {text}"
 
 
 class TrimFilter:
     """Removes white space at the end of the text: each run is held until more text follows."""
 
     def __init__(self) -> None:
-        self._spaces: list[str] = []
+        self._spaces = ""
         self.done = False
 
     def feed(self, text: str) -> str:
         body = text.rstrip()
         if not body:
-            if text:
-                self._spaces.append(text)
+            self._spaces += text
             return ""
-        if self._spaces:
-            released = "".join(self._spaces) + body
-            self._spaces.clear()
-        else:
-            released = body
-        if len(body) < len(text):
-            self._spaces.append(text[len(body):])
+        released, self._spaces = self._spaces + body, text[len(body):]
         return released
 
     def finish(self) -> str:
-        self._spaces.clear()
-        self.done = True
+        self._spaces, self.done = "", True
         return ""
 
     def flush(self) -> str:
@@ -414,9 +385,9 @@ class ResponseCleaner:
         if not rules.verbatim:
             self._filters.append(PrefixFilter(rules.steps))
         if rules.generation_prompt:
-            second_pass = None if rules.verbatim else PrefixFilter(rules.steps)
+            second_pass = PrefixFilter(rules.steps)
             self._speaker = SpeakerFilter(rules.generation_prompt, second_pass)
-            self._filters.append(self._speaker)
+            self._filters += (self._speaker, second_pass)
         if rules.trim:
             self._filters.append(TrimFilter())
 
@@ -450,7 +421,7 @@ class ResponseCleaner:
         Without held text the filters stay active. Not returned are the text of an open decision about a speaker,
         trailing white space that a trim may remove, and half a surrogate pair.
         """
-        if self._speaker and self._speaker.open:
+        if self._speaker and not self._speaker.done:
             return ""
         text = ""
         for link in self._filters:

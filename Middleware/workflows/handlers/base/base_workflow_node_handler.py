@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.streaming_utils import stream_static_content, stream_text
-from Middleware.utilities.text_extraction import whole_number
+from Middleware.utilities.text_utils import whole_number
 from Middleware.workflows.models.execution_context import ChildStarter, ExecutionContext, VariableService
 
 _TYPE = NODE.lookup("type")

@@ -17,10 +17,8 @@ from Middleware.utilities.config.keys import (
     api_type,
     endpoint,
     mcp_server,
-    prompt_template,
     user,
 )
-from Middleware.utilities.config.keys import samplers as sampler_keys
 from Middleware.utilities.config.keys.node import COMMON_KEYS, NODE, WORKFLOW_FILE
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS, estimation_level_multiplier
 from Middleware.workflows.handlers.registry import node_types
@@ -31,9 +29,9 @@ SOURCES = [path for folder in ("Middleware", "Scripts") for path in sorted((ROOT
 TABLES: Mapping[str, KeyTable] = {
     "USER": user.USER, "ENDPOINT": endpoint.ENDPOINT, "API_TYPE": api_type.API_TYPE, "THINKING": api_type.THINKING,
     "STRUCTURED_OUTPUT": api_type.STRUCTURED_OUTPUT, "MCP_SERVER": mcp_server.MCP_SERVER, "ROUTING": user.ROUTING,
-    "PROMPT_TEMPLATE": prompt_template.PROMPT_TEMPLATE, "CURRENT_USER": user.CURRENT_USER,
+    "PROMPT_TEMPLATE": api_type.PROMPT_TEMPLATE, "CURRENT_USER": user.CURRENT_USER,
     "WORKFLOW_FILE": WORKFLOW_FILE, "NODE": NODE,
-    "LIVENESS_CALL": user.LIVENESS_CALL, "PRESET_SAMPLERS": sampler_keys.PRESET_SAMPLERS}
+    "LIVENESS_CALL": user.LIVENESS_CALL, "PRESET_SAMPLERS": endpoint.PRESET_SAMPLERS}
 TYPES: Mapping[str, tuple[type, ...]] = {
     "str": (str,), "bool": (bool,), "int": (int,), "number": (int, float), "float": (int, float), "list": (list, tuple),
     "object": (dict,), "any": (object,)}

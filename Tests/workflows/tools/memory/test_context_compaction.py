@@ -21,8 +21,7 @@ from Middleware.services.memory.compactor_store import Boundary, CompactorState
 from Middleware.utilities.conversations.discussion_folder import COMPACTOR, DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.utilities.text_extraction import tagged_text
-from Middleware.utilities.text_utils import escape_braces, rough_estimate_token_length
+from Middleware.utilities.text_utils import escape_braces, rough_estimate_token_length, tagged_text
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.image_describer import VisionNote
 from Middleware.workflows.tools.memory import context_compaction

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.json_data import type_name
-from Middleware.utilities.text_extraction import first_pieces, json_field, last_pieces, tagged_text
+from Middleware.utilities.text_utils import first_pieces, json_field, last_pieces, tagged_text
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 

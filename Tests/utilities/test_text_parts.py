@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.utilities.text_extraction import (
+from Middleware.utilities.text_utils import (
     first_pieces,
     json_field,
     last_pieces,
