@@ -30,7 +30,7 @@ from Middleware.exceptions import WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER
-from Middleware.utilities.files.file_access import move_patiently
+from Middleware.utilities.files.file_access import retry_while_open
 from Scripts.memory_tool_output import complain, make_utf8, say
 from Scripts.rekey import journal as rekey_journal
 from Scripts.rekey.folder import Result, change_all, stored_files
@@ -40,7 +40,7 @@ from Scripts.rekey.places import Places, tell_of_others
 
 OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
 BACKUP_SUFFIX, UNFINISHED = "_backup", ".unfinished"
-RENAME_PATIENCE = 2.0 if os.name == "nt" else 0.0  # seconds; Windows refuses while anybody has a file of it open
+RENAME_TIMEOUT = 2.0 if os.name == "nt" else 0.0  # seconds; Windows refuses while anybody has a file of it open
 Options = argparse.Namespace
 
 
@@ -248,7 +248,7 @@ def _finish(folder: str, change: KeyChange) -> int:
 
 
 def _rename(folder: str, target: str) -> None:
-    move_patiently(os.rename, folder, target, RENAME_PATIENCE)
+    retry_while_open(os.rename, folder, target, RENAME_TIMEOUT)
 
 
 def _hint(change: KeyChange, owners: set[str]) -> None:

@@ -30,13 +30,11 @@ from Middleware.utilities.config.users import (
     current_snapshot,
     custom_workflow_name,
     existing_users,
-    find_user_file,
     flag_in,
     get_connect_timeout,
     get_current_username,
     get_discussions_root_directory,
     get_lock_database_directory,
-    int_in,
     max_categorization_attempts,
     routing_name,
     settings_for,
@@ -70,7 +68,7 @@ from Middleware.utilities.conversations.discussion_paths import (
     get_discussion_timestamp_file_path,
     get_discussion_vision_responses_file_path,
 )
-from Middleware.utilities.files.path_utils import is_flat_name, safe_join
+from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.json_data import FrozenDict, private_copy
 
 __all__ = [
@@ -84,10 +82,10 @@ __all__ = [
     "get_discussion_state_document_file_path", "get_discussion_timestamp_file_path",
     "get_discussion_vision_responses_file_path", "get_discussions_root_directory", "get_endpoint_config",
     "get_lock_database_directory", "get_project_root_directory_path", "get_root_config_directory",
-    "get_root_public_directory", "get_user_config", "get_user_config_for", "get_user_config_path", "get_workflow_path",
-    "int_in", "list_shared_workflows", "load_api_type", "load_config", "load_endpoint", "load_mcp_server",
+    "get_root_public_directory", "get_user_config", "get_user_config_for", "get_workflow_path",
+    "list_shared_workflows", "load_api_type", "load_config", "load_endpoint", "load_mcp_server",
     "load_prompt_template", "load_routing", "load_settings_file", "load_structured_output", "load_workflow",
-    "max_categorization_attempts", "model_ids", "private_copy", "reset_config_store", "routing_name", "settings_for",
+    "max_categorization_attempts", "model_ids", "reset_config_store", "routing_name", "settings_for",
     "shared_selection", "shared_selection_exists", "shared_workflow_folder", "user_config_exists", "user_flag",
     "user_int", "user_name_setting", "user_setting", "user_settings", "user_wide_variables",
     "workflow_at",
@@ -122,7 +120,7 @@ def get_api_type_config(api_type: str) -> dict[str, object]:
 
 
 def load_config(path: str) -> object:
-    """Any JSON file by its path."""
+    """Return the content of any JSON file by its path."""
     path = os.path.expanduser(path)
     return private_copy(config_store().read_document(os.path.abspath(path), display=display_path(path)))
 
@@ -257,13 +255,6 @@ def endpoint_exists_with_samplers(name: object) -> dict[str, object] | None:
 def get_config_path(sub_directory: str, file_name: str) -> str:
     """Return the path of ``<config root>/<sub_directory>/<file_name>.json``, existing or not."""
     return _existing_or_first(candidate(file_name, sub_directory, kind="configuration file"))
-
-
-def get_user_config_path(user: str | None = None) -> str:
-    """Return the file of ``user`` (None: the current one); if there is none, the path it would have."""
-    name = get_current_username() if user is None else user
-    found = find_user_file(name)
-    return found.path if found else safe_join(get_root_config_directory(), "Users", f"{name.lower()}.json")
 
 
 def get_workflow_path(workflow_name: str, user_folder_override: str | None = None) -> str:

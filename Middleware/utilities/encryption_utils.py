@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from Middleware.exceptions import DataKeyError
 from Middleware.models.process import process
@@ -69,50 +69,38 @@ class DataKey(bytes):
         return "DataKey(...)"
 
 
-class Cipher(Protocol):
-    """The encoding of bytes on disk. ``active``: they are encrypted; ``mark`` differs for each key.
+class Cipher:
+    """The encoding of bytes on disk. This one leaves data in clear.
 
-    ``decrypt`` reverses ``encrypt``, except for the space that ``NoCipher`` adds before data that looks like a token.
-    ``like`` returns the cipher for the next write of such data. Both raise DataKeyError for a token that cannot be
-    decrypted.
+    Attributes:
+        active: data is encrypted.
     """
 
-    @property
-    def active(self) -> bool: ...
-
-    @property
-    def mark(self) -> Hashable: ...
-
-    def encrypt(self, data: bytes) -> bytes: ...
-
-    def decrypt(self, data: bytes) -> bytes: ...
-
-    def like(self, data: bytes) -> Cipher: ...
-
-
-class NoCipher:
-    """The cipher that leaves data in clear."""
-
     active = False
-    mark = None
+
+    @property
+    def mark(self) -> Hashable:
+        """A value that differs for each key."""
+        return None
 
     def encrypt(self, data: bytes) -> bytes:
         """Return the data; with a space before it if it looks like a token, as a model may write anything."""
         return b" " + data if is_token(data) else data
 
     def decrypt(self, data: bytes) -> bytes:
-        """Return the data. Raises DataKeyError for an encrypted token."""
+        """Return the data. Raises DataKeyError for a token."""
         # A token is useless to the reader, and overwriting it would lose the data.
         if is_token(data):
             raise DataKeyError(_NO_KEY)
         return data
 
     def like(self, data: bytes) -> Cipher:
+        """Return the cipher for the next write of such data. Raises DataKeyError for a token of no known key."""
         self.decrypt(data)
         return self
 
 
-class FernetCipher:
+class FernetCipher(Cipher):
     """The cipher that encrypts data as tokens of one key. Data in clear is read too, and encrypted by its next write.
 
     Tokens of the other keys are read, and ``like`` returns the cipher of the key that fits.
@@ -162,7 +150,7 @@ class FernetCipher:
         yield from self._others()
 
 
-NO_CIPHER = NoCipher()
+NO_CIPHER = Cipher()
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Paths are used as given, without any restriction: the author of a workflow decid
 """
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Callable
@@ -27,7 +28,6 @@ from Middleware.utilities.conversations.discussion_files import (
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
     Cipher,
-    NoCipher,
     cipher_for,
     file_in_folder,
     file_named,
@@ -44,7 +44,7 @@ from Middleware.utilities.files.file_access import (
 from Middleware.utilities.text_utils import encode_text, first_pieces, last_pieces, lines_without
 
 __all__ = [
-    "CUSTOM_FILE_MODES", "Cipher", "EMPTY_TEXT", "MISSING_TEXT", "NoCipher", "atomic_write", "ensure_json_file_exists",
+    "CUSTOM_FILE_MODES", "EMPTY_TEXT", "MISSING_TEXT", "atomic_write", "ensure_json_file_exists",
     "load_custom_file", "load_timestamp_file", "read_chunks_with_hashes", "read_condensation_tracker",
     "read_plain_text_file", "read_vision_responses", "resolve_file_path", "save_custom_file", "save_timestamp_file",
     "update_chunks_with_hashes", "write_chunks_with_hashes", "write_condensation_tracker", "write_plain_text_file",
@@ -56,10 +56,9 @@ logger = logging.getLogger(__name__)
 MISSING_TEXT = "Custom instruction file did not exist"
 EMPTY_TEXT = "No additional information added"
 CUSTOM_FILE_MODES = ("overwrite", "append", "replace", "remove", "trim")
-# In bytes: of larger files only the needed part is read, such as the last lines of a log.
+# In bytes: of a larger file only the needed part is read, such as the last lines of a log.
 LARGE_FILE = 1 << 20
 TAIL_BLOCK = 1 << 16
-HEAD_BLOCK = 1 << 16
 
 _BOM = "\ufeff"
 
@@ -147,47 +146,29 @@ def load_custom_file(path: str, delimiter: str | None = None, custom_delimiter: 
 
 def _needed_part(file: BinaryIO, first_lines: int | None, last_lines: int | None) -> bytes:
     """Return the whole file; of a large one only the start or end, if it contains the needed lines."""
-    # Only the whole file shows whether it is UTF-8, but ASCII lines are the same in any encoding.
-    part = None
-    size = os.fstat(file.fileno()).st_size
+    part, size = b"", os.fstat(file.fileno()).st_size
     if size > LARGE_FILE and last_lines is not None:
         part = _end(file, size, last_lines)
     elif size > LARGE_FILE and first_lines is not None:
-        part = _start(file, first_lines)
-    if part is not None:
+        part = b"".join(itertools.islice(file, max(first_lines, 1)))
+    # Only the whole file shows whether it is UTF-8, but ASCII lines are the same in any encoding.
+    if part and part.isascii():
         return part
     file.seek(0)
     return file.read()
 
 
-def _end(file: BinaryIO, size: int, lines: int) -> bytes | None:
-    """Return the end of the file with its last lines; None if they are not ASCII, or if they are the whole file."""
+def _end(file: BinaryIO, size: int, lines: int) -> bytes:
+    """Return the end of the file with its last lines; empty if they may be the whole file."""
     block = TAIL_BLOCK
     while lines > 0 and block < size:
         file.seek(size - block)
         end = file.read(block)
-        if not end.isascii():
-            return None
         # The first line of the block is incomplete, so it must not be one of the last lines.
-        if end.count(b"\n") >= lines:
+        if end.count(b"\n") >= lines or not end.isascii():
             return end
         block *= 4
-    return None
-
-
-def _start(file: BinaryIO, lines: int) -> bytes | None:
-    """Return the first lines of the file; None if they are not ASCII, or if they are the whole file."""
-    start: list[bytes] = []
-    while lines > 0:
-        block = file.read(HEAD_BLOCK)
-        ends = block.count(b"\n")
-        if ends >= lines:
-            block = b"\n".join(block.split(b"\n", lines)[:lines]) + b"\n"
-        if not block or not block.isascii():
-            return None
-        start.append(block)
-        lines -= ends
-    return b"".join(start) or None
+    return b""
 
 
 # -- writing custom files ----------------------------------------------------------------------------------------------

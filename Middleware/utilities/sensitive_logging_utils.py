@@ -104,17 +104,8 @@ def _shorten(text: str) -> str:
     return text if len(text) <= MAX_TEXT_CHARACTERS else f"{text[:100]}{TRUNCATED}{text[-100:]}"
 
 
-def mask_secrets(value: object) -> object:
-    """Return a copy of config data in which the values of secret-like keys, at any depth, are masked."""
-    if isinstance(value, dict):
-        return {key: MASK if str(key).lower() in SECRET_KEYS else mask_secrets(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [mask_secrets(item) for item in value]
-    return value
-
-
 def mask_url(url: str) -> str:
-    """``url`` without user name and password, and with the values of secret-like query parameters masked."""
+    """Return ``url`` without user name and password, and with the values of secret-like parameters masked."""
     try:
         parts = urlsplit(url)
     # It is not a URL, so the password in it, if there is one, cannot be found.

@@ -12,7 +12,6 @@ from Middleware.api.app import create_app
 from Middleware.services.memory.compactor_settings import load_compactor_settings
 from Middleware.services.memory.memory_settings import load_memory_settings
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.store import FoundFile, duplicate_keys
 from Middleware.workflows.tools.mcp.server_file import load_server
 from Tests.llmapis.lab import LLAMA_CPP, Lab
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply
@@ -118,13 +117,3 @@ def test_a_script_that_opens_a_file_by_its_path_gets_what_is_written(tmp_path: P
     assert config_utils.load_config(str(tmp_path / "chart.json")) == {**DRAFT, "mark": "bar"}
     tree(tmp_path, monkeypatch, OURS).write("chart", {"mark": "bar"})
     assert config_utils.load_config(str(tmp_path / "chart.json")) == {"mark": "bar"}
-
-
-def test_keys_that_stand_twice_are_told_to_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree(tmp_path, monkeypatch, {})
-    path = tmp_path / "Endpoints" / "lab" / "Main.json"
-    path.write_text('{"apiKey": "a",\n "apiKey": "b"}', encoding="utf-8")
-    config_utils.reset_config_store()
-    found = FoundFile(str(path), "Endpoints/lab/Main.json")
-    assert [(key.json_path, key.line, key.first_line) for key in duplicate_keys(found)] == [("apiKey", 2, 1)]
-    assert config_utils.load_endpoint("Main") == {"apiKey": "b"}

@@ -165,7 +165,6 @@ def test_missing_user_names_the_paths_and_the_nearest(tree: Tree) -> None:
     assert caught.value.suggestion == "annika"
     assert str(tree.root) not in str(caught.value)
     assert not config.user_config_exists("Annik") and config.user_config_exists("annika")
-    assert config.get_user_config_path("Annik") == str(tree.root / "Users" / "annik.json")
 
 
 def test_user_file_must_be_an_object(tree: Tree) -> None:
@@ -275,7 +274,6 @@ def test_paths_for_scripts(tree: Tree) -> None:
     assert config.get_config_path("ApiTypes", "A") == str(tree.root / "ApiTypes" / "A.json")
     assert config.get_workflow_path("Flow") == str(tree.root / "Workflows" / "ann" / "Flow.json")
     assert config.get_workflow_path("x/No", "_common") == str(tree.root / "Workflows" / "_common" / "x" / "No.json")
-    assert config.get_user_config_path() == str(tree.root / "Users" / "ann.json")
     assert config.get_default_tool_prompt_path() == str(tree.root / "default_tool_prompt.txt")
 
 

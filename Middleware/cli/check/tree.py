@@ -20,7 +20,6 @@ from Middleware.utilities.config.check import is_remark
 from Middleware.utilities.config.declarations import settings_keys
 from Middleware.utilities.config.store import config_store
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
-from Middleware.utilities.files.path_utils import is_folder
 from Middleware.utilities.text_utils import nearest, plain
 
 COLLECTIONS = tuple(dict.fromkeys(kind.pattern.partition("/")[0] for kind in KINDS.values()))
@@ -101,7 +100,7 @@ def _walk(root: str, folder: str, above: frozenset[str] = frozenset()) -> Iterat
         return
     try:
         with os.scandir(here) as found:
-            entries = sorted((entry.name, is_folder(entry), entry.path) for entry in found)
+            entries = sorted((entry.name, os.path.isdir(entry), entry.path) for entry in found)
     # Reported by the check that needs a file in it.
     except OSError:
         return

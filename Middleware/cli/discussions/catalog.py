@@ -25,7 +25,7 @@ from Middleware.services.timestamp_service import FILE_NAME as TIMESTAMPS_FILE
 from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_folder import COMPACTOR, KEY_FOLDER, MEMORIES, SHORT, VECTOR_DATABASE
-from Middleware.utilities.files.path_utils import is_file, is_flat_name, is_folder
+from Middleware.utilities.files.path_utils import is_flat_name
 
 logger = logging.getLogger(__name__)
 
@@ -162,21 +162,21 @@ def _scan_root(root: str, found: dict[Place, _Found], key_hash: str | None = Non
     for entry in _entries(root):
         if not is_flat_name(entry.name):
             continue
-        if is_folder(entry):
+        if os.path.isdir(entry):
             _scan_folder(entry, found, key_hash)
-        elif key_hash is None and is_file(entry) and (name := _id_of_flat_file(entry.name)):
+        elif key_hash is None and os.path.isfile(entry) and (name := _id_of_flat_file(entry.name)):
             _add_file(found, (None, name), entry)
 
 
 def _scan_folder(folder: os.DirEntry[str], found: dict[Place, _Found], key_hash: str | None) -> None:
     entries = _entries(folder.path)
-    inner = any(is_folder(entry) for entry in entries)
+    inner = any(os.path.isdir(entry) for entry in entries)
     has_data = any(entry.name.lower() in DATA_FILES or entry.name in LOCK_FILES for entry in entries)
     if has_data or not inner:
         discussion = found.setdefault((key_hash, folder.name), _Found())
         discussion.folders.append(folder.path)
         for entry in entries:
-            if is_file(entry):
+            if os.path.isfile(entry):
                 _add_file(found, (key_hash, folder.name), entry)
     if inner and key_hash is None and is_key_folder_name(folder.name):
         _scan_root(folder.path, found, folder.name)
@@ -187,7 +187,7 @@ def _scan_databases(folder: str, found: dict[Place, _Found]) -> None:
         for suffix in SQLITE_SUFFIXES:
             ending = f"_{VECTOR_DATABASE}{suffix}"
             name = entry.name.removesuffix(ending)
-            if entry.name.endswith(ending) and is_flat_name(name) and is_file(entry):
+            if entry.name.endswith(ending) and is_flat_name(name) and os.path.isfile(entry):
                 _add_file(found, (None, name), entry)
 
 

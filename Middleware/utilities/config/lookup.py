@@ -6,7 +6,6 @@ does not exist as spelled is matched ignoring case in the same way, so a user ``
 """
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import os
@@ -18,12 +17,15 @@ from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.store import REVALIDATE_SECONDS, ConfigStore, FoundFile, config_store
 from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.once import BoundedCache, Once
+from Middleware.utilities.text_utils import nearest
 
 logger = logging.getLogger(__name__)
 
 Candidate = tuple[str, ...]
 # Some names come from requests, so the results and warnings that are kept about them are limited.
 MAX_REMEMBERED = 4096
+# Lower than for keys: a file that does not exist has no other explanation than a distant name.
+SIMILAR = 0.6
 
 
 class ConfigLookup:
@@ -65,17 +67,12 @@ class ConfigLookup:
         """Return the existing name most similar to the last part of the candidates; "" if none is similar."""
         search = _Search(self.store, root)
         prefix = name.replace("\\", "/").rpartition("/")[0]
-        stems: dict[str, str] = {}
-        for candidate in candidates:
-            for folder in search.folders(candidate[:-1]):
-                stems.update((stem.casefold(), stem) for stem in search.stems(folder) if not _is_test(folder, stem))
         wanted = candidates[-1][-1].casefold()
         # A file of exactly this name appeared or disappeared after the search; it is not a suggestion.
-        stems.pop(wanted, None)
-        near = difflib.get_close_matches(wanted, list(stems), n=1)
-        if not near:
-            return ""
-        return f"{prefix}/{stems[near[0]]}" if prefix else stems[near[0]]
+        stems = [stem for candidate in candidates for folder in search.folders(candidate[:-1])
+                 for stem in search.stems(folder) if not _is_test(folder, stem) and stem.casefold() != wanted]
+        near = nearest(wanted, stems, SIMILAR)
+        return f"{prefix}/{near}" if prefix and near else near
 
     def folder_names(self, root: str, parts: Candidate) -> dict[str, bool]:
         """Return the names in a folder below the root, and for each whether it is a folder; empty if it is missing."""

@@ -24,7 +24,6 @@ from Middleware.models.process import process
 from Middleware.utilities.config.declarations import SCHEMA_KEY
 from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, decode_text
 from Middleware.utilities.files.file_access import Signature, file_signature, is_unsettled
-from Middleware.utilities.files.path_utils import is_folder
 from Middleware.utilities.json_data import FrozenDict, freeze
 
 logger = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ class _File:
     Attributes:
         written: the last good version.
         value: the same without ``$schema``.
-        duplicates: its keys that an object contains twice.
+        duplicates: its keys that an object contains twice, already logged.
         complaint: the logged error about a version that cannot be read.
     """
 
@@ -117,10 +116,6 @@ class ConfigStore:
         reference = entry.written.get(SCHEMA_KEY.name) if isinstance(entry.written, dict) else None
         # A reference to one of our own schemas was added for an editor.
         return entry.value if isinstance(reference, str) and _OWN_SCHEMA.fullmatch(reference) else entry.written
-
-    def duplicate_keys(self, path: str, display: str) -> tuple[DuplicateKey, ...]:
-        """Return the keys that an object contains twice; the last one counts. Raises as ``read_json`` does."""
-        return self._loaded(path, display).duplicates
 
     def read_derived(self, path: str, display: str, key: str, compute: Callable[[Any], T]) -> T:
         """Return ``compute(data)``, run once per version of the file. Raises as ``read_json`` and ``compute`` do."""
@@ -248,7 +243,8 @@ def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError])
 def _scan(path: str) -> Mapping[str, bool] | None:
     try:
         with os.scandir(path) as entries:
-            return MappingProxyType({entry.name: is_folder(entry) for entry in entries})
+            # Not ``entry.is_dir``, which raises an error for links that form a circle.
+            return MappingProxyType({entry.name: os.path.isdir(entry) for entry in entries})
     except OSError as error:
         logger.warning("A configuration folder cannot be listed: %s", error)
         return None
@@ -276,11 +272,6 @@ def read_object(found: FoundFile) -> dict[str, Any]:
 def read_document(found: FoundFile) -> dict[str, object]:
     """Like ``read_object``, for a file that may be a JSON Schema itself, to which ``$schema`` belongs."""
     return _as_object(config_store().read_document(found.path, display=found.display), found)
-
-
-def duplicate_keys(found: FoundFile) -> tuple[DuplicateKey, ...]:
-    """Return the keys that an object of the file contains twice. Raises ``ConfigurationError`` if it cannot be read."""
-    return config_store().duplicate_keys(found.path, found.display)
 
 
 def _as_object(data: object, found: FoundFile) -> dict[str, object]:

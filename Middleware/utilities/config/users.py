@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import ConfigurationError, ConfigValueError, WilmerError
+from Middleware.exceptions import ConfigValueError, WilmerError
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request, current_trial
 from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, ConfigKey
@@ -274,16 +274,6 @@ def categorization_workflow_name() -> str:
     if not name:
         _warn(current_snapshot().name, key, user_settings().get(key), DEFAULT_WORKFLOW)
     return name or DEFAULT_WORKFLOW
-
-
-def listed_settings(user: str) -> Mapping[str, object] | None:
-    """Return settings for a list of models; None, with a warning, if the user's file cannot be read."""
-    # One broken file must not hide the models of all other users.
-    try:
-        return settings_for(user)
-    except ConfigurationError as error:
-        logger.warning("The models of user %s cannot be listed: %s", user, error)
-    return None
 
 
 # -- directories -------------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from Middleware.utilities.config.users import (
     current_snapshot,
     flag_in,
     get_current_username,
-    listed_settings,
     settings_for,
     text_setting,
     user_display_path,
@@ -235,10 +234,10 @@ def model_ids() -> list[str]:
 
 def _shared_models(user: str) -> list[str]:
     """Return the shared workflows that this user lists."""
-    settings = listed_settings(user)
-    if settings is None or not flag_in(settings, "allowSharedWorkflows", user):
-        return []
     try:
+        settings = settings_for(user)
+        if not flag_in(settings, "allowSharedWorkflows", user):
+            return []
         with _naming_file_of(user):
             return _list_shared(_shared_folder_in(settings))
     # One broken file must not hide the models of all other users.

@@ -13,7 +13,7 @@ from Middleware.models.process import process
 from Middleware.utilities.config import paths, users
 from Middleware.utilities.encryption_utils import Cipher, cipher_for
 from Middleware.utilities.files.file_access import find_file_ignoring_case, process_lock
-from Middleware.utilities.files.path_utils import folded_name, is_flat_name, is_folder
+from Middleware.utilities.files.path_utils import folded_name, is_flat_name
 from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def holds_data_of_a_key(discussion_id: str) -> bool:
         return False
     try:
         with os.scandir(DiscussionFolder(discussion_id).folder) as entries:
-            return any(map(is_folder, entries))
+            return any(map(os.path.isdir, entries))
     except (OSError, ValueError):
         return False
 

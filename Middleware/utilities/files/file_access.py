@@ -30,7 +30,7 @@ else:
 logger = logging.getLogger(__name__)
 
 # In seconds: Windows refuses to replace a file while another program, such as a virus scanner, has it open.
-REPLACE_PATIENCE = 1.0 if os.name == "nt" else 0.0
+REPLACE_TIMEOUT = 1.0 if os.name == "nt" else 0.0
 _PAUSE = 0.02
 # The longest time, in seconds, in which a cancelled request is not noticed.
 _SLICE = 0.2
@@ -140,7 +140,7 @@ def _write_beside(target: str, data: bytes, known: os.stat_result | None, mode: 
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        _replace(temporary, target)
+        retry_while_open(os.replace, temporary, target, REPLACE_TIMEOUT)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -156,12 +156,8 @@ def _keep_access(descriptor: int, known: os.stat_result) -> None:
             os.fchmod(descriptor, stat.S_IMODE(known.st_mode))
 
 
-def _replace(temporary: str, target: str) -> None:
-    move_patiently(os.replace, temporary, target, REPLACE_PATIENCE)
-
-
-def move_patiently(move: Callable[[str, str], None], source: str, target: str, seconds: float) -> None:
-    """Run ``move(source, target)``, and retry it for some seconds after a PermissionError."""
+def retry_while_open(move: Callable[[str, str], None], source: str, target: str, seconds: float) -> None:
+    """Run ``move(source, target)``, and retry it for some seconds while another program has the file open."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -224,7 +220,8 @@ def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: floa
             try:
                 yield
             finally:
-                _unlock(descriptor)
+                with contextlib.suppress(OSError):
+                    _unlock(descriptor)
         finally:
             os.close(descriptor)
 
@@ -245,28 +242,25 @@ def _slice(timeout: float | None) -> float:
 
 
 if sys.platform == "win32":
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        except OSError as error:
-            logger.debug("The file system knows no locks: %s", error.strerror)
-        return True
+    def _lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 
     def _unlock(descriptor: int) -> None:
-        with contextlib.suppress(OSError):
-            msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
 else:
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            logger.debug("The file system knows no locks: %s", error.strerror)
-        return True
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _unlock(descriptor: int) -> None:
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        _lock(descriptor)
+    # Windows, and some network file systems, report a lock of another process as a lack of permission.
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as error:
+        logger.debug("The file system knows no locks: %s", error.strerror)
+    return True

@@ -108,21 +108,3 @@ def _is_encodable(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry of a folder, or the target of its link, is a folder."""
-    # OSError: the links form a circle.
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def is_file(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry of a folder, or the target of its link, is an ordinary file."""
-    # OSError: the links form a circle.
-    try:
-        return entry.is_file()
-    except OSError:
-        return False

@@ -218,14 +218,14 @@ class Reluctant:
 
 
 def test_a_file_in_use_is_replaced_a_little_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_access, "REPLACE_PATIENCE", 1.0)
+    monkeypatch.setattr(file_access, "REPLACE_TIMEOUT", 1.0)
     monkeypatch.setattr(os, "replace", Reluctant(5))
     atomic_write(str(tmp_path / "a.txt"), b"new")
     assert (tmp_path / "a.txt").read_text() == "new" and names(tmp_path) == ["a.txt"]
 
 
 def test_patience_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_access, "REPLACE_PATIENCE", 0.1)
+    monkeypatch.setattr(file_access, "REPLACE_TIMEOUT", 0.1)
     monkeypatch.setattr(os, "replace", Reluctant(10_000))
     with pytest.raises(PermissionError):
         atomic_write(str(tmp_path / "a.txt"), b"new")
