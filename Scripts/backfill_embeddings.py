@@ -27,8 +27,8 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.vector_memory import connection, schema
-from Middleware.utilities.conversations.vector_memory.codec import is_token
+from Middleware.utilities.conversations.vector_memory import schema
+from Middleware.utilities.conversations.vector_memory.schema import is_token
 from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError
 from Middleware.utilities.http.wire import HttpRequest, parse_target
@@ -158,7 +158,7 @@ def _open(path: str) -> sqlite3.Connection:
     path = os.path.expanduser(path)
     if not os.path.isfile(path):
         raise CannotStartError("there is no such file")
-    database = connection.connect(path)
+    database = schema.connect(path)
     try:
         if "memories" not in schema.table_names(database):
             raise CannotStartError("this is no memory database: it has no table 'memories'")

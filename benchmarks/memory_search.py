@@ -38,7 +38,7 @@ SEARCHES = {
 }
 EVERY = "the story of common " + " ".join(f"every {letter}" for letter in "abcdefghijklm") + " " + " ".join(
     f"every{number}" for number in range(30))
-LIMITS = {"MOST_MATCHES": [4_000, 500_000, 10**9], "NEWEST": [100, 1_000, 10_000]}
+LIMITS = {"MOST_MATCHES": [4_000, 500_000, 10**9], "MOST_COMMON": [1, 10, 25], "NEWEST": [100, 1_000, 10_000]}
 DIMENSIONS = 384
 
 

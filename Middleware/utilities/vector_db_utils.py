@@ -15,7 +15,7 @@ from typing import TypeVar
 from Middleware.exceptions import DataKeyError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
-from Middleware.utilities.conversations.vector_memory import connection
+from Middleware.utilities.conversations.vector_memory import schema
 from Middleware.utilities.conversations.vector_memory.store import MemoryRow, VectorMemories
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def get_db_connection(discussion_id: str, api_key_hash: str | None = None, *,
     try:
         if folder is None or not os.path.isfile(folder.vector_database()):
             return None
-        return connection.connect(folder.vector_database())
+        return schema.connect(folder.vector_database())
     except (sqlite3.Error, OSError) as error:
         logger.error("The memory database of discussion %s cannot be opened: %s", discussion_id, error)
         return None

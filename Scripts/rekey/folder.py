@@ -19,7 +19,7 @@ from Middleware.utilities.conversations.discussion_folder import (
     SHORT,
     VECTOR_DATABASE,
 )
-from Middleware.utilities.conversations.vector_memory import VectorMemories, connection
+from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
 from Middleware.utilities.encryption_utils import is_cut_off, is_token
 from Middleware.utilities.files.file_access import atomic_write, process_lock
 from Scripts.rekey.journal import NAME, Journal
@@ -168,5 +168,5 @@ def _change_database(path: str, change: KeyChange) -> tuple[bool, str | None]:
 
 
 def _holds_old_pages(path: str) -> bool:
-    with contextlib.closing(connection.connect(path)) as database:
+    with contextlib.closing(schema.connect(path)) as database:
         return bool(database.execute("PRAGMA user_version").fetchone()[0])

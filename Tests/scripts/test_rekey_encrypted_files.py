@@ -434,12 +434,12 @@ sys.addaudithook(hook)
 """Ends the process without any clean-up at the n-th step that it takes in the folder of the discussions."""
 AT_A_STATEMENT = """
 import os
-from Middleware.utilities.conversations.vector_memory import connection
-prepare = connection.prepare
+from Middleware.utilities.conversations.vector_memory import schema
+prepare = schema.prepare
 def prepare_and_watch(database):
     prepare(database)
     database.set_trace_callback(lambda statement: os._exit({killed}) if {statement!r} in statement else None)
-connection.prepare = prepare_and_watch
+schema.prepare = prepare_and_watch
 """
 MOMENTS = {**{f"step {number}": AT_A_STEP.replace("{number}", str(number)) for number in (1, 3, 9, 24, 41, 60)},
            **{name: AT_A_STATEMENT.replace("{statement!r}", repr(name)) for name in (

@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.vector_memory import connection, schema
-from Middleware.utilities.conversations.vector_memory.codec import is_token, sql_is_clear
+from Middleware.utilities.conversations.vector_memory import schema
+from Middleware.utilities.conversations.vector_memory.schema import is_token, sql_is_clear
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 
 _HASH = re.compile("[0-9a-f]{64}")
@@ -36,7 +36,7 @@ class Searchable:
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[tuple[sqlite3.Connection, frozenset[str]]]:
     """Yield a connection and the names of the existing tables. Raises sqlite3.Error, also for other files."""
-    with closing(connection.connect(path)) as database:
+    with closing(schema.connect(path)) as database:
         yield database, sqlite.when_free(lambda: schema.table_names(database))
 
 

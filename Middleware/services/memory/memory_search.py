@@ -17,7 +17,7 @@ from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.memory.embedding_service import EmbeddingService
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
-from Middleware.utilities.conversations.vector_memory.keyword_query import split_query
+from Middleware.utilities.conversations.vector_memory.keyword_search import split_query
 from Middleware.utilities.conversations.vector_memory.store import MemoryRow
 from Middleware.utilities.once import Once
 from Middleware.utilities.vector_math_utils import reciprocal_rank_fusion

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.vector_memory import schema
-from Middleware.utilities.conversations.vector_memory.codec import Codec, sql_is_clear
+from Middleware.utilities.conversations.vector_memory.schema import Codec, sql_is_clear
 from Middleware.utilities.sqlite import transaction, when_free
 
 logger = logging.getLogger(__name__)

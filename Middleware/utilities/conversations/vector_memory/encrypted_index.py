@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.utilities.conversations.vector_memory import connection, schema
+from Middleware.utilities.conversations.vector_memory import schema
 from Middleware.utilities.conversations.vector_memory.cache import LatestUsed, raise_if_cancelled, turn
-from Middleware.utilities.conversations.vector_memory.codec import Codec
 from Middleware.utilities.conversations.vector_memory.keyword_search import KeywordSearch, search_ids
+from Middleware.utilities.conversations.vector_memory.schema import Codec
 from Middleware.utilities.encryption_utils import Cipher
 
 MOST_INDEXES = 8  # databases whose index stays in memory
@@ -80,7 +80,7 @@ class EncryptedIndex:
             self._database.close()
         self._known, self._state = {}, None
         database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        connection.prepare(database)
+        schema.prepare(database)
         database.execute("CREATE TABLE memories (id INTEGER PRIMARY KEY, date_added TEXT)")
         database.execute(schema.INDEX_TABLE.replace("tokenize=", "content='', tokenize="))  # words without the texts
         self._database = database

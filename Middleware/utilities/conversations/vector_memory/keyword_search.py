@@ -6,8 +6,8 @@ nearly every memory holds would take seconds, though, and say little about any o
 second memory next to no weight. So:
 
 1. The rarest phrases, as many as match ``MOST_MATCHES`` rows together, are ranked exactly.
-2. What is left of the limit is filled with the best, of the ``NEWEST`` newest memories that match, by the longest of
-   the other phrases, as many as match ``MOST_MATCHES`` rows together.
+2. What is left of the limit is filled with the best, of the ``NEWEST`` newest memories that match, by the
+   ``MOST_COMMON`` longest of the other phrases, or fewer in a large memory.
 
 A ranking that used up ``CPU_SECONDS`` all the same is given up for one within ``RARE_MATCHES``.
 
@@ -16,8 +16,11 @@ The constants were chosen with ``python benchmarks/memory_search.py``; the figur
 """
 from __future__ import annotations
 
-import functools
+import contextlib
+import heapq
 import logging
+import math
+import re
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -27,7 +30,7 @@ from datetime import UTC, datetime
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.conversations.vector_memory.connection import recency_score
+from Middleware.utilities.conversations.vector_memory.schema import RECENCY_BONUS, recency_score
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +45,21 @@ WALL_SECONDS = 2.0
 MOST_MATCHES = 500_000
 RARE_MATCHES = 4_000
 
+# Phrases that say next to nothing; 25 of them take 40 ms more than 10.
+MOST_COMMON = 10
+
 # Time does not decide this one (100 to 10,000 cost the same): it is enough to fill any limit.
 NEWEST = 1_000
 
 # Steps of SQLite's machine between two looks at the clock: about a millisecond.
 _STEPS = 10_000
+
+
+# As many as a search for the names in the results of another search has (``memory_search.MOST_NAMES``).
+MOST_TERMS = 60
+# Characters. A longer term is a pasted text, which no memory holds literally.
+LONGEST_TERM = 1000
+_BULLET = re.compile(r"^(?:[-*+•–—]\s+|\(?\d{1,3}[.)]\s+)+")
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,45 @@ class KeywordSearch:
     limit: int = 15
     weights: Sequence[float] | None = None
     use_recency: bool = False
+
+
+def split_query(query: str) -> list[str]:
+    """Return the terms of a query, separated by ``;``, or by line breaks where there is none; at most 60.
+
+    Lines may be the items of a list; their bullets and numbers are dropped.
+    """
+    parts = query.split(";")
+    if len(parts) == 1:
+        lines = [line.strip() for line in query.splitlines()]
+        parts = [_BULLET.sub("", line) for line in lines] if len(lines) > 1 else lines
+    terms = [part.strip() for part in parts if part.strip()]
+    if len(terms) > MOST_TERMS:
+        logger.warning("A memory search has %d terms; only the first %d are used", len(terms), MOST_TERMS)
+    return terms[:MOST_TERMS]
+
+
+def phrases_of(query: str) -> list[str]:
+    """Return the distinct terms as literal FTS5 phrases; nothing in them can act as an operator."""
+    phrases = (_phrase(term) for term in split_query(query))
+    return list(dict.fromkeys(phrase for phrase in phrases if phrase))
+
+
+def _phrase(term: str) -> str:
+    text = term[:LONGEST_TERM].replace("-", " ").replace("\0", " ").encode("utf-8", "replace").decode().strip()
+    return '"{}"'.format(text.replace('"', '""')) if text else ""
+
+
+def usable_weights(weights: object) -> list[float] | None:
+    """Return five real numbers, in the order of the index columns; None, with a warning, for anything else."""
+    if weights is None:
+        return None
+    # NaN and numbers beyond a float would make every comparison false or fail.
+    with contextlib.suppress(OverflowError):
+        if (isinstance(weights, list | tuple) and len(weights) == 5
+                and all(type(weight) in (int, float) and math.isfinite(weight) for weight in weights)):
+            return [float(weight) for weight in weights]
+    logger.warning("The weights of a memory search are not five numbers; they are ignored")
+    return None
 
 
 class _Clock:
@@ -125,7 +177,7 @@ def _best(database: sqlite3.Connection, search: KeywordSearch, budget: int) -> l
     found = _ranked(database, search, phrases.rare) if phrases.rare else []
     if phrases.common and len(found) < search.limit:
         known = set(found)
-        some = max(1, MOST_MATCHES // most_rows(database))
+        some = max(1, min(MOST_COMMON, MOST_MATCHES // most_rows(database)))
         newest = _ranked(database, search, phrases.common[:some], NEWEST)
         found += [number for number in newest if number not in known]
     if phrases.common:
@@ -153,12 +205,30 @@ def _ranked(database: sqlite3.Connection, search: KeywordSearch, phrases: Sequen
     if newest is not None:
         matches, values = f"SELECT rowid, score FROM ({matches} ORDER BY rowid DESC LIMIT ?)", [*values, newest]
     if search.use_recency:
-        # One moment for all rows: rows of the same score and date must stay equal while the clock goes on.
-        now = datetime.now(UTC)
-        database.create_function("recency_now", 1, functools.cache(lambda date: recency_score(date, now)))
-        matches = f"""SELECT m.id, f.score * recency_now(m.date_added) AS score
-                      FROM ({matches}) f CROSS JOIN memories m ON m.id = f.rowid"""
+        return _best_by_recency(database, matches, values, search.limit)
     return [row[0] for row in database.execute(f"{matches} ORDER BY score LIMIT ?", [*values, search.limit])]
+
+
+def _best_by_recency(database: sqlite3.Connection, matches: str, values: Sequence[float | str], limit: int
+                     ) -> list[int]:
+    """Return the rows with the lowest product of score and ``recency_score``. Reads no more dates than needed."""
+    rows = database.cursor()
+    # There may be very many, and tuples are the fastest.
+    rows.row_factory = None
+    # Without the LIMIT, SQLite would drop the order.
+    rows.execute(f"""SELECT m.id, f.score, m.date_added FROM ({matches} ORDER BY score LIMIT -1) f
+                     CROSS JOIN memories m ON m.id = f.rowid""", values)
+    # One moment for all rows: rows of the same score and date must stay equal while the clock goes on.
+    now = datetime.now(UTC)
+    # A heap of negated products and ids, so that the worst of the best is its first entry.
+    best: list[tuple[float, int]] = []
+    for number, score, date in rows:
+        # Even a memory of this moment would not be among the best any more.
+        if len(best) == limit and score * (1 + RECENCY_BONUS if score < 0 else 1) > -best[0][0]:
+            break
+        change = heapq.heappush if len(best) < limit else heapq.heappushpop
+        change(best, (-score * recency_score(date, now), -number))
+    return [-number for _, number in sorted(best, reverse=True)]
 
 
 # --- which phrases are rare enough to be ranked exactly ---

@@ -1,10 +1,21 @@
-"""The tables of a memory database, and what of a memory goes into its index of words."""
+"""A database of memories: how it is opened, its tables, its index of words, and how values are stored.
+
+Texts and vectors are stored in clear, or as the tokens of a key.
+"""
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
 
+from Middleware.exceptions import DataKeyError
+from Middleware.utilities import encryption_utils, sqlite
+from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.text_utils import without_surrogates
 
 INDEX_TABLE = ("CREATE VIRTUAL TABLE IF NOT EXISTS memories_fts USING fts5(title, summary, entities, key_phrases, "
@@ -37,8 +48,13 @@ NAMES = frozenset({"memories", "memories_fts", "vector_memory_hash_log", "memory
 ALL_NAMES = NAMES | {"vector_memory_hash_places"}
 """With the table that databases made before do not have until they are written to."""
 
-MOST_INDEXED = 100_000  # characters of one column; a model may write anything
+# Characters of one column: models write metadata of any length, and every search reads the index.
+MOST_INDEXED = 100_000
+# Metadata may be nested deeper than Python's stack.
 _DEEPEST = 20
+
+_TOKEN_START = encryption_utils.TOKEN_START.decode("ascii")
+RECENCY_BONUS = 1.5
 
 
 def table_names(connection: sqlite3.Connection) -> frozenset[str]:
@@ -93,3 +109,90 @@ def _words(value: object, depth: int = 0) -> Iterator[str]:
             yield from _words(item, depth + 1)
     else:
         yield str(value)
+
+
+def recency_score(date: object, now: datetime | None = None) -> float:
+    """Return 2.5 for a date that is now or to come, falling towards 1.0 with age; 1.0 for an invalid date."""
+    try:
+        moment = datetime.fromisoformat(date)  # type: ignore[arg-type]
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        days = ((now or datetime.now(UTC)) - moment).total_seconds() / 86400
+    except (TypeError, ValueError, OverflowError):
+        return 1.0
+    return 1.0 + RECENCY_BONUS * math.exp(-0.01 * max(0.0, days))
+
+
+def connect(path: str, *, create: bool = False, mode: int | None = None) -> sqlite3.Connection:
+    """Return a connection without implicit transactions whose rows are found by column name.
+
+    Args:
+        create: create a missing file; otherwise it raises ``sqlite3.OperationalError``.
+        mode: permission bits of a new file, and of the files that SQLite creates beside it.
+    """
+    if create:
+        # SQLite would create the file with the umask's bits, readable by others.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666 if mode is None else mode))
+    elif not os.path.isfile(path):
+        raise sqlite3.OperationalError("there is no such database")
+    connection = sqlite3.connect(os.path.abspath(path), timeout=sqlite.SLICE_SECONDS, isolation_level=None,
+                                 check_same_thread=False)
+    prepare(connection)
+    return connection
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Set row names and the function ``recency_score``, and keep temporary data off the disk."""
+    connection.row_factory = sqlite3.Row
+    connection.create_function("recency_score", 1, recency_score)
+    connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def is_token(value: object) -> bool:
+    """Return whether a stored value is encrypted with any key."""
+    return (isinstance(value, str) and value.startswith(_TOKEN_START) and value.isascii()
+            and encryption_utils.is_token(value.encode("ascii")))
+
+
+def sql_is_clear(column: str) -> str:
+    """Return an SQL expression that is true for texts that are not encrypted, and false for null.
+
+    It tests what SQLite can test fast, and errs only for texts without any space.
+    """
+    body = f"rtrim({column}, '=')"
+    size = f"(length({column}) / 4 * 3 - length({column}) + length({body}))"
+    return (f"({column} IS NOT NULL AND (substr({column}, 1, {len(_TOKEN_START)}) <> '{_TOKEN_START}' "
+            f"OR length({column}) < 100 OR length({column}) % 4 <> 0 OR {size} % 16 <> 9 "
+            f"OR {body} GLOB '*[^A-Za-z0-9_-]*'))")
+
+
+class Codec:
+    """Encodes values for storage and decodes them. Tokens are text, those of vectors too.
+
+    Values in clear are decoded with any cipher. A token of another key, or any token without a key, raises
+    DataKeyError.
+    """
+
+    def __init__(self, cipher: Cipher = NO_CIPHER) -> None:
+        self._cipher = cipher
+        self.active = cipher.active
+
+    def encode_text(self, text: str | None) -> str | None:
+        if text is None:
+            return None
+        return self._cipher.encrypt(without_surrogates(text).encode()).decode("utf-8")
+
+    def decode_text(self, value: Any) -> Any:
+        return self._plain(value).decode("utf-8") if is_token(value) else value
+
+    def encode_vector(self, vector: bytes) -> bytes | str:
+        return self._cipher.encrypt(vector).decode("ascii") if self.active else vector
+
+    def decode_vector(self, value: Any) -> bytes:
+        if isinstance(value, str) and not is_token(value):
+            raise DataKeyError("a stored vector cannot be read")
+        return self._plain(value) if isinstance(value, str) else bytes(value)
+
+    def _plain(self, token: str) -> bytes:
+        return self._cipher.decrypt(token.encode("ascii"))

@@ -5,6 +5,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import TypedDict, cast
 
@@ -12,17 +13,23 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage, MessagePlace, place_from_text
-from Middleware.utilities.conversations.vector_memory import connection, conversion, schema
+from Middleware.utilities.conversations.vector_memory import conversion, schema
 from Middleware.utilities.conversations.vector_memory.cache import file_state, vectors_of
-from Middleware.utilities.conversations.vector_memory.codec import Codec, is_token
-from Middleware.utilities.conversations.vector_memory.connection import row_limit
 from Middleware.utilities.conversations.vector_memory.encrypted_index import StoredRow, index_of
-from Middleware.utilities.conversations.vector_memory.keyword_query import phrases_of, usable_weights
-from Middleware.utilities.conversations.vector_memory.keyword_search import KeywordSearch, search_present_ids
+from Middleware.utilities.conversations.vector_memory.keyword_search import (
+    KeywordSearch,
+    phrases_of,
+    search_present_ids,
+    usable_weights,
+)
+from Middleware.utilities.conversations.vector_memory.schema import Codec, is_token
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, file_in_folder, file_named
 from Middleware.utilities.vector_math_utils import FLOAT_BYTES
 
-_MOST_VALUES = 500  # in one statement; old SQLite takes 999
+# In one statement; SQLite before 3.32 takes no more than 999.
+_MOST_VALUES = 500
+# SQLite's numbers end at 63 bits, and nobody has that many memories.
+_MOST_ROWS = 1 << 31
 
 
 class MemoryRow(TypedDict):
@@ -53,7 +60,7 @@ class VectorMemories:
         self._database: sqlite3.Connection | None = None
         self._tables: frozenset[str] = frozenset()
         if write or os.path.isfile(path):
-            self._database = connection.connect(path, create=write, mode=mode)
+            self._database = schema.connect(path, create=write, mode=mode)
             try:
                 self._prepare(write)
             except BaseException:
@@ -135,7 +142,7 @@ class VectorMemories:
         place = ("(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
                  if "vector_memory_hash_places" in self._tables else "NULL")
         rows = self._all("vector_memory_hash_log", f"SELECT l.message_hash, {place} FROM vector_memory_hash_log l "
-                         "ORDER BY l.timestamp DESC, l.id DESC LIMIT ?", (row_limit(limit),))
+                         "ORDER BY l.timestamp DESC, l.id DESC LIMIT ?", (_row_limit(limit),))
         return [LoggedMessage(row[0], place_from_text(row[1])) for row in rows]
 
     def log_hash(self, message_hash: str, place: MessagePlace | None = None) -> None:
@@ -147,7 +154,7 @@ class VectorMemories:
         # A clock may have been set back, or been wrong; what comes later must count as newer all the same.
         row = self._db.execute("INSERT INTO vector_memory_hash_log (discussion_id, message_hash, timestamp) SELECT "
                                "?, ?, max(?, coalesce((SELECT max(timestamp) FROM vector_memory_hash_log), ''))",
-                               (self.discussion_id, message_hash, connection.utc_now()))
+                               (self.discussion_id, message_hash, _utc_now()))
         if place is not None:
             self._db.execute("INSERT OR REPLACE INTO vector_memory_hash_places VALUES (?, ?)",
                              (row.lastrowid, json.dumps(place.as_json())))
@@ -176,7 +183,7 @@ class VectorMemories:
         encode = self._codec.encode_text
         row = self._db.execute(
             "INSERT INTO memories (discussion_id, memory_text, date_added, metadata_json) VALUES (?, ?, ?, ?)",
-            (self.discussion_id, encode(text), connection.utc_now(), encode(metadata)))
+            (self.discussion_id, encode(text), _utc_now(), encode(metadata)))
         number = row.lastrowid
         assert number is not None
         for statement in schema.FORGET:  # what was known of a row that others deleted, whose id is free again
@@ -190,8 +197,8 @@ class VectorMemories:
     # -- finding memories ----------------------------------------------------------------------------------------
     def keyword_search(self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None,
                        use_recency: bool = False) -> list[MemoryRow]:
-        """The memories that fit the terms of ``query`` best; see ``keyword_query`` and ``keyword_search``."""
-        limit = row_limit(limit)
+        """The memories that fit the terms of ``query`` best; see ``keyword_search``."""
+        limit = _row_limit(limit)
         search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
         if not self.exists or not search.phrases or limit < 1:
             return []
@@ -207,7 +214,7 @@ class VectorMemories:
         if not self.exists or "memory_embeddings" not in self._tables:
             return []
         return vectors_of(self.path, model, self._cipher).nearest(
-            vector, row_limit(limit), file_state(self.path), lambda: self.embeddings(model, False), self._scope)
+            vector, _row_limit(limit), file_state(self.path), lambda: self.embeddings(model, False), self._scope)
 
     def by_ids(self, numbers: Sequence[int]) -> list[MemoryRow]:
         """The memories with these ids, in their order; missing ones are left out."""
@@ -222,7 +229,7 @@ class VectorMemories:
     def all_memories(self, limit: int = -1, offset: int = 0) -> Iterator[MemoryRow]:
         """Every memory, oldest first."""
         for row in self._all("memories", "SELECT * FROM memories ORDER BY id LIMIT ? OFFSET ?",
-                             (-1 if limit < 0 else row_limit(limit), row_limit(offset))):
+                             (-1 if limit < 0 else _row_limit(limit), _row_limit(offset))):
             yield self._in_clear(row)
 
     def counts(self) -> dict[str, int]:
@@ -251,7 +258,7 @@ class VectorMemories:
     def without_embeddings(self, model: str, limit: int = 20) -> list[MemoryRow]:
         """The oldest memories that have no vector of this model."""
         rows = self._all("memories", f"SELECT m.* {self._missing} ORDER BY m.id LIMIT ?",
-                         (model, row_limit(limit)))
+                         (model, _row_limit(limit)))
         return [self._in_clear(row) for row in rows]
 
     def count_without_embeddings(self, model: str) -> int:
@@ -307,3 +314,12 @@ class VectorMemories:
         rows = self._all("memories_fts", "SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f "
                          "JOIN memories m ON m.id = f.rowid")
         return {row[0] for row in rows if not is_token(row[2]) and conversion.holds_topics(row[1], row[2])}
+
+
+def _row_limit(number: int) -> int:
+    return min(max(0, number), _MOST_ROWS)
+
+
+def _utc_now() -> str:
+    """Return the current time as it is stored: UTC, ISO 8601 with offset."""
+    return datetime.now(UTC).isoformat()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from Middleware.exceptions import DataKeyError
 from Middleware.utilities import sqlite
 from Middleware.utilities.conversations.vector_memory import conversion, encrypted_index
-from Middleware.utilities.conversations.vector_memory.codec import is_token, sql_is_clear
+from Middleware.utilities.conversations.vector_memory.schema import is_token, sql_is_clear
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Tests.properties import examples

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.vector_memory import connection, conversion
-from Middleware.utilities.conversations.vector_memory.codec import is_token
+from Middleware.utilities.conversations.vector_memory import conversion, schema
+from Middleware.utilities.conversations.vector_memory.schema import is_token
 from Tests.utilities.conversations.vector_memory.lab import CIPHER, bytes_on_disk, item, old_database, opened, texts
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -28,10 +28,10 @@ COUNT = 400
 TEXTS = [f"the {WORD} stone {number}" for number in range(COUNT)]
 CONVERT = textwrap.dedent("""
     import os, sqlite3, sys
-    from Middleware.utilities.conversations.vector_memory import connection, conversion
+    from Middleware.utilities.conversations.vector_memory import conversion, schema
     from Tests.utilities.conversations.vector_memory.lab import CIPHER, opened
 
-    stop, seen, prepare = int(sys.argv[2]), 0, connection.prepare
+    stop, seen, prepare = int(sys.argv[2]), 0, schema.prepare
 
     def count(statement):
         global seen
@@ -43,7 +43,7 @@ CONVERT = textwrap.dedent("""
         prepare(database)
         database.set_trace_callback(count)
 
-    connection.prepare = watched
+    schema.prepare = watched
     print("ready", flush=True)
     opened(sys.argv[1], CIPHER).close()
     print(seen, flush=True)
@@ -180,8 +180,8 @@ def test_all_files_of_a_key_are_private(path: Path) -> None:
 def test_no_temporary_file_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool) -> None:
     """Neither for dropping old pages nor for sorting; the control shows that one would be seen."""
     if not in_memory:
-        prepare = connection.prepare
-        monkeypatch.setattr(connection, "prepare", lambda database: (
+        prepare = schema.prepare
+        monkeypatch.setattr(schema, "prepare", lambda database: (
             prepare(database), database.execute("PRAGMA temp_store = FILE")))
     with opened(path) as memories:
         memories.store_chunk([item(f"{number} {'x' * 1000}") for number in range(1500)], None)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.conversations.vector_memory import VectorMemories, keyword_search
-from Middleware.utilities.conversations.vector_memory.connection import recency_score
-from Middleware.utilities.conversations.vector_memory.keyword_query import phrases_of, split_query, usable_weights
+from Middleware.utilities.conversations.vector_memory.keyword_search import phrases_of, split_query, usable_weights
+from Middleware.utilities.conversations.vector_memory.schema import recency_score
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Tests.properties import examples
 from Tests.tables import check_all

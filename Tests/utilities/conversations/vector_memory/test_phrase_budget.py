@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.utilities.conversations.vector_memory import connection, schema
+from Middleware.utilities.conversations.vector_memory import schema
 from Middleware.utilities.conversations.vector_memory.keyword_search import share_out
 from Tests.properties import examples
 
@@ -45,7 +45,7 @@ class _Result:
 @pytest.fixture(scope="module")
 def database() -> Iterator[sqlite3.Connection]:
     database = sqlite3.connect(":memory:", isolation_level=None)
-    connection.prepare(database)
+    schema.prepare(database)
     schema.create_tables(database)
     for row in range(1, ROWS + 1):
         words = " ".join(f"w{level}x{copy}" for level, most in enumerate(LEVELS) if row <= most for copy in range(8))

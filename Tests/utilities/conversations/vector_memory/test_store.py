@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import pytest
 from Middleware.exceptions import DataKeyError, EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.vector_memory import connection
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher
 from Middleware.utilities.vector_math_utils import vector_to_blob
 from Tests.utilities.conversations.vector_memory.lab import CIPHER, OTHER, item, metadata, old_database, opened, texts
@@ -153,7 +153,7 @@ def test_the_log_grows_in_order_whatever_the_clock_says(path: Path) -> None:
     with opened(path) as memories:
         memories.log_hash("a")
         stamp, = memories._db.execute("SELECT timestamp FROM vector_memory_hash_log").fetchone()
-        assert stamp <= connection.utc_now()
+        assert stamp <= datetime.now(UTC).isoformat()
         memories._db.execute("UPDATE vector_memory_hash_log SET timestamp = '2999-01-01T00:00:00+00:00'")
         memories.log_hash("b")
         memories.store_chunk([item("the mill")], "c")
