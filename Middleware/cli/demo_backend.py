@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import re
-import socket
 import socketserver
 import sys
 import threading
@@ -35,15 +34,11 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 # Only this many characters at the end of a message are analysed, so that long ones cost little time.
 MAX_TEXT = 20_000
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What it says. Nothing here knows the prompts of any workflow; it reacts to common ways of asking.
+# -- what it says ------------------------------------------------------------------------------------------------------
+# Nothing here knows the prompts of any workflow; it reacts to common ways of asking.
 
 CHOOSE = re.compile(r"\b(choose|pick|select|classif\w*|categor\w*|decide|which of)\b", re.I)
-SUMMARISE = re.compile(r"\b(summar\w*|condense|shorten|tl;?dr|boil down)\b", re.I)
-OUTLINE = re.compile(r"\b(outline|plan|list|notes|points|steps|analy[sz]e)\b", re.I)
 BULLET = re.compile(r"^[ \t]*(?:[-*\u2022]|\d+[.)])[ \t]+([\w /-]{1,40}?)[ \t]*(?::[ \t]*(.*))?$", re.M)
-INLINE = re.compile(r"\b([A-Z][A-Z0-9_]+): ([^;\n]+)(?:;|$)", re.M)
-ALTERNATIVES = re.compile(r"\b[A-Z][A-Z0-9_]+(?:(?:, or |, | or )[A-Z][A-Z0-9_]+)+\b")
 SECTION = re.compile(r"^<([A-Za-z][\w-]*)>[ \t]*\n(.*?)\n</\1>", re.M | re.S)
 JSON_SAMPLE = re.compile(r'\{\s*"(\w+)"\s*:\s*(["\[])')
 STOP_WORDS = frozenset(
@@ -66,16 +61,6 @@ def _quote(text: str, limit: int) -> str:
     return "\u201c" + " ".join(words[:limit]) + (" \u2026" if len(words) > limit else "") + "\u201d"
 
 
-def _options(text: str) -> dict[str, str]:
-    """Return the choices that a text offers, name -> description; {} if it offers fewer than two."""
-    found = dict(BULLET.findall(text))
-    if len(found) < 2:
-        found = dict(INLINE.findall(text))
-    if len(found) < 2:
-        found = {name: "" for run in ALTERNATIVES.findall(text) for name in re.split(r", or |, | or ", run)}
-    return found if len(found) > 1 else {}
-
-
 def _choose(options: dict[str, str], lines: list[str]) -> str:
     """Return the option with most words in the newest line that has words of any; the last option if there is none."""
     offered = {name: set(_words(f"{name} {description}")) for name, description in options.items()}
@@ -88,16 +73,7 @@ def _choose(options: dict[str, str], lines: list[str]) -> str:
     return list(options)[-1]
 
 
-def _summarise(text: str) -> str:
-    """Return the first sentence and the one with the most frequent words, cut to 40 words."""
-    sentences = [part for part in re.split(r"(?<=[.!?])\s+", " ".join(text.replace(MARK, "").split())) if part]
-    counts = Counter(_words(text))
-    ranked = sorted(sentences[1:], key=lambda part: -sum(counts[word] for word in _words(part)) / (len(part) + 20))
-    short = " ".join(sentences[:1] + ranked[:1]).split()
-    return " ".join(short[:40]) + (" \u2026" if len(short) > 40 else "")
-
-
-def _describe(system: str, asked: str, question: str) -> str:
+def _describe(system: str, question: str) -> str:
     """Return a description of what the workflow sent, in place of a model's answer."""
     instruction = re.split(r"(?<=[.!?:])\s", SECTION.sub("", system).strip())[0].rstrip(".:")
     text = f"{MARK}\n\nYou asked: {_quote(question, 25)}\n\nA language model would answer here. What I can show is how "
@@ -116,34 +92,20 @@ def answer(messages: list[dict[str, Any]]) -> str:
     asked = users[-1] if users else texts[-1][1] if texts else ""
     material = "\n".join(body for _, body in SECTION.findall(asked)) or asked
     lines = [line for line in material.splitlines() if line.strip() and not re.fullmatch(r"\s*\w+:\s*", line)]
-    instructions = SECTION.sub("", asked).strip()
     question = re.sub(r"(?i)^\s*(?:user|human):\s*", "", lines[-1] if lines and material != asked else asked)
-
-    options = _options(system)
-    if not options:
-        options, lines = _options(asked), [line for line in lines if not BULLET.match(line)]
-    sample = JSON_SAMPLE.findall(asked)
-    if sample and "json" in asked.lower():
+    # A front-end asks for the title of a chat as JSON, and would show anything else as it is.
+    sample = JSON_SAMPLE.findall(asked) if "json" in asked.lower() else []
+    if sample:
         title = "Demo: " + " ".join(word for word in question.split() if word.lower() not in STOP_WORDS)[:50]
         return json.dumps({sample[-1][0]: title if sample[-1][1] == '"' else [title]}, ensure_ascii=False)
-    if options and CHOOSE.search(f"{system}\n{instructions}"):
-        return _choose(options, lines)
-    told = "\n".join([system.split(".")[0], *instructions.splitlines()[:1], *instructions.splitlines()[-1:]])
-    if SUMMARISE.search(told):
-        text = " ".join(part for part in re.split(r"(?<=[:.!?])\s+|\n", material) if not SUMMARISE.search(part))
-        # Too short to summarise: "Summarise that" refers to the earlier messages.
-        if len(text.split()) < 12:
-            earlier = [said for role, said in texts if role in ("user", "assistant") and said != asked]
-            text = "\n".join(earlier) or material
-        return f"{MARK}\n\nIn short, by counting words: {_summarise(text)}"
-    if material != asked and OUTLINE.search(told):
-        topics = list(dict.fromkeys(word for word in re.findall(r"\w+", question) if word.lower() not in STOP_WORDS))
-        return "\n".join([MARK, *(f"{number}. About {word}" for number, word in enumerate(topics[:5], start=1))])
-    return _describe(system, asked, question)
+    options = dict(BULLET.findall(system) or BULLET.findall(asked))
+    if len(options) > 1 and CHOOSE.search(f"{system}\n{SECTION.sub('', asked)}"):
+        # The options themselves would otherwise count as the newest lines.
+        return _choose(options, [line for line in lines if not BULLET.match(line)])
+    return _describe(system, question)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How it says it: the two dialects over HTTP/1.1.
+# -- how it says it: the two dialects over HTTP/1.1 --------------------------------------------------------------------
 
 
 def _text(content: Any) -> str:
@@ -156,7 +118,7 @@ def _text(content: Any) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer cut into words (each with the white space behind it), and what the dialects tell about it."""
+    """An answer cut into words, each with the white space behind it; one word counts as one token."""
 
     words: list[str]
     finish_reason: str
@@ -166,153 +128,119 @@ class Reply:
     def text(self) -> str:
         return "".join(self.words)
 
-    @property
-    def usage(self) -> dict[str, int]:
-        """OpenAI usage; one word counts as one token."""
-        total = self.prompt_tokens + len(self.words)
-        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": len(self.words), "total_tokens": total}
 
-
-def _make_reply(messages: list[dict[str, Any]], limit: Any) -> Reply:
+def _make_reply(body: dict[str, Any]) -> Reply:
+    """Return the answer to a request. Raises ValueError if it has neither messages nor a prompt."""
+    messages = _messages(body)
+    options = body.get("options")
+    given = {**body, **options} if isinstance(options, dict) else body
+    names = ("max_completion_tokens", "max_tokens", "n_predict", "num_predict")
+    limit = next((given[name] for name in names if given.get(name)), None)
     words = re.findall(r"\S+\s*", answer(messages))
     allowed = limit if isinstance(limit, int) and limit > 0 else len(words)
     prompt_tokens = sum(len(_text(message.get("content")).split()) for message in messages)
     return Reply(words[:allowed], "length" if len(words) > allowed else "stop", prompt_tokens)
 
 
-class Dialect:
-    """Renders a reply as one body or as stream events; `key` is where the text goes."""
-
-    def __init__(self, body: dict[str, Any], key: str) -> None:
-        self.body = body
-        self.key = key
-        self.created = int(time.time())
-
-    def whole(self, reply: Reply) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def event(self, token: str, reply: Reply | None = None) -> bytes:
-        """Return one piece of a stream, framed; with `reply` it is the last one and `token` is empty."""
-        raise NotImplementedError
-
-    def first(self) -> bytes:
-        """Return the bytes before the first word."""
-        return b""
-
-
-class OpenAIDialect(Dialect):
-    """Chat completions (`key` "message") and text completions (`key` "text"); streams are SSE."""
-
-    media_type = "text/event-stream; charset=utf-8"
-    streams_by_default = False
-
-    def __init__(self, body: dict[str, Any], key: str) -> None:
-        super().__init__(body, key)
-        self.chat = key == "message"
-        self.id = ("chatcmpl-" if self.chat else "cmpl-") + uuid.uuid4().hex
-
-    def _object(self, kind: str, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> dict[str, Any]:
-        data = {"id": self.id, "object": kind, "created": self.created, "model": MODEL, "choices": choices}
-        return data if usage is None else {**data, "usage": usage}
-
-    def _choice(self, key: str, value: Any, reason: str | None) -> dict[str, Any]:
-        return {"index": 0, key: value, "logprobs": None, "finish_reason": reason}
-
-    def whole(self, reply: Reply) -> dict[str, Any]:
-        value: Any = {"role": "assistant", "content": reply.text} if self.chat else reply.text
-        kind = "chat.completion" if self.chat else "text_completion"
-        return self._object(kind, [self._choice(self.key, value, reply.finish_reason)], reply.usage)
-
-    def _sse(self, delta: Any, reason: str | None) -> bytes:
-        kind = "chat.completion.chunk" if self.chat else "text_completion"
-        choice = self._choice("delta" if self.chat else "text", delta, reason)
-        return b"data: " + _dump(self._object(kind, [choice])) + b"\n\n"
-
-    def first(self) -> bytes:
-        return self._sse({"role": "assistant", "content": ""}, None) if self.chat else b""
-
-    def event(self, token: str, reply: Reply | None = None) -> bytes:
-        if reply is None:
-            return self._sse({"content": token} if self.chat else token, None)
-        out = self._sse({} if self.chat else "", reply.finish_reason)
-        options = self.body.get("stream_options")
-        if isinstance(options, dict) and options.get("include_usage"):
-            kind = "chat.completion.chunk" if self.chat else "text_completion"
-            out += b"data: " + _dump(self._object(kind, [], reply.usage)) + b"\n\n"
-        return out + b"data: [DONE]\n\n"
-
-
-class OllamaDialect(Dialect):
-    """Chat (`key` "message") and generate (`key` "response"); streams are one JSON object per line."""
-
-    media_type = "application/x-ndjson"
-    streams_by_default = True
-
-    def _object(self, token: str, reply: Reply | None) -> dict[str, Any]:
-        value: Any = {"role": "assistant", "content": token} if self.key == "message" else token
-        data = {"model": MODEL, "created_at": _now(), self.key: value, "done": reply is not None}
-        if reply is None:
-            return data
-        spent = int((time.time() - self.created) * 1e9)
-        counters = {"total_duration": spent, "load_duration": 0, "prompt_eval_count": reply.prompt_tokens}
-        counters |= {"prompt_eval_duration": 0, "eval_count": len(reply.words), "eval_duration": spent}
-        return {**data, "done_reason": reply.finish_reason, **counters}
-
-    def whole(self, reply: Reply) -> dict[str, Any]:
-        return self._object(reply.text, reply)
-
-    def event(self, token: str, reply: Reply | None = None) -> bytes:
-        return _dump(self._object(token, reply)) + b"\n"
-
-
-ROUTES: dict[str, tuple[type[OpenAIDialect] | type[OllamaDialect], str]] = {
-    "/v1/chat/completions": (OpenAIDialect, "message"),
-    "/v1/completions": (OpenAIDialect, "text"),
-    "/api/chat": (OllamaDialect, "message"),
-    "/api/generate": (OllamaDialect, "response"),
-}
-
-
-def _dump(data: Any) -> bytes:
-    return json.dumps(data, ensure_ascii=False).encode("utf-8", errors="replace")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _listing(path: str) -> dict[str, Any] | None:
-    """The body for a GET route, or None if there is no such route."""
-    if path == "/v1/models":
-        return {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "wilmerai"}]}
-    if path == "/api/tags":
-        entry = {"name": MODEL, "model": f"{MODEL}:latest", "modified_at": "2025-01-01T00:00:00Z", "size": 0}
-        return {"models": [{**entry, "digest": "0" * 64, "details": {"format": "demo", "family": "demo"}}]}
-    if path == "/api/version":
-        return {"version": "0.9"}
-    if path == "/":
-        return {"name": MODEL, "about": "The demo back-end of WilmerAI. It holds no language model."}
-    return None
-
-
 def _messages(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The request as chat messages; a completion's prompt is one user message. ValueError if there is neither."""
+    """Return the request as chat messages; a completion's prompt is one user message."""
     given = body.get("messages")
     if isinstance(given, list) and all(isinstance(message, dict) for message in given):
         return given
     if "prompt" not in body or given is not None:
         raise ValueError("The request needs 'messages' (a list of objects) or 'prompt'.")
+    # Prompt templates surround the messages with tags such as <|im_start|> and [INST].
     prompt = re.sub(r"<\|[^|>]*\|>|\[/?INST\]|</?s>", "\n", _text(body["prompt"]))
     system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
     return [*system, {"role": "user", "content": prompt.strip()}]
 
 
-def _limit(body: dict[str, Any]) -> Any:
-    """The most words the client wants, under whichever name the dialects have for it."""
-    options = body.get("options")
-    given = {**body, **options} if isinstance(options, dict) else body
-    names = ("max_completion_tokens", "max_tokens", "n_predict", "num_predict")
-    return next((given[name] for name in names if given.get(name)), None)
+class OpenAIDialect:
+    """Chat completions and text completions; streams are SSE."""
+
+    media_type = "text/event-stream; charset=utf-8"
+    streams_by_default = False
+
+    def __init__(self, body: dict[str, Any], is_chat: bool) -> None:
+        self._body, self._is_chat = body, is_chat
+        self._head = {"id": ("chatcmpl-" if is_chat else "cmpl-") + uuid.uuid4().hex, "created": int(time.time()),
+                      "model": MODEL}
+
+    def whole(self, reply: Reply) -> dict[str, Any]:
+        value: Any = {"role": "assistant", "content": reply.text} if self._is_chat else reply.text
+        return {**self._object("", "message", value, reply.finish_reason), "usage": self._usage(reply)}
+
+    def events(self, reply: Reply) -> Iterator[bytes]:
+        if self._is_chat:
+            yield self._event({"role": "assistant", "content": ""})
+        for word in reply.words:
+            yield self._event({"content": word} if self._is_chat else word)
+        yield self._event({} if self._is_chat else "", reply.finish_reason)
+        options = self._body.get("stream_options")
+        if isinstance(options, dict) and options.get("include_usage"):
+            last = {**self._object(".chunk", "delta", {}, None), "choices": [], "usage": self._usage(reply)}
+            yield b"data: " + _dump(last) + b"\n\n"
+        yield b"data: [DONE]\n\n"
+
+    def _event(self, delta: Any, reason: str | None = None) -> bytes:
+        return b"data: " + _dump(self._object(".chunk", "delta", delta, reason)) + b"\n\n"
+
+    def _object(self, suffix: str, key: str, value: Any, reason: str | None) -> dict[str, Any]:
+        kind = f"chat.completion{suffix}" if self._is_chat else "text_completion"
+        choice = {"index": 0, key if self._is_chat else "text": value, "logprobs": None, "finish_reason": reason}
+        return {**self._head, "object": kind, "choices": [choice]}
+
+    def _usage(self, reply: Reply) -> dict[str, int]:
+        total = reply.prompt_tokens + len(reply.words)
+        return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": len(reply.words), "total_tokens": total}
+
+
+class OllamaDialect:
+    """Chat and generate; streams are one JSON object per line."""
+
+    media_type = "application/x-ndjson"
+    streams_by_default = True
+
+    def __init__(self, body: dict[str, Any], is_chat: bool) -> None:
+        self._is_chat = is_chat
+        self._started = time.time()
+
+    def whole(self, reply: Reply) -> dict[str, Any]:
+        spent = int((time.time() - self._started) * 1e9)
+        return {**self._part(reply.text), "done": True, "done_reason": reply.finish_reason, "total_duration": spent,
+                "load_duration": 0, "prompt_eval_count": reply.prompt_tokens, "prompt_eval_duration": 0,
+                "eval_count": len(reply.words), "eval_duration": spent}
+
+    def events(self, reply: Reply) -> Iterator[bytes]:
+        for word in reply.words:
+            yield _dump(self._part(word)) + b"\n"
+        yield _dump({**self.whole(reply), **self._part(""), "done": True}) + b"\n"
+
+    def _part(self, text: str) -> dict[str, Any]:
+        value: Any = {"message": {"role": "assistant", "content": text}} if self._is_chat else {"response": text}
+        now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return {"model": MODEL, "created_at": now, **value, "done": False}
+
+
+ROUTES: dict[str, tuple[type[OpenAIDialect] | type[OllamaDialect], bool]] = {
+    "/v1/chat/completions": (OpenAIDialect, True),
+    "/v1/completions": (OpenAIDialect, False),
+    "/api/chat": (OllamaDialect, True),
+    "/api/generate": (OllamaDialect, False),
+}
+
+LISTINGS: dict[str, dict[str, Any]] = {
+    "/v1/models": {"object": "list",
+                   "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "wilmerai"}]},
+    "/api/tags": {"models": [{"name": MODEL, "model": f"{MODEL}:latest", "modified_at": "2025-01-01T00:00:00Z",
+                              "size": 0, "digest": "0" * 64, "details": {"format": "demo", "family": "demo"}}]},
+    "/api/version": {"version": "0.9"},
+    "/": {"name": MODEL, "about": "The demo back-end of WilmerAI. It holds no language model."},
+}
+
+
+def _dump(data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False).encode("utf-8", errors="replace")
 
 
 class DemoHandler(BaseHTTPRequestHandler):
@@ -326,10 +254,8 @@ class DemoHandler(BaseHTTPRequestHandler):
     server: DemoServer
 
     def do_GET(self) -> None:
-        body = _listing(self._path())
+        body = LISTINGS.get(self._path())
         self._send_json(200 if body else 404, body or {"error": {"message": f"No route {self._path()}"}})
-
-    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         try:
@@ -337,12 +263,12 @@ class DemoHandler(BaseHTTPRequestHandler):
             route = ROUTES.get(self._path())
             if route is None:
                 return self._send_json(404, {"error": {"message": f"No route {self._path()}"}})
-            dialect = route[0](body, route[1])
-            reply = _make_reply(_messages(body), _limit(body))
+            reply = _make_reply(body)
         except ValueError as error:
             return self._send_json(400, {"error": {"message": str(error), "type": "invalid_request_error"}})
+        dialect = route[0](body, route[1])
         if body.get("stream", dialect.streams_by_default):
-            self._send_stream(dialect.media_type, self._paced(dialect, reply))
+            self._send_stream(dialect.media_type, dialect.events(reply))
         else:
             self._send_json(200, dialect.whole(reply))
         return None
@@ -351,7 +277,7 @@ class DemoHandler(BaseHTTPRequestHandler):
         return self.path.split("?")[0].rstrip("/") or "/"
 
     def _read_body(self) -> dict[str, Any]:
-        """The request's JSON object. ValueError if it is none; then the connection ends after the answer."""
+        """Return the request's JSON object. Raises ValueError; the connection ends after a body that was not read."""
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
             self.close_connection = True
@@ -364,28 +290,6 @@ class DemoHandler(BaseHTTPRequestHandler):
             raise ValueError("The body is not a JSON object.")
         return body
 
-    def _paced(self, dialect: Dialect, reply: Reply) -> Iterator[bytes]:
-        opening = dialect.first()
-        if opening:
-            yield opening
-        for word in reply.words:
-            self._wait(self.server.delay)
-            yield dialect.event(word)
-        yield dialect.event("", reply)
-
-    def _wait(self, seconds: float) -> None:
-        """Lets time pass; ConnectionAbortedError as soon as the client closes its side."""
-        self.connection.settimeout(max(seconds, 0.000_01))
-        try:
-            if not self.connection.recv(1, socket.MSG_PEEK):
-                raise ConnectionAbortedError("the client closed the connection")
-            # There are bytes: the client has already sent its next request.
-            time.sleep(seconds)
-        except TimeoutError:
-            pass
-        finally:
-            self.connection.settimeout(self.timeout)
-
     def _send_stream(self, media_type: str, events: Iterator[bytes]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", media_type)
@@ -393,6 +297,7 @@ class DemoHandler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in events:
+            time.sleep(self.server.delay)
             self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
         self.wfile.write(b"0\r\n\r\n")
 
@@ -404,33 +309,31 @@ class DemoHandler(BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(payload)
+        self.wfile.write(payload)
 
     def log_message(self, format: str, *args: Any) -> None:
-        if self.server.verbose:
-            super().log_message(format, *args)
+        """Log nothing: the base class writes each request to the standard error of the server."""
 
 
 class DemoServer(ThreadingHTTPServer):
-    """The server; `delay` is the pause before each streamed word in seconds."""
+    """The server; ``delay`` is the pause before each streamed word in seconds."""
 
     daemon_threads = True
     request_queue_size = 128
     # On Windows this option would let two servers share the port.
     allow_reuse_address = os.name != "nt"
 
-    def __init__(self, port: int, delay: float = SECONDS_PER_WORD, verbose: bool = False) -> None:
+    def __init__(self, port: int, delay: float = SECONDS_PER_WORD) -> None:
         self.delay = delay
-        self.verbose = verbose
         super().__init__(("127.0.0.1", port), DemoHandler)
 
     def server_bind(self) -> None:
-        """Binds without the name lookup of HTTPServer, which takes seconds on some machines."""
+        """Bind without the name lookup of HTTPServer, which takes seconds on some machines."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that leaves during a stream is no error.
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -440,17 +343,18 @@ class DemoServer(ThreadingHTTPServer):
 
 
 def start(port: int = 0, delay: float = SECONDS_PER_WORD) -> DemoServer:
-    """Starts serving on a daemon thread (port 0 = any free one; see `.url`). OSError if the port is taken.
+    """Start serving on a daemon thread (port 0 = any free one; see ``url``). Raises OSError if the port is taken.
 
-    End it with `shutdown()` and `server_close()`, or just end the process.
+    ``shutdown()`` and ``server_close()`` end it, or the end of the process.
     """
     server = DemoServer(port, delay)
     threading.Thread(target=server.serve_forever, name="demo-backend", daemon=True).start()
     return server
 
 
-def is_running(port: int = DEFAULT_PORT) -> bool:
+def is_running(port: int) -> bool:
     """Return whether a demo back-end, and not another server, already answers on this port."""
+    # A proxy of the environment would be asked for its own loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://127.0.0.1:{port}/", timeout=1) as response:
@@ -461,13 +365,13 @@ def is_running(port: int = DEFAULT_PORT) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Run the server from the command line. Return the exit status."""
     parser = argparse.ArgumentParser(description="A stub of an LLM server, without a model.")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"default {DEFAULT_PORT}")
     parser.add_argument("--delay", type=float, default=SECONDS_PER_WORD, help="seconds before each streamed word")
     options = parser.parse_args(arguments)
     try:
-        server = DemoServer(options.port, max(0.0, options.delay), verbose=True)
+        server = DemoServer(options.port, max(0.0, options.delay))
     except (OSError, OverflowError) as error:
         print(f"Cannot listen on 127.0.0.1:{options.port}: {error}. Choose another one with --port.", file=sys.stderr)
         return 1
