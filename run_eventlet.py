@@ -37,8 +37,14 @@ from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY
 from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.console import say
 from Middleware.cli.serving import limits
-from Middleware.cli.serving.json_errors import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, error_body
-from Middleware.cli.serving.listening import DescriptorExhaustion, start_listening
+from Middleware.cli.serving.listening import (
+    BOTH_FRAMINGS,
+    TLS_RECORD,
+    TLS_REFUSED,
+    DescriptorExhaustion,
+    error_body,
+    start_listening,
+)
 from Middleware.cli.signals import StopSignals
 from Middleware.cli.startup import Launch, run
 

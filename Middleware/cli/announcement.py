@@ -49,7 +49,8 @@ def describe(host: str, port: int, address: str, is_demo: bool = False) -> list[
 def served_users() -> str:
     """Return the configured users, else the current one and its source; under a WSGI host there may be neither."""
     current = users.current_user()
-    return ", ".join(users.configured_users()) or (f"{current} (from Users/_current-user.json)" if current else "none")
+    return ", ".join(config_utils.configured_users()) or (
+        f"{current} (from Users/_current-user.json)" if current else "none")
 
 
 def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:

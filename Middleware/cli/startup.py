@@ -14,7 +14,6 @@ from wsgiref.types import WSGIApplication
 from Middleware.api.logging_setup import set_up_logging
 from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
-from Middleware.cli.check import start_check
 from Middleware.cli.commands import find_command, no_such_command
 from Middleware.cli.console import StartError, prepare_process, program_name, say
 from Middleware.cli.serving.listening import bind_socket
@@ -22,6 +21,7 @@ from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signal
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.services.locking_service import get_locking_service
+from Middleware.utilities import config_utils
 
 if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck
@@ -53,7 +53,7 @@ class Launch:
         """Print where the server is, once it accepts connections, and begin to check the configuration."""
         for line in announcement.describe(self.host, self.port, self.address, self.demo):
             say(line)
-        start_check.begin(self.load_check)
+        self.load_check.begin()
 
 
 def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None) -> int:
@@ -131,7 +131,7 @@ def configure(arguments: LaunchArguments) -> None:
     instance.FILE_LOGGING = users.resolve_file_logging()
     directory = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else None
     try:
-        set_up_logging(directory, users.configured_users(), arguments.log_level)
+        set_up_logging(directory, config_utils.configured_users(), arguments.log_level)
     except OSError as error:
         raise StartError(f"Cannot write log files in {directory}: {error}. Choose another folder with "
                          "--LoggingDirectory.") from error
@@ -139,7 +139,7 @@ def configure(arguments: LaunchArguments) -> None:
                 platform.python_version(), announcement.served_users(),
                 "LLM calls" if instance.CONCURRENCY_LEVEL == "endpoint" else "requests",
                 instance.CONCURRENCY_LIMIT or "any number", instance.CONCURRENCY_TIMEOUT)
-    names: list[str | None] = [*users.configured_users()]
+    names: list[str | None] = [*config_utils.configured_users()]
     for user in names or [None]:
         get_locking_service().delete_dead_locks(user)
     instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)

@@ -25,22 +25,18 @@ NAME_CONFIGS = "Name the folder that holds 'Users', 'Endpoints' and the others w
 _USER_TOKEN = re.compile(r"<user>[/\\]*")
 
 
-def configured_users() -> list[str]:
-    return config_utils.configured_users()
-
-
 def check_users() -> None:
     """Check that every configured user has a file or, with none configured, that there is a current user.
 
     A file that does not parse is only a warning: the server starts, and requests get an error. Raises StartError.
     """
-    for user in configured_users():
+    for user in config_utils.configured_users():
         require_user_file(user)
         try:
             config_utils.get_user_config_for(user)
         except ConfigurationError as error:
             say(f"WARNING: {error}", error_stream=True)
-    if not configured_users():
+    if not config_utils.configured_users():
         problem = _folder_problem()
         if problem:
             raise StartError(problem)
@@ -79,13 +75,13 @@ def require_user_file(user: str) -> None:
 
 def second_user(folder: str | None) -> str:
     """Return why ``folder``, given as the configuration folder, is probably a user's name; "" if it is not."""
-    if not folder or os.path.exists(folder) or not configured_users():
+    if not folder or os.path.exists(folder) or not config_utils.configured_users():
         return ""
     # A second user's name after --User is parsed as the positional ConfigDirectory.
     usual = os.path.join(config_utils.get_root_public_directory(), "Configs", "Users", f"{folder.lower()}.json")
     if not os.path.isfile(usual):
         return ""
-    flags = command([word for name in (*configured_users(), folder) for word in ("--User", name)])
+    flags = command([word for name in (*config_utils.configured_users(), folder) for word in ("--User", name)])
     return f"There is no configuration folder '{folder}', but a user of that name. Each user has a flag: {flags}"
 
 
@@ -106,7 +102,7 @@ def existing_users_hint(user: str) -> str:
 
 def served_users() -> list[str]:
     """Return the configured users, else the current one."""
-    return configured_users() or [config_utils.get_current_username()]
+    return config_utils.configured_users() or [config_utils.get_current_username()]
 
 
 def read_access_keys(path: str | None) -> AccessKeys | None:
@@ -121,7 +117,7 @@ def read_access_keys(path: str | None) -> AccessKeys | None:
 
 def current_user() -> str | None:
     """Return the only configured user, else the current one; None if there are several."""
-    users = configured_users()
+    users = config_utils.configured_users()
     if users:
         return users[0] if len(users) == 1 else None
     try:
@@ -134,7 +130,7 @@ def resolve_port() -> int:
     """Return ``--port``, else 5050 with several users, else the user's ``port``, else 5000."""
     if instance.PORT is not None:
         return instance.PORT
-    if len(configured_users()) > 1:
+    if len(config_utils.configured_users()) > 1:
         say(f"WARNING: with several users their own ports do not apply; using {SEVERAL_USERS_PORT}. "
             "Choose another with --port.", error_stream=True)
         return SEVERAL_USERS_PORT
@@ -154,7 +150,7 @@ def resolve_file_logging() -> bool:
     """Return ``--file-logging``, else the only user's ``useFileLogging``, else False."""
     if instance.FILE_LOGGING is not None:
         return instance.FILE_LOGGING
-    if len(configured_users()) > 1:
+    if len(config_utils.configured_users()) > 1:
         return False
     value = _setting("useFileLogging", False, "no log files are written")
     return value.strip().lower() == "true" if isinstance(value, str) else bool(value)

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from Middleware.cli.check import start_check
 from Middleware.cli.commands import COMMANDS
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.config.lookup import reset_config_store
@@ -127,7 +126,7 @@ def test_server_that_runs_names_it_once_and_works_again_when_it_is_mended(lab: L
 @every_mistake
 def test_server_that_starts_with_it_names_it_once_and_works_when_it_is_mended(lab: Lab, mistake: Mistake) -> None:
     lab.make(mistake)
-    start_check.run(lab.load_check)
+    lab.load_check.check_start()
     outcomes = [lab.ask(mistake.ask), lab.ask(mistake.ask)]
     assert_told_once(lab, mistake, outcomes)
     mend(lab.tree, mistake)

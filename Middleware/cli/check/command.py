@@ -14,11 +14,9 @@ from urllib.parse import SplitResult, urlsplit
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.check.data_checks import check_data_folders, check_modes
-from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.findings import Finding, Summary, count_of, human_text, json_text, wants_colour
 from Middleware.cli.check.lookups import path_of
-from Middleware.cli.check.output import Summary, human_text, json_text, wants_colour
 from Middleware.cli.check.tree_check import CheckResult, TreeCheck
-from Middleware.cli.check.workflow_checks import located
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
@@ -68,7 +66,8 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
         logging.disable(logging.NOTSET)
     say(json_text(result.findings, summary) if options.json else
         human_text(result.findings, summary, wants_colour(sys.stdout)))
-    return 1 if result.count("error") or (options.strict and result.count("warning")) else 0
+    return 1 if count_of(result.findings, "error") or (
+        options.strict and count_of(result.findings, "warning")) else 0
 
 
 def _users_without_flag(arguments: LaunchArguments, options: argparse.Namespace) -> list[str]:
@@ -159,7 +158,7 @@ def _finding(origin: str, files: Sequence[str], problem: str) -> Finding:
     more = f" ({len(files) - 1} more endpoint files name it)" if len(files) > 1 else ""
     finding = Finding("warning", files[0], "endpoint", None, f"{origin} {problem}{more}",
                       "a server that runs and can be reached from this computer")
-    return located(finding, JsonSource.read(path_of(files[0])))
+    return finding.located(JsonSource.read(path_of(files[0])))
 
 
 def _origin(url: object) -> str:

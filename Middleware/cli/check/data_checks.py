@@ -12,7 +12,6 @@ from typing import Any
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, path_of
-from Middleware.cli.check.workflow_checks import located
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
@@ -62,7 +61,7 @@ def user_directories(display: str, settings: Mapping[str, Any]) -> Iterator[Data
 
 
 def _placed(finding: Finding) -> Finding:
-    return located(finding, JsonSource.read(path_of(finding.file)))
+    return finding.located(JsonSource.read(path_of(finding.file)))
 
 
 def _directory(directory: DataDirectory) -> Iterator[Finding]:

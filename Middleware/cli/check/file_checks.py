@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 from Middleware.cli.check.endpoint_checks import BackupCheck, check_api_type, check_endpoint
 from Middleware.cli.check.file_kinds import KINDS, FileKind
 from Middleware.cli.check.findings import Finding, shown_address
-from Middleware.cli.check.lookups import ConfigFile, files_in
-from Middleware.cli.check.memory_checks import SettingsKeys
-from Middleware.cli.check.workflow_checks import located
+from Middleware.cli.check.lookups import files_in
+from Middleware.cli.check.memory_checks import check_settings_keys
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
@@ -68,7 +67,7 @@ def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
     check.findings += [*_encoding(foreign, display), *_duplicates(source)]
     if kind is not None:
         found = check_content(display, kind, check.content)
-        check.findings += [located(finding, source) for finding in found]
+        check.findings += [finding.located(source) for finding in found]
     return check
 
 
@@ -82,7 +81,7 @@ def check_content(display: str, kind: FileKind, content: object) -> list[Finding
         wanted = "an object with 'nodes', or a list of nodes" if kind.name == "workflow" else "an object: { ... }"
         return [_finding("error", display, f"the file holds {quoted(content)}", wanted)]
     if kind.name in SETTINGS:
-        return [*SettingsKeys(ConfigFile(content, display, "")).keys(SETTINGS[kind.name])]
+        return [*check_settings_keys(SETTINGS[kind.name], content, display)]
     return [*_keys(display, kind, content), *_more(display, kind, content)]
 
 

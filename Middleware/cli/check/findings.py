@@ -1,13 +1,25 @@
-"""The findings of a check of a workflow and of the settings it needs, and the text that shows them to users."""
+"""The findings of all checks: one mistake, one message, in the forms that the log, a terminal and programs read."""
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+import json
+import os
+import sys
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TextIO
 
-from Middleware.utilities.config.check import Severity, quoted
+from Middleware.utilities.config.check import Severity, quoted, shortened
+from Middleware.utilities.config.json_source import JsonSource
 
-SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+PLURALS: Mapping[Severity, str] = {"error": "errors", "warning": "warnings", "note": "notes"}
+"""The severities, the worst one first."""
+
+COLOURS: Mapping[str, str] = {"error": "1;31", "warning": "1;33", "note": "36", "file": "1", "hint": "32"}
+# A file of another kind under the name of a workflow has a finding for nearly every line; the first ones say it all.
 MAX_LISTED = 40
+# A line of the log that begins with a long path, and quotes a long value, must still be readable.
+MAX_WIDTH = 400
 
 
 @dataclass(frozen=True)
@@ -23,7 +35,7 @@ class Finding:
         suggestion: the nearest thing that exists, if one is near.
         asked_by: for a file that is not a workflow: the file of the workflow that needs it.
         users: the users whose settings it applies to, if it does not apply to all users of the file.
-        about: the file at this position, if the finding only reports that it cannot be used.
+        about: the file whose mistake this finding only repeats, as it cannot be used.
     """
 
     severity: Severity
@@ -50,34 +62,40 @@ class Finding:
         end = "." if (expected or hint) and not self.message.endswith((".", "?")) else ""
         return f"{self.message}{end}{expected}{hint}"
 
+    @property
+    def position(self) -> str:
+        """Line and column in the form that terminals and editors turn into links, such as ``:3:14``."""
+        return "".join(f":{number}" for number in (self.line, self.column) if number is not None)
 
-def report(findings: Sequence[Finding]) -> str:
-    """Return one text about all findings, a block of lines per file; empty without findings."""
-    files = dict.fromkeys(finding.file for finding in findings)
-    return "\n".join(_block(file, [finding for finding in findings if finding.file == file]) for file in files)
+    @property
+    def path_prefix(self) -> str:
+        """The JSON path in front of a message; empty for the whole file."""
+        return f"{self.json_path}: " if self.json_path else ""
+
+    def located(self, source: JsonSource) -> Finding:
+        """Return the finding with its position in its file, whose text is ``source``."""
+        path, position = self.json_path, source.position(self.json_path)
+        return replace(self, line=position.line if position else None, column=position.column if position else None,
+                       json_path=path.removeprefix("nodes") if source.is_list else path)
 
 
-def only_notes(findings: Iterable[Finding]) -> bool:
-    """Return whether no finding is worse than a note."""
-    return all(finding.severity == "note" for finding in findings)
-
-
-def distinct(findings: Iterable[Finding], bad_files: Container[str]) -> list[Finding]:
+def distinct(findings: Iterable[Finding], bad_files: Container[str] = ()) -> list[Finding]:
     """Return the findings without those that only follow from others: one mistake, one message.
 
     ``bad_files``: files that have a finding of their own, so that references to them need none.
     """
     kept = [finding for finding in dict.fromkeys(findings) if not finding.about or finding.about not in bad_files]
-    places: dict[tuple[str, str], list[Finding]] = {}
+    together: dict[tuple[str, str], list[Finding]] = {}
     for finding in kept:
-        places.setdefault((finding.file, finding.json_path), []).append(finding)
+        together.setdefault((finding.file, finding.json_path), []).append(finding)
     return [finding for finding in kept if not any(
-        _says_more(other, finding) for other in places[finding.file, finding.json_path])]
+        _says_more(other, finding) for other in together[finding.file, finding.json_path])]
 
 
 def _says_more(other: Finding, finding: Finding) -> bool:
     if other.message == finding.message:
-        return SEVERITIES.index(other.severity) < SEVERITIES.index(finding.severity)
+        severities = list(PLURALS)
+        return severities.index(other.severity) < severities.index(finding.severity)
     return finding.message in other.message
 
 
@@ -86,16 +104,127 @@ def shown_address(text: str) -> str:
     return "a text" if "://" not in text and ("@" in text or "?" in text) else quoted(text)
 
 
+def counted(count: int, one: str) -> str:
+    """Return a number with its noun, such as ``2 errors``."""
+    return f"{count} {one}{'' if count == 1 else 's'}"
+
+
+def count_of(findings: Iterable[Finding], severity: Severity) -> int:
+    return sum(finding.severity == severity for finding in findings)
+
+
+# -- in the log --------------------------------------------------------------------------------------------------------
+
+def report(findings: Sequence[Finding]) -> str:
+    """Return one text about all findings, a block of lines per file; empty without findings."""
+    files = dict.fromkeys(finding.file for finding in findings)
+    return "\n".join(_block(file, [finding for finding in findings if finding.file == file]) for file in files)
+
+
 def _block(file: str, findings: Sequence[Finding]) -> str:
     asked_by = findings[0].asked_by
     own = f"Workflow {_short(file)}" if file.startswith("Workflows/") else file
     name = f"{file}, needed by workflow {_short(asked_by)}" if asked_by else own
-    count = "1 thing" if len(findings) == 1 else f"{len(findings)} things"
     lines = [f"  {finding}" for finding in findings[:MAX_LISTED]]
     if len(findings) > MAX_LISTED:
         lines.append(f"  ... and {len(findings) - MAX_LISTED} more")
-    return "\n".join([f"{name}: {count} to look at", *lines])
+    return "\n".join([f"{name}: {counted(len(findings), 'thing')} to look at", *lines])
 
 
 def _short(file: str) -> str:
     return file.removeprefix("Workflows/").removesuffix(".json")
+
+
+def one_line(finding: Finding) -> str:
+    """Return a finding with its file in one line."""
+    return shortened(f"{finding.file}{finding.position}: {finding.path_prefix}{finding.text}", MAX_WIDTH)
+
+
+# -- printed -----------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Summary:
+    """The extent of a check, for the last line and for JSON.
+
+    Attributes:
+        root: the folder of the configuration.
+        online: whether servers were queried too.
+    """
+
+    root: str
+    files: int
+    users: Sequence[str]
+    seconds: float
+    online: bool = False
+
+
+def human_text(findings: Sequence[Finding], summary: Summary, colour: bool = False) -> str:
+    """Return the findings by file, and a last line with their numbers."""
+    blocks = ["\n".join(_lines(finding, path_shown(summary.root, finding.file), colour) for finding in group)
+              for _, group in groupby(findings, key=lambda finding: finding.file)]
+    counts = ", ".join(counted(count, severity) for severity in PLURALS if (count := count_of(findings, severity)))
+    extent = f"{counted(summary.files, 'file')}, {counted(len(summary.users), 'user')}"
+    last = f"Checked {extent} in {summary.seconds:.1f} s: {counts or 'nothing wrong found'}."
+    return "\n\n".join([*blocks, last])
+
+
+def _lines(finding: Finding, path: str, colour: bool) -> str:
+    # The name of a file may hold escape sequences, which a terminal would obey.
+    printable = "".join(character if character.isprintable() else "?" for character in path)
+    start, severity = _paint(printable + finding.position, "file", colour), finding.severity
+    lines = [f"{start}: {_paint(severity, severity, colour)}: {finding.path_prefix}{finding.message}"]
+    if finding.expected:
+        lines.append(f"    Expected: {finding.expected}")
+    if finding.suggestion:
+        lines.append("    " + _paint(f"Did you mean '{finding.suggestion}'?", "hint", colour))
+    if finding.users:
+        lines.append(f"    With the settings of: {', '.join(finding.users)}")
+    return "\n".join(lines)
+
+
+def _paint(text: str, name: str, colour: bool) -> str:
+    return f"\033[{COLOURS[name]}m{text}\033[0m" if colour else text
+
+
+def json_text(findings: Sequence[Finding], summary: Summary) -> str:
+    """Return one JSON document, in ASCII."""
+    counts = {plural: count_of(findings, severity) for severity, plural in PLURALS.items()}
+    return json.dumps({
+        "configuration": os.path.abspath(summary.root), "users": list(summary.users), "files": summary.files,
+        "seconds": round(summary.seconds, 3), "online": summary.online, **counts,
+        "findings": [_as_json(finding, summary.root) for finding in findings]}, indent=2)
+
+
+def _as_json(finding: Finding, root: str) -> dict[str, object]:
+    return {"severity": finding.severity, "file": finding.file, "path": _absolute(root, finding.file),
+            "line": finding.line, "column": finding.column, "jsonPath": finding.json_path, "message": finding.message,
+            "expected": finding.expected, "suggestion": finding.suggestion, "users": list(finding.users)}
+
+
+def path_shown(root: str, file: str) -> str:
+    """Return the path of a file as it can be opened from here: relative if it is below the working directory."""
+    path = _absolute(root, file)
+    try:
+        relative = os.path.relpath(path)
+    # The file is on another drive.
+    except ValueError:
+        return path
+    return path if relative.startswith("..") else relative
+
+
+def _absolute(root: str, file: str) -> str:
+    # Data directories, which have findings too, are named by their absolute paths.
+    return os.path.abspath(file if os.path.isabs(file) else os.path.join(root, *file.split("/")))
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the stream is a terminal that shows colours, and NO_COLOR does not forbid them."""
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" or not stream.isatty():
+        return False
+    if sys.platform != "win32":
+        return True
+    # Older consoles of Windows show escape sequences as text until ENABLE_VIRTUAL_TERMINAL_PROCESSING (4) is set.
+    import ctypes
+    console = ctypes.windll.kernel32
+    handle, mode = console.GetStdHandle(-11), ctypes.c_ulong()
+    return bool(console.GetConsoleMode(handle, ctypes.byref(mode)) and console.SetConsoleMode(handle, mode.value | 4))

@@ -1,30 +1,97 @@
-"""Checks of single nodes: the files that they name, and the requirements of memory nodes and CurlCommand."""
+"""A node as its checks see it, and the checks of the files that it names and of CurlCommand."""
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, Problem
-from Middleware.cli.check.memory_checks import EMBEDDINGS_EXPECTED, holds
-from Middleware.cli.check.node_view import NodeView
-from Middleware.services.memory.memory_search import HYBRID, KEYWORD, SEMANTIC
-from Middleware.utilities.config.check import is_meant, quoted
-from Middleware.utilities.config.declarations import as_flag
+from Middleware.utilities.config.check import Severity, is_meant, shortened
+from Middleware.utilities.config.declarations import ConfigKey, as_flag
 from Middleware.utilities.config.json_source import child
-from Middleware.utilities.config.keys.node import NODE
-from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
+from Middleware.utilities.config.keys.node import COMMON_KEYS, NODE
+from Middleware.utilities.config.workflows import LoadedWorkflow
+from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.tools.curl.options import Argument, may_name_file, names_option, read_arguments, refusal
-from Middleware.workflows.tools.memory.chat_summary import CURRENT_SUMMARY, LATEST_MEMORIES, PROMPTS
+
+NO_ENDPOINT = "the node calls an LLM but names no endpoint"
+ONE_ENDPOINT = "'endpointName' with the name of a file in Endpoints"
+COMMON: Mapping[str, ConfigKey] = {key.name: key for key in COMMON_KEYS}
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node with the declarations of its type.
+
+    Attributes:
+        index: from 0.
+        runs_as: the type that runs; Standard for an unknown type.
+        keys: the declared keys of that type by name, common ones included.
+        is_misread: the type is unknown, and the keys are those of the probable type.
+    """
+
+    loaded: LoadedWorkflow
+    index: int
+    node: Mapping[str, Any]
+    runs_as: str
+    keys: Mapping[str, ConfigKey]
+    is_misread: bool = False
+
+    @property
+    def needs_endpoint(self) -> bool:
+        """Whether the node fails unless it names an endpoint."""
+        return node_types()[self.runs_as].needs_endpoint and not self.is_misread
+
+    def finding(self, severity: Severity, key: str, message: str, *, expected: str = "", suggestion: str = "",
+                path: str = "") -> Finding:
+        """Return a finding at ``key`` of this node ("": the node), or at ``path`` inside it."""
+        where = path or (child(self.path, key) if key else self.path)
+        return Finding(severity, self.loaded.display, where, None, f"{self.label}: {message}", expected, suggestion)
+
+    def at(self, severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
+        """Return a finding at ``path``, with the arguments of ``KeyCheck``."""
+        return self.finding(severity, "", message, expected=expected, suggestion=suggestion, path=path)
+
+    @property
+    def path(self) -> str:
+        return f"nodes[{self.index}]"
+
+    @property
+    def label(self) -> str:
+        """How a message names this node."""
+        name = self.node.get("title") or self.node.get("agentName")
+        return f"node {self.index + 1}" + (f" '{shortened(name, 40)}'" if isinstance(name, str) else "")
+
+    def values(self) -> Iterator[tuple[ConfigKey, Any]]:
+        """Yield the declared keys that the node gives a value, with these values."""
+        for name, value in self.node.items():
+            key = self.keys.get(name)
+            if key is not None and value is not None:
+                yield key, value
+
+
+def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[tuple[str, str, bool]]:
+    """Yield (path, text, whether a secret-like key leads to it) for every string in JSON data, without recursion."""
+    waiting = [(path, value, False)]
+    while waiting:
+        place, item, secret = waiting.pop()
+        if isinstance(item, str):
+            yield place, item, secret
+        elif isinstance(item, Mapping):
+            waiting.extend((child(place, str(key)), entry, secret or str(key).lower() in secret_keys)
+                           for key, entry in reversed([*item.items()]))
+        elif isinstance(item, (list, tuple)):
+            waiting.extend((child(place, index), entry, secret) for index, entry in reversed([*enumerate(item)]))
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
 
 FILE_KEYS = {"GetCustomFile": ("filepath",), "SaveCustomFile": ("filepath",),
              "ConversationChunkProcessor": ("cursorDirectory", "returnFile")}
 """The keys of each type whose paths must be in the directories that the user allows."""
-
-FOLDERS = frozenset({"cursorDirectory"})
 
 RISKY_KEYS = {"PythonModule": ("module_path",), "MCPToolCall": ("server", "tool")}
 _PATH_PLACEHOLDER = re.compile(r"\{+\s*([^\W\d]\w{0,99})")
@@ -38,16 +105,17 @@ def check_targets(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     yield from _endpoints(view, lookups)
     yield from _children(view, lookups)
     yield from _risky_names(view, lookups)
-    for key, look_up in _files(lookups):
+    for key, look_up in (("structuredOutputFile", lookups.structured_output), ("module_path", lookups.script),
+                         ("server", lookups.mcp_server)):
         name = view.node.get(key)
         if key in view.keys and isinstance(name, str) and name.strip() and "{" not in name:
             yield from _problem(view, key, look_up(name))
     for key in FILE_KEYS.get(view.runs_as, ()):
         path = view.node.get(key)
-        # For the path of a folder, the files in it count.
         if isinstance(path, str) and path.strip():
-            yield from _problem(view, key, lookups.file_path(os.path.join(path, "x") if key in FOLDERS else path,
-                                                          reading=view.runs_as == "GetCustomFile"))
+            # Of a folder, the files in it must be allowed.
+            path = os.path.join(path, "x") if key == "cursorDirectory" else path
+            yield from _problem(view, key, lookups.file_path(path, reading=view.runs_as == "GetCustomFile"))
 
 
 # -- endpoint and preset -----------------------------------------------------------------------------------------------
@@ -68,8 +136,7 @@ def _no_endpoint(view: NodeView) -> Iterator[Finding]:
     preset = _preset_key(view.node)
     if view.needs_endpoint:
         if not any(view.node[name] and is_meant(name, "endpointName", view.node) for name in view.node):
-            yield view.finding("error", "", "the node calls an LLM but names no endpoint",
-                               expected="'endpointName' with the name of a file in Endpoints")
+            yield view.finding("error", "", NO_ENDPOINT, expected=ONE_ENDPOINT)
     elif preset and not view.is_misread:
         yield view.finding("note", preset, f"'{preset}' has no effect without 'endpointName'")
 
@@ -132,14 +199,6 @@ def child_names(view: NodeView) -> Iterator[tuple[str, str]]:
             yield child(child(view.path, "conditionalWorkflows"), value), str(name)
 
 
-# -- other files -------------------------------------------------------------------------------------------------------
-
-
-def _files(lookups: Lookups) -> tuple[tuple[str, Callable[[str], Problem | None]], ...]:
-    return (("structuredOutputFile", lookups.structured_output), ("module_path", lookups.script),
-            ("server", lookups.mcp_server))
-
-
 # -- names that models or clients could choose -------------------------------------------------------------------------
 
 
@@ -162,93 +221,6 @@ def _problem(view: NodeView, key: str, problem: Problem | None, path: str = "") 
     if problem is not None:
         yield replace(view.finding("error", key, problem.message, suggestion=problem.suggestion, path=path),
                       about=problem.file)
-
-
-MODES = (KEYWORD, SEMANTIC, HYBRID)
-WEIGHT_COUNT = 5
-
-
-def check_memory_node(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    """Yield findings about one node, if it is a memory node."""
-    check = CHECKS.get(view.runs_as)
-    if check is not None:
-        yield from check(view, lookups)
-
-
-# -- VectorMemorySearch ------------------------------------------------------------------------------------------------
-
-
-def _search(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    yield from _weights(view)
-    written = view.node.get("searchMode")
-    mode = str(written).strip().lower() if written is not None else KEYWORD
-    if mode in (SEMANTIC, HYBRID):
-        yield from _embeddings(view, mode, lookups)
-
-
-def _embeddings(view: NodeView, mode: str, lookups: Lookups) -> Iterator[Finding]:
-    key = "embeddingEndpointName"
-    name = view.node.get(key) or ""
-    # Reported as the wrong type, or as taking no variables.
-    if not isinstance(name, str) or "{" in name:
-        return
-    if not name.strip():
-        yield view.finding("warning", key if key in view.node else "searchMode", f"the searchMode {quoted(mode)} needs "
-                           f"'{key}'; the node searches by {KEYWORD}", expected=EMBEDDINGS_EXPECTED)
-        return
-    problem = lookups.endpoint(name)
-    if problem is not None:
-        yield replace(view.finding("error", key, problem.message, suggestion=problem.suggestion), about=problem.file)
-    elif lookups.has_user and not lookups.makes_embeddings(name):
-        yield view.finding("error", key, f"endpoint {quoted(name)} generates text and cannot make embeddings",
-                           expected=EMBEDDINGS_EXPECTED)
-
-
-def _weights(view: NodeView) -> Iterator[Finding]:
-    weights = view.node.get("bm25Weights")
-    # For anything else the type is reported.
-    if not isinstance(weights, (list, tuple)):
-        return
-    if len(weights) != WEIGHT_COUNT or any(
-            isinstance(weight, bool) or not isinstance(weight, (int, float)) for weight in weights):
-        yield view.finding("warning", "bm25Weights", f"'bm25Weights' is not a list of {WEIGHT_COUNT} numbers and is "
-                           "not used",
-                           expected="numbers for title, summary, entities, key phrases and text, in this order")
-
-
-# -- nodes with markers ------------------------------------------------------------------------------------------------
-
-
-def _summarizer(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    if not view.node.get("endpointName"):
-        yield view.finding("error", "", "the node calls an LLM but names no endpoint",
-                           expected="'endpointName' with the name of a file in Endpoints")
-    texts = _prompts(view)
-    lacking = [marker for marker in (CURRENT_SUMMARY, LATEST_MEMORIES)
-               if not holds(texts, (marker,), view.loaded, lookups)]
-    if len(lacking) == 2:
-        yield view.finding("note", "", f"no prompt holds {CURRENT_SUMMARY} or {LATEST_MEMORIES}; the LLM is asked "
-                           "once, and its answer becomes the summary")
-    elif lacking:
-        effect = ("a new summary knows nothing of the one before" if lacking == [CURRENT_SUMMARY] else
-                  "new memories do not reach the summary")
-        yield view.finding("note", "", f"no prompt holds {lacking[0]}; {effect}")
-
-
-def _blocks(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    texts = _prompts(view)
-    if not view.node.get("fileMemoryWorkflowName") and texts and not holds(texts, (TEXT_CHUNK,), view.loaded, lookups):
-        yield view.finding("warning", "prompt" if view.node.get("prompt") else "systemPrompt", "no prompt holds "
-                           f"{TEXT_CHUNK}, so that the LLM does not see the blocks of ragTarget")
-
-
-def _prompts(view: NodeView) -> list[str]:
-    texts = (view.node.get(key) for key in PROMPTS)
-    return [text for text in texts if isinstance(text, str) and text.strip()]
-
-
-CHECKS: Mapping[str, Callable[[NodeView, Lookups], Iterator[Finding]]] = {
-    "VectorMemorySearch": _search, "chatSummarySummarizer": _summarizer, "SlowButQualityRAG": _blocks}
 
 
 _INSTEAD = {

@@ -12,11 +12,10 @@ from Middleware.cli.check.findings import Finding, distinct
 from Middleware.cli.check.lookups import Lookups, Problem
 from Middleware.cli.check.tree import Tree, TreeFile, reached_workflows, read_tree, settings_like
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
-from Middleware.cli.check.workflow_checks import check_workflow, located
+from Middleware.cli.check.workflow_checks import check_workflow
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import Severity
 from Middleware.utilities.config.paths import meant_folder, missing_folder
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, load_workflow
@@ -51,9 +50,6 @@ class CheckResult:
     def add(self, findings: Iterable[Finding]) -> None:
         """Return findings of other checks, each with its position."""
         self.findings = _in_order([*self.findings, *findings])
-
-    def count(self, severity: Severity) -> int:
-        return sum(finding.severity == severity for finding in self.findings)
 
 
 class FileOnlyLookups(Lookups):
@@ -163,7 +159,7 @@ class TreeCheck:
             if finding.line is not None or source is None:
                 yield finding
             elif source.source is not None:
-                yield located(finding, source.source)
+                yield finding.located(source.source)
 
     def _current_user(self, file: TreeFile) -> Iterator[Finding]:
         content = self._source(file).content

@@ -3,14 +3,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, path_of
-from Middleware.cli.check.memory_checks import check_memory
-from Middleware.cli.check.node_checks import check_curl_node, check_memory_node, check_targets, child_names
-from Middleware.cli.check.node_view import COMMON, NodeView, texts_in
+from Middleware.cli.check.memory_checks import check_memory, check_memory_node
+from Middleware.cli.check.node_checks import (
+    COMMON,
+    NodeView,
+    check_curl_node,
+    check_targets,
+    child_names,
+    texts_in,
+)
 from Middleware.cli.check.text_checks import (
     Names,
     TextProblem,
@@ -24,7 +30,7 @@ from Middleware.cli.check.text_checks import (
 )
 from Middleware.utilities.config.check import KeyCheck, Severity, quoted, shortened
 from Middleware.utilities.config.declarations import ConfigKey
-from Middleware.utilities.config.json_source import JsonSource, child
+from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import FLOAT_FIELDS, NODE, NUMERIC_FIELDS, is_responder
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
@@ -251,11 +257,4 @@ def all_located(findings: Sequence[Finding], lookups: Lookups, loaded: LoadedWor
     """Return the findings with their positions; each file with findings is read for them."""
     own = {loaded.display: loaded.path} if loaded is not None else {}
     sources = {file: lookups.source(own.get(file) or path_of(file)) for file in {finding.file for finding in findings}}
-    return [located(finding, sources[finding.file]) for finding in findings]
-
-
-def located(finding: Finding, source: JsonSource) -> Finding:
-    """Return the finding with its position in its file, whose text is ``source``."""
-    path, position = finding.json_path, source.position(finding.json_path)
-    return replace(finding, line=position.line if position else None, column=position.column if position else None,
-                   json_path=path.removeprefix("nodes") if source.is_list else path)
+    return [finding.located(sources[finding.file]) for finding in findings]

@@ -1,7 +1,8 @@
-"""The listening socket, its addresses, and clear messages when it cannot be had or accepts no more connections."""
+"""What the servers share: the listening socket, its addresses, and errors that never reach the application."""
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
@@ -32,6 +33,14 @@ if sys.platform == "win32":
 _WINDOWS_IN_USE = 10048
 # Also the error of an address that another program holds exclusively.
 _WINDOWS_NO_ACCESS = 10013
+
+# Characters of a message, which may repeat what the client sent.
+MAX_MESSAGE = 500
+
+# The first byte of a TLS handshake, never of an HTTP request.
+TLS_RECORD = b"\x16"
+TLS_REFUSED = "This port speaks HTTP, not HTTPS; use an address that begins with http://"
+BOTH_FRAMINGS = "Content-Length and Transfer-Encoding are not allowed together"
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -85,6 +94,13 @@ class DescriptorExhaustion:
         """Note that a connection was accepted."""
         if self._reports.over("accept"):
             logger.info("Connections are accepted again")
+
+
+def error_body(status: int, message: str) -> bytes:
+    """Return an error as JSON, in OpenAI's dialect: that of a request that could not be read is not known."""
+    text = " ".join(message.split())[:MAX_MESSAGE]
+    error: object = text if status == 400 else {"message": text, "type": "server_error", "code": status}
+    return json.dumps({"error": error}).encode("utf-8")
 
 
 def url_of(host: str, port: int) -> str:

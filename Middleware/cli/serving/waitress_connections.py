@@ -17,7 +17,7 @@ from waitress.utilities import BadRequest
 
 from Middleware.api.edge.browser_safety import headers_of_every_answer
 from Middleware.cli.serving import limits
-from Middleware.cli.serving.json_errors import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, error_body
+from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, error_body
 from Middleware.common import instance_global_variables as instance
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.output import path_shown, wants_colour
+from Middleware.cli.check.findings import Finding, path_shown, wants_colour
 from Middleware.cli.console import say
 from Middleware.cli.workflow_tests.running import Result
 from Middleware.utilities.config.paths import get_root_config_directory
@@ -25,10 +24,8 @@ class Report:
     def findings(self, findings: Sequence[Finding]) -> None:
         """Print the mistakes in test files."""
         for finding in findings:
-            place = "".join(f":{number}" for number in (finding.line, finding.column) if number is not None)
-            path = f"{finding.json_path}: " if finding.json_path else ""
-            say(f"{self._paint('WRONG', RED)}  {path_shown(get_root_config_directory(), finding.file)}{place}: {path}"
-                f"{finding.text}")
+            file = path_shown(get_root_config_directory(), finding.file)
+            say(f"{self._paint('WRONG', RED)}  {file}{finding.position}: {finding.path_prefix}{finding.text}")
 
     def add(self, result: Result) -> None:
         """Add a result. The results of a file come one after the other."""

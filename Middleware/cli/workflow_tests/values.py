@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.workflow_checks import located
 from Middleware.cli.workflow_tests.patterns import Condition, Pattern
 from Middleware.utilities.config.check import KeyCheck, Severity, is_remark, quoted
 from Middleware.utilities.config.declarations import DESCRIPTION_KEY, SCHEMA_KEY, ConfigKey, KeyTable
@@ -47,8 +46,8 @@ class Values:
                 for name, key in table.items()}
 
     def _at(self, severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
-        return located(Finding(severity, self._source.display, path, None, message, expected, suggestion),
-                       self._source)
+        return Finding(severity, self._source.display, path, None, message, expected, suggestion).located(
+            self._source)
 
     # -- patterns ------------------------------------------------------------------------------------------------
     def patterns(self, value: Mapping[str, Any], path: str) -> dict[str, Pattern]:

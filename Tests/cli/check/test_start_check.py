@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from Middleware.cli.check import start_check
+from Middleware.cli.check import load_check
 from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.load_check import LoadCheck
-from Middleware.cli.check.start_check import MAX_LINES, short_form
+from Middleware.cli.check.load_check import MAX_LINES, LoadCheck, short_form
 from Middleware.cli.console import program_name
 from Middleware.common import instance_global_variables as instance
 from Middleware.models.request_context import RequestContext, request_scope
@@ -73,7 +72,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 def started(check: LoadCheck, tmp_path: Path, *mistakes: Mistake) -> None:
     write_tree(tmp_path, *mistakes)
     config_utils.reset_config_store()
-    start_check.run(check)
+    check.check_start()
 
 
 def first_request(check: LoadCheck, name: str = "General") -> None:
@@ -140,10 +139,10 @@ def test_a_new_version_is_told(tmp_path: Path, log: pytest.LogCaptureFixture, ch
 
 def test_nothing_that_goes_wrong_gets_out(tmp_path: Path, log: pytest.LogCaptureFixture, check: LoadCheck,
                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(start_check, "_check", fail)
+    monkeypatch.setattr(load_check, "TreeCheck", fail)
     started(check, tmp_path)
     assert told(log) == ["The configuration could not be checked"]
 
