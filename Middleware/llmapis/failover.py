@@ -9,9 +9,9 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Literal
 
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
@@ -30,24 +30,19 @@ from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Chunk, Message
+from Middleware.models.process import process
 from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.http.addresses import is_local_address, is_loopback
-from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
 
 Location = Literal["local", "remote", "unknown"]
-Resolver = Callable[[str, None], Sequence[tuple[Any, ...]]]
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""Work that may have to wait: yields once per second, so that a stream can send heartbeats, and returns T."""
 
 # Name resolution cannot be interrupted, and the failed call has taken time already.
 RESOLVE_SECONDS = 5.0
@@ -73,25 +68,6 @@ class FailoverState:
 NO_FAILOVER = FailoverState()
 
 
-def run_to_end(steps: Steps[T]) -> T:
-    """Run the steps to their end and return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast(T, end.value)
-
-
-def as_heartbeats(steps: Steps[T]) -> Generator[Chunk, None, T]:
-    """Yield an empty chunk per step, as a heartbeat, and return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast(T, end.value)
-        yield {"token": "", "finish_reason": None}
-
-
 # -- the backup of an endpoint ---------------------------------------------------------------------------------------
 
 def backup_name(endpoint: Mapping[str, object]) -> str:
@@ -113,7 +89,7 @@ def backup_preset(endpoint_name: str, endpoint: Mapping[str, object], preset: st
     return endpoint_name if isinstance(own, Mapping) and own and is_flat_name(endpoint_name) else None
 
 
-def next_state(failed: EndpointFile, state: FailoverState, scope: CancelScope | None) -> Steps[FailoverState]:
+def next_state(failed: EndpointFile, state: FailoverState, scope: CancelScope | None) -> FailoverState:
     """Return the state for the backup of ``failed``; ``state`` is that of ``failed`` itself.
 
     Waits while the backup's host name is resolved. Raises FailoverError if the backup has already failed or is not
@@ -124,7 +100,7 @@ def next_state(failed: EndpointFile, state: FailoverState, scope: CancelScope | 
         raise FailoverError(f"the backups form a cycle: {' -> '.join((*visited, name))}.", endpoint=failed.name)
     backup = EndpointFile.load(name)
     templated = state.templated if state.visited else failed.type in api_types.COMPLETION_TYPES
-    return FailoverState(visited, templated, local_only=(yield from must_stay_local(backup, scope)))
+    return FailoverState(visited, templated, local_only=must_stay_local(backup, scope))
 
 
 def backup_unusable(failed: str, backup: str, failure: Exception, reason: Exception) -> FailoverError:
@@ -142,33 +118,32 @@ def mention_failed_endpoint(error: Exception, state: FailoverState) -> None:
         error.args = (f"{sentence(str(error))} It was the backup for '{state.visited[-1]}', which had failed.",)
 
 
-class BackupChecks:
-    """Warns of unusable backups before they are needed, once per version of an endpoint's file."""
+def _checked() -> BoundedCache[int, Mapping[str, object]]:
+    """The endpoint files whose backup was checked."""
+    return BoundedCache(MAX_CHECKED)
 
-    def __init__(self) -> None:
-        self._seen: BoundedCache[int, Mapping[str, object]] = BoundedCache(MAX_CHECKED)
 
-    def check(self, endpoint: EndpointFile) -> None:
-        """Log a warning if the endpoint's backup does not exist or names no usable API type."""
-        name = backup_name(endpoint.config)
-        if not name or self._seen.get(id(endpoint.config)) is endpoint.config:
-            return
-        self._seen.put(id(endpoint.config), endpoint.config)
-        try:
-            EndpointFile.load(name)
-        except ConfigurationError as error:
-            logger.warning("Endpoint '%s' names the backup '%s', which cannot be used: %s", endpoint.name, name, error)
+def check_backup(endpoint: EndpointFile) -> None:
+    """Warn of a backup that does not exist or names no usable API type, once per version of the endpoint's file."""
+    name, checked = backup_name(endpoint.config), process().one(_checked)
+    if not name or checked.get(id(endpoint.config)) is endpoint.config:
+        return
+    checked.put(id(endpoint.config), endpoint.config)
+    try:
+        EndpointFile.load(name)
+    except ConfigurationError as error:
+        logger.warning("Endpoint '%s' names the backup '%s', which cannot be used: %s", endpoint.name, name, error)
 
 
 # -- where a backup is -----------------------------------------------------------------------------------------------
 
-def must_stay_local(backup: EndpointFile, scope: CancelScope | None) -> Steps[bool]:
+def must_stay_local(backup: EndpointFile, scope: CancelScope | None) -> bool:
     """Return whether calls of ``backup`` must stay in the local network, which holds unless its file allows more.
 
     Raises FailoverError for a remote backup that is not allowed; warns of an allowed one and of an unknown location.
     """
     allowed = ENDPOINT.flag(backup.config, "allowRemoteBackup")
-    location = yield from find_location(str(ENDPOINT.value(backup.config, "endpoint") or ""), scope)
+    location = find_location(str(ENDPOINT.value(backup.config, "endpoint") or ""), scope)
     if location == "remote" and not allowed:
         raise FailoverError(
             f"'{backup.name}' is off-machine, beyond the local network, and conversations go there only with "
@@ -181,38 +156,35 @@ def must_stay_local(backup: EndpointFile, scope: CancelScope | None) -> Steps[bo
     return not allowed
 
 
-def find_location(url: str, scope: CancelScope | None) -> Steps[Location]:
-    """Classify the host of ``url`` on a helper thread, because name resolution cannot be interrupted.
+def find_location(url: str, scope: CancelScope | None) -> Location:
+    """Classify the host of ``url``: ``unknown`` after RESOLVE_SECONDS, and for every name in a trial.
 
-    Return ``unknown`` after RESOLVE_SECONDS, and for every name in a trial, which resolves nothing. Raises
-    EarlyTerminationException when ``scope`` is cancelled meanwhile.
+    Raises EarlyTerminationException when ``scope`` is cancelled meanwhile.
     """
+    if current_trial() is not None:
+        return classify_host(url, resolve=False)
     found: list[Location] = []
     done = threading.Event()
-    resolve: Resolver | None = None if current_trial() is None else lambda _host, _port: ()
 
     def run() -> None:
         try:
-            found.append(classify_host(url, resolve))
+            found.append(classify_host(url))
         finally:
             done.set()
 
+    # On a thread of its own, because name resolution cannot be interrupted.
     threading.Thread(target=run, name="backup-resolve", daemon=True).start()
-    shown = time.monotonic()
-    deadline = shown + RESOLVE_SECONDS
-    while not done.wait(SLICE_SECONDS) and (now := time.monotonic()) < deadline:
+    deadline = time.monotonic() + RESOLVE_SECONDS
+    while not done.wait(SLICE_SECONDS) and time.monotonic() < deadline:
         if scope is not None and scope.cancelled:
             raise EarlyTerminationException("cancelled while looking for a backup")
-        if now - shown >= HEARTBEAT_SECONDS:
-            shown = now
-            yield
     return found[0] if found else "unknown"
 
 
-def classify_host(url: str, resolve: Resolver | None = None) -> Location:
-    """Return the location of the host of ``url``, with or without a scheme. Resolves host names, which may block.
+def classify_host(url: str, resolve: bool = True) -> Location:
+    """Return the location of the host of ``url``, with or without a scheme.
 
-    ``resolve`` replaces ``socket.getaddrinfo``.
+    ``resolve``: resolve host names, which may block; otherwise the location of a name is unknown.
     """
     url = url.strip()
     try:
@@ -229,7 +201,7 @@ def classify_host(url: str, resolve: Resolver | None = None) -> Location:
         # The host is a name, which has to be resolved.
         pass
     try:
-        addresses = {str(entry[4][0]) for entry in (resolve or socket.getaddrinfo)(host, None)}
+        addresses = {str(entry[4][0]) for entry in (socket.getaddrinfo(host, None) if resolve else ())}
         if not addresses:
             return "unknown"
         return "local" if all(map(is_local_address, addresses)) else "remote"

@@ -69,7 +69,7 @@ class LlmApiService:
         self._transport = transport or get_transport()
         self._backup_name = failover.backup_name(self.endpoint_config)
         self._handler = self._transport.caller(handler(self._settings(), self._transport, scope))
-        process().one(failover.BackupChecks).check(self._file)
+        failover.check_backup(self._file)
         self._backup: LlmApiService | None = None
         self._stream: Generator[Chunk, None, None] | None = None
         self._busy = False
@@ -201,7 +201,7 @@ class LlmApiService:
                 raise
             # The backup acquires a slot of its own; holding both could block a full gate.
             slot.release()
-            backup, sent = failover.run_to_end(self._hand_over(call, error))
+            backup, sent = self._hand_over(call, error)
             return backup._generate(call, sent)
         finally:
             slot.release()
@@ -230,7 +230,7 @@ class LlmApiService:
                 raise
             # The backup acquires a slot of its own; holding both could block a full gate.
             slot.release()
-            backup, sent = yield from failover.as_heartbeats(self._hand_over(call, error))
+            backup, sent = self._hand_over(call, error)
             yield from backup._generate_stream(call, sent)
         finally:
             slot.release()
@@ -244,10 +244,10 @@ class LlmApiService:
     def _may_hand_over(self) -> bool:
         return bool(self._backup_name) and not (self._scope is not None and self._scope.cancelled)
 
-    def _hand_over(self, call: Prompt, error: Exception) -> failover.Steps[tuple[LlmApiService, Prompt]]:
+    def _hand_over(self, call: Prompt, error: Exception) -> tuple[LlmApiService, Prompt]:
         """Return the service of the backup, and ``call`` in its form. Raises FailoverError, caused by ``error``."""
         try:
-            state = yield from failover.next_state(self._file, self._state, self._scope)
+            state = failover.next_state(self._file, self._state, self._scope)
             preset = failover.backup_preset(self.endpoint_name, self.endpoint_config, self.presetname)
             backup = LlmApiService(self._backup_name, preset, self.max_tokens, self.streaming, scope=self._scope,
                                    transport=self._transport, state=state)

@@ -13,17 +13,12 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from Middleware.exceptions import (
-    BackendError,
-    BackendStatusError,
-    ClientError,
-    ConfigValueError,
-    EarlyTerminationException,
-)
+from Middleware.exceptions import BackendError, BackendStatusError, ClientError, ConfigValueError
 from Middleware.llmapis import backend_errors as errors
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
 from Middleware.models.request_context import current_request, current_trial
+from Middleware.utilities.http.client import raise_if_cancelled
 from Middleware.utilities.http.connect import HEARTBEAT_SECONDS
 from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.http.exchange import Exchange
@@ -252,7 +247,7 @@ class Transport:
             try:
                 data = _whole(stream)
             except BackendError as error:
-                _raise_if_cancelled(scope)
+                raise_if_cancelled(scope)
                 wait = next(waits, None) if _worth_retrying(stream, error) else None
                 if wait is None:
                     raise
@@ -260,9 +255,9 @@ class Transport:
                 logger.warning("%s Trying again in %g s.", errors.sentence(errors.log_text(error)), wait)
                 scope.wait(wait)
             else:
-                _raise_if_cancelled(scope)
+                raise_if_cancelled(scope)
                 return _parse(request, stream, data)
-            _raise_if_cancelled(scope)
+            raise_if_cancelled(scope)
 
     def open_stream(self, request: BackendRequest, scope: CancelScope | None = None) -> BackendStream:
         """Return a lazy stream of the answer's bytes. A request that was sent is not repeated."""
@@ -283,11 +278,6 @@ def _whole(stream: BackendStream) -> bytes:
             if size > MAX_ANSWER_BYTES:
                 raise stream.error(HttpError(too_large_problem(f"more than {MAX_ANSWER_BYTES >> 20} MB")))
     return b"".join(parts)
-
-
-def _raise_if_cancelled(scope: CancelScope) -> None:
-    if scope.cancelled:
-        raise EarlyTerminationException("The request was cancelled.")
 
 
 def _worth_retrying(stream: BackendStream, error: BackendError) -> bool:
@@ -321,7 +311,6 @@ def _parse(request: BackendRequest, stream: BackendStream, data: bytes) -> Any:
         head = stream.head
         raise errors.not_json_error(request.endpoint_name, stream.target, head.status if head else 0,
                                     head.headers.get("content-type", "") if head else "", len(data)) from error
-
 
 
 def get_transport() -> Transport:

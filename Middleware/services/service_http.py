@@ -5,12 +5,12 @@ import dataclasses
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.http.client import HttpClient
+from Middleware.utilities.http.client import HttpClient, HttpResponse
 from Middleware.utilities.http.problems import HttpError, Kind
 from Middleware.utilities.http.wire import HttpRequest, Target, parse_target
 
@@ -20,6 +20,7 @@ TIMEOUT = "timeout"
 TRANSPORT_ERROR = "transport_error"
 INVALID_JSON = "invalid_json"
 
+# The services run on this computer or in its network, where a connection takes milliseconds.
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 60.0
 # Complete articles have a few megabytes at most; a faulty server must not fill the memory.
@@ -41,79 +42,71 @@ class ServiceReply:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class ServiceRequest:
-    """One request. Timeouts are in seconds; the read timeout is the longest time without data."""
-
-    method: str
-    host: str
-    port: int
-    path: str
-    body: bytes | None = field(default=None, repr=False)
-    connect_timeout: float = CONNECT_SECONDS
-    read_timeout: float = READ_SECONDS
-
-    @classmethod
-    def get(cls, host: str, port: int, path: str, parameters: Mapping[str, object], *,
-            connect_timeout: float = CONNECT_SECONDS, read_timeout: float = READ_SECONDS) -> ServiceRequest:
-        query = urlencode(parameters, errors="replace")
-        return cls("GET", host, port, f"{path}?{query}", None, connect_timeout, read_timeout)
-
-    @classmethod
-    def post(cls, host: str, port: int, path: str, payload: object, *, connect_timeout: float = CONNECT_SECONDS,
-             read_timeout: float = READ_SECONDS) -> ServiceRequest:
-        body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
-        return cls("POST", host, port, path, body, connect_timeout, read_timeout)
-
-    def to_http(self) -> HttpRequest:
-        """Return the request without its body. Raises ConfigurationError for an invalid host or port."""
-        headers = {"Accept": "application/json", **({} if self.body is None else {"Content-Type": "application/json"})}
-        return HttpRequest(self._target(), self.method, headers, self.connect_timeout, self.read_timeout,
-                           keep_alive=True, max_bytes=MAX_BYTES)
-
-    def _target(self) -> Target:
-        host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
-        # Parsed URLs are cached, so the path is added afterwards: its query may quote a conversation.
-        return dataclasses.replace(parse_target(f"http://{host}:{self.port}"), path=self.path)
-
-
 class ServiceHttp:
-    """Makes calls and reuses their connections. Thread-safe."""
+    """Calls services and reuses the connections. Thread-safe."""
 
     def __init__(self) -> None:
         self._client = HttpClient()
 
-    def call(self, request: ServiceRequest, scope: CancelScope | None = None) -> ServiceReply:
-        """Return the service's reply; its ``problem`` describes any failure.
+    def get(self, host: str, port: int, path: str, parameters: Mapping[str, object],
+            scope: CancelScope | None = None, seconds: float = READ_SECONDS) -> ServiceReply:
+        """Send a query; the reply's ``problem`` describes any failure. ``seconds``: the longest time without data.
 
-        A request whose connection was lost before an answer is sent once more if that is safe: if it only reads, or if
-        the service had already closed the reused connection. Raises EarlyTerminationException as soon as ``scope`` is
-        cancelled.
+        A query whose connection was lost before an answer is sent once more, and so is a POST if the service had
+        already closed the reused connection. Raises EarlyTerminationException as soon as ``scope`` is cancelled.
         """
+        query = urlencode(parameters, errors="replace")
+        return self._reply((host, port, f"{path}?{query}"), None, scope, seconds)
+
+    def post(self, host: str, port: int, path: str, payload: object, scope: CancelScope | None = None,
+             seconds: float = READ_SECONDS) -> ServiceReply:
+        """Send JSON; see ``get``."""
+        body = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
+        return self._reply((host, port, path), body, scope, seconds)
+
+    def _reply(self, address: tuple[str, int, str], body: bytes | None, scope: CancelScope | None,
+               seconds: float) -> ServiceReply:
         try:
-            reply = self._call(request, scope)
+            request = _request(target_of(*address), body, seconds)
+            reply = _parsed(self._client.call(request, body, scope, repeat=body is None))
         except HttpError as error:
             logger.debug("A service call failed: %s", error)
             late = error.problem.kind in (Kind.CONNECT_TIMEOUT, Kind.READ_TIMEOUT)
             reply = ServiceReply(problem=TIMEOUT if late else TRANSPORT_ERROR)
+        # The host or port in the user's settings cannot be one.
         except ConfigurationError:
             reply = ServiceReply(problem=TRANSPORT_ERROR)
         if reply.problem:
-            logger.warning("The service at %s, port %s: %s at %s", request.host, request.port, reply.problem,
-                           request.path.partition("?")[0])
+            host, port, path = address
+            # The query may quote a conversation.
+            logger.warning("The service at %s, port %s: %s at %s", host, port, reply.problem, path.partition("?")[0])
         return reply
 
-    def _call(self, request: ServiceRequest, scope: CancelScope | None) -> ServiceReply:
-        answer = self._client.call(request.to_http(), request.body, scope, repeat=request.method == "GET")
-        status = answer.head.status
-        if status != 200:
-            return ServiceReply(status=status, problem=f"http_{status}")
-        if not answer.complete:
-            return ServiceReply(problem=TRANSPORT_ERROR)
-        try:
-            return ServiceReply(json.loads(answer.body), status)
-        except (ValueError, RecursionError):
-            return ServiceReply(status=status, problem=INVALID_JSON)
+
+def target_of(host: str, port: int, path: str) -> Target:
+    """Return the target of a call. Raises ConfigurationError for an invalid host or port."""
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    # Parsed URLs are cached, so the path is added afterwards: its query may quote a conversation.
+    return dataclasses.replace(parse_target(f"http://{host}:{port}"), path=path)
+
+
+def _request(target: Target, body: bytes | None, seconds: float) -> HttpRequest:
+    headers = {"Accept": "application/json", **({} if body is None else {"Content-Type": "application/json"})}
+    return HttpRequest(target, "GET" if body is None else "POST", headers, min(CONNECT_SECONDS, seconds), seconds,
+                       keep_alive=True, max_bytes=MAX_BYTES)
+
+
+def _parsed(answer: HttpResponse) -> ServiceReply:
+    status = answer.head.status
+    if status != 200:
+        return ServiceReply(status=status, problem=f"http_{status}")
+    if not answer.complete:
+        return ServiceReply(problem=TRANSPORT_ERROR)
+    try:
+        return ServiceReply(json.loads(answer.body), status)
+    # RecursionError: deep nesting, which only a faulty server sends.
+    except (ValueError, RecursionError):
+        return ServiceReply(status=status, problem=INVALID_JSON)
 
 
 service_http = ServiceHttp()

@@ -1,4 +1,4 @@
-"""The memory of origins that could not be reached."""
+"""The cache of origins that could not be reached."""
 from __future__ import annotations
 
 import errno
@@ -31,86 +31,65 @@ class Clock:
         return self.now
 
 
-# ---- the memory itself
+# ---- the cache itself
+
+WHY = HttpProblem(Kind.REFUSED, "why")
+
 
 @pytest.mark.parametrize(("cause", "seconds"), [
     (REFUSED, 1.0), (TimeoutError("connect"), 5.0), (socket.gaierror(-2, "unknown"), 5.0), (NO_ROUTE, 5.0)])
 def test_how_long_a_failure_is_remembered(cause: Exception, seconds: float) -> None:
     clock = Clock()
-    memory: UnreachableOrigins[str] = UnreachableOrigins(clock)
-    memory.remember(ORIGIN, cause, "why")
+    memory = UnreachableOrigins(clock)
+    memory.remember(ORIGIN, cause, WHY, 30.0)
     clock.now += seconds - 0.25
-    known = memory.find(ORIGIN)
-    assert known is not None and (known.note, known.seconds) == ("why", 0.25)
-    assert memory.find(("http", "host", 81)) is None
+    assert memory.find(ORIGIN, 30.0) == HttpProblem(Kind.REFUSED, "not tried again for 1 s after: why")
+    assert memory.find(("http", "host", 81), 30.0) is None
     clock.now += 0.25
-    assert memory.find(ORIGIN) is None
-    assert len(memory) == 0
+    assert memory.find(ORIGIN, 30.0) is None
 
 
 @pytest.mark.parametrize("cause", [ssl.SSLError("handshake"), ConnectionResetError(104, "reset"), ValueError("URL")])
 def test_a_host_that_was_reached_is_not_remembered(cause: Exception) -> None:
-    memory: UnreachableOrigins[str] = UnreachableOrigins()
-    memory.remember(ORIGIN, cause, "why")
-    assert memory.find(ORIGIN) is None
+    memory = UnreachableOrigins()
+    memory.remember(ORIGIN, cause, WHY, 30.0)
+    assert memory.find(ORIGIN, 30.0) is None
 
 
 def test_forgetting() -> None:
-    memory: UnreachableOrigins[str] = UnreachableOrigins()
-    memory.remember(ORIGIN, REFUSED, "why")
+    memory = UnreachableOrigins()
+    memory.remember(ORIGIN, REFUSED, WHY, 30.0)
     memory.forget(ORIGIN)
     memory.forget(ORIGIN)
-    assert memory.find(ORIGIN) is None
+    assert memory.find(ORIGIN, 30.0) is None
 
 
 def test_the_oldest_notes_make_room() -> None:
-    memory: UnreachableOrigins[int] = UnreachableOrigins()
+    memory = UnreachableOrigins(Clock())
     for port in range(MAX_ORIGINS + 10):
-        memory.remember(("http", "host", port), REFUSED, port)
-        memory.remember(("http", "host", 0), REFUSED, port)  # renewed, so never the oldest
-    assert len(memory) == MAX_ORIGINS
-    assert memory.find(("http", "host", 0)) is not None
-    assert memory.find(("http", "host", 5)) is None
-
-
-def test_many_threads() -> None:
-    memory: UnreachableOrigins[int] = UnreachableOrigins()
-    failures: list[BaseException] = []
-
-    def work(number: int) -> None:
-        try:
-            for step in range(500):
-                memory.remember(("http", "host", step), REFUSED, number)
-                memory.find(("http", "host", step + number))
-                memory.forget(("http", "host", step - number))
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == [] and len(memory) <= MAX_ORIGINS
+        memory.remember(("http", "host", port), REFUSED, WHY, 30.0)
+        memory.remember(("http", "host", 0), REFUSED, WHY, 30.0)  # renewed, so never the oldest
+    assert memory.find(("http", "host", 0), 30.0) is not None
+    assert memory.find(("http", "host", 5), 30.0) is None
 
 
 @pytest.mark.parametrize(("asked", "found"), [(0.5, True), (2.0, True), (2.5, False)])
-def test_a_more_patient_attempt_may_succeed(asked: float, found: bool) -> None:
-    memory: UnreachableOrigins[str] = UnreachableOrigins()
-    memory.remember(ORIGIN, TimeoutError("connect"), "why", 2.0)
+def test_a_longer_attempt_may_succeed(asked: float, found: bool) -> None:
+    memory = UnreachableOrigins(Clock())
+    memory.remember(ORIGIN, TimeoutError("connect"), WHY, 2.0)
     assert (memory.find(ORIGIN, asked) is not None) is found
     assert memory.find(ORIGIN, 2.0) is not None  # and asking forgets nothing
 
 
-def test_a_hasty_attempt_does_not_replace_what_a_patient_one_found() -> None:
+def test_a_shorter_attempt_does_not_replace_what_a_longer_one_found() -> None:
     clock = Clock()
-    memory: UnreachableOrigins[str] = UnreachableOrigins(clock)
-    memory.remember(ORIGIN, TimeoutError("connect"), "patient", 30.0)
-    memory.remember(ORIGIN, TimeoutError("connect"), "hasty", 1.0)
+    memory = UnreachableOrigins(clock)
+    memory.remember(ORIGIN, TimeoutError("connect"), WHY, 30.0)
+    memory.remember(ORIGIN, TimeoutError("connect"), HttpProblem(Kind.REFUSED, "shorter"), 1.0)
     known = memory.find(ORIGIN, 30.0)
-    assert known is not None and known.note == "patient"
+    assert known is not None and known.text.endswith("after: why")
     clock.now += 5.0
-    memory.remember(ORIGIN, TimeoutError("connect"), "hasty", 1.0)
+    memory.remember(ORIGIN, TimeoutError("connect"), WHY, 1.0)
     assert memory.find(ORIGIN, 30.0) is None and memory.find(ORIGIN, 1.0) is not None
 
 
@@ -236,35 +215,38 @@ def test_calls_that_wait_already_go_on_and_their_success_clears_the_memory(
     waiting.start()
     assert started.wait(2)
     origin = parse_target(backend.url).origin
-    transport._pool.unreachable.remember(origin, TimeoutError(), HttpProblem(
-        Kind.CONNECT_TIMEOUT, "could not connect."))
+    transport._pool.unreachable.remember(origin, TimeoutError(), WHY, 30.0)
     assert "not tried" in str(fail(transport, ask(backend))[0])
     release.set()
     waiting.join(5)
     assert answers == [{"ok": True}]
-    assert transport._pool.unreachable.find(origin) is None
+    assert transport._pool.unreachable.find(origin, 0.0) is None
 
 
 def test_an_attempt_that_succeeds_too_late_clears_the_memory(backend: StubBackend, transport: Transport,
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    real_open = pool.ConnectionPool.open
+    real_open, release, forgotten = pool.ConnectionPool.open, threading.Event(), threading.Event()
+    unreachable, origin = transport._pool.unreachable, parse_target(backend.url).origin
+    real_forget = unreachable.forget
 
     def slow(self: pool.ConnectionPool, *arguments: object) -> pool.Connection:
-        time.sleep(0.6)
+        release.wait(30)
         return real_open(self, *arguments)  # type: ignore[arg-type]
 
+    def forget(origin: tuple[str, str, int]) -> None:
+        real_forget(origin)
+        forgotten.set()
+
     monkeypatch.setattr(pool.ConnectionPool, "open", slow)
+    monkeypatch.setattr(unreachable, "forget", forget)
     assert isinstance(fail(transport, ask(backend, connect_timeout=0.2, single_attempt=True))[0], BackendTimeoutError)
-    unreachable = transport._pool.unreachable
-    assert unreachable.find(parse_target(backend.url).origin) is not None
-    deadline = time.monotonic() + 3
-    while len(unreachable) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert len(unreachable) == 0
+    assert unreachable.find(origin, 0.0) is not None
+    release.set()
+    assert forgotten.wait(10) and unreachable.find(origin, 0.0) is None
 
 
 def test_kept_connections_need_no_memory(backend: StubBackend, transport: Transport,
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     transport.post_json(ask(backend))
-    transport._pool.unreachable.remember(parse_target(backend.url).origin, REFUSED, "why")
+    transport._pool.unreachable.remember(parse_target(backend.url).origin, REFUSED, WHY, 30.0)
     assert transport.post_json(ask(backend)) == {"ok": True}

@@ -11,7 +11,7 @@ import pytest
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services.service_http import ServiceHttp, ServiceReply, ServiceRequest
+from Middleware.services.service_http import ServiceHttp, ServiceReply, target_of
 from Middleware.utilities.http import pool
 from Tests.stub_backend import AFTER_HEADERS, AFTER_PIECES, BEFORE_STATUS, Reply, StubBackend, json_reply, status_reply
 
@@ -27,31 +27,31 @@ def http() -> ServiceHttp:
     return ServiceHttp()
 
 
-def get(backend: StubBackend, **options: Any) -> ServiceRequest:
-    return ServiceRequest.get("127.0.0.1", backend.port, "/find", {"prompt": "a b&ü", "n": 1}, **options)
+def get(http: ServiceHttp, backend: StubBackend, scope: CancelScope | None = None, **options: Any) -> ServiceReply:
+    return http.get("127.0.0.1", backend.port, "/find", {"prompt": "a b&ü", "n": 1}, scope, **options)
 
 
-def post(backend: StubBackend, **options: Any) -> ServiceRequest:
-    return ServiceRequest.post("127.0.0.1", backend.port, "/search", {"query": "ü"}, **options)
+def post(http: ServiceHttp, backend: StubBackend) -> ServiceReply:
+    return http.post("127.0.0.1", backend.port, "/search", {"query": "ü"})
 
 
 def test_get(backend: StubBackend, http: ServiceHttp) -> None:
     backend.script(json_reply([{"title": "ü"}]))
-    assert http.call(get(backend)) == ServiceReply([{"title": "ü"}], 200)
+    assert get(http, backend) == ServiceReply([{"title": "ü"}], 200)
     request = backend.requests[0]
     assert (request.method, request.path, request.body) == ("GET", "/find?prompt=a+b%26%C3%BC&n=1", b"")
 
 
 def test_post(backend: StubBackend, http: ServiceHttp) -> None:
-    assert http.call(post(backend)) == ServiceReply({"ok": True}, 200)
+    assert post(http, backend) == ServiceReply({"ok": True}, 200)
     request = backend.requests[0]
     assert (request.method, request.path, request.json) == ("POST", "/search", {"query": "ü"})
     assert request.headers["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("make", [ServiceRequest.get, ServiceRequest.post])
+@pytest.mark.parametrize("make", [ServiceHttp.get, ServiceHttp.post])
 def test_half_a_surrogate_pair_can_be_sent(backend: StubBackend, http: ServiceHttp, make: Any) -> None:
-    assert http.call(make("127.0.0.1", backend.port, "/", {"q": "a\ud800b"})).problem == ""
+    assert make(http, "127.0.0.1", backend.port, "/", {"q": "a\ud800b"}).problem == ""
     assert backend.requests[0].json == {"q": "a?b"} if backend.requests[0].body else "a%3Fb" in backend.requests[0].path
 
 
@@ -69,23 +69,23 @@ def test_half_a_surrogate_pair_can_be_sent(backend: StubBackend, http: ServiceHt
 ])
 def test_problems(backend: StubBackend, http: ServiceHttp, reply: Reply, status: int | None, problem: str) -> None:
     backend.default = reply
-    assert http.call(post(backend)) == ServiceReply(None, status, problem)
+    assert post(http, backend) == ServiceReply(None, status, problem)
 
 
 @pytest.mark.parametrize("port", [1, 0, -1, 99999])
 def test_nobody_there(http: ServiceHttp, port: int) -> None:
-    assert http.call(ServiceRequest.get("127.0.0.1", port, "/", {})).problem == "transport_error"
+    assert http.get("127.0.0.1", port, "/", {}).problem == "transport_error"
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "", "a b", "ü" * 80, "127.0.0.1\r\nX: y"])
 def test_impossible_host(http: ServiceHttp, host: str) -> None:
-    assert http.call(ServiceRequest.get(host, 1, "/", {}, connect_timeout=1)).problem in ("transport_error", "timeout")
+    assert http.get(host, 1, "/", {}, seconds=1).problem in ("transport_error", "timeout")
 
 
 @pytest.mark.parametrize("reply", [Reply(never=True), Reply(pieces=[b"["], hang=True)], ids=["headers", "body"])
 def test_read_timeout(backend: StubBackend, http: ServiceHttp, reply: Reply) -> None:
     backend.default = reply
-    assert http.call(get(backend, read_timeout=0.1)).problem == "timeout"
+    assert get(http, backend, seconds=0.1).problem == "timeout"
     assert backend.requests[0].wait_ended(1)
     assert len(backend.requests) == 1
 
@@ -98,7 +98,7 @@ def test_connect_timeout(http: ServiceHttp) -> None:
             sock.setblocking(False)
             sock.connect_ex(full.getsockname())
         started = time.monotonic()
-        reply = http.call(ServiceRequest.get("127.0.0.1", full.getsockname()[1], "/", {}, connect_timeout=0.2))
+        reply = http.get("127.0.0.1", full.getsockname()[1], "/", {}, seconds=0.2)
         for sock in waiting:
             sock.close()
     assert reply.problem == "timeout"
@@ -109,17 +109,17 @@ def test_connect_timeout(http: ServiceHttp) -> None:
 
 def test_connections_are_kept(backend: StubBackend, http: ServiceHttp) -> None:
     for _ in range(3):
-        assert not http.call(get(backend)).problem
+        assert not get(http, backend).problem
     backend.script(status_reply(404))
-    assert http.call(post(backend)).status == 404
-    assert not http.call(get(backend)).problem
+    assert post(http, backend).status == 404
+    assert not get(http, backend).problem
     assert backend.connections == 1
 
 
 def test_connections_expire(backend: StubBackend, http: ServiceHttp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.0)
-    http.call(get(backend))
-    http.call(get(backend))
+    get(http, backend)
+    get(http, backend)
     assert backend.connections == 2
     assert backend.requests[0].wait_ended(1)
 
@@ -127,19 +127,18 @@ def test_connections_expire(backend: StubBackend, http: ServiceHttp, monkeypatch
 @pytest.mark.parametrize("keep_alive", [True, False])
 def test_expired_connections_to_other_services_are_closed(backend: StubBackend, http: ServiceHttp, keep_alive: bool,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "SWEEP_SECONDS", 0.0)
     monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.05)
-    http.call(get(backend))
+    get(http, backend)
     time.sleep(0.1)
     with StubBackend(json_reply({"ok": True}, keep_alive=keep_alive)) as other:
-        http.call(get(other))
+        get(http, other)
         assert backend.requests[0].wait_ended(1.0)
 
 
 def test_a_connection_that_the_service_ends_is_not_kept(backend: StubBackend, http: ServiceHttp) -> None:
     backend.script(json_reply(1, keep_alive=False))
-    assert http.call(get(backend)).value == 1
-    assert http.call(get(backend)).value == {"ok": True}
+    assert get(http, backend).value == 1
+    assert get(http, backend).value == {"ok": True}
     assert backend.connections == 2
 
 
@@ -147,25 +146,25 @@ def test_a_connection_that_the_service_ends_is_not_kept(backend: StubBackend, ht
 def test_a_read_is_tried_once_more_after_a_reset(backend: StubBackend, http: ServiceHttp, reset: bool) -> None:
     lost = Reply(drop=BEFORE_STATUS, reset=reset)
     backend.script(lost, json_reply(2), lost, lost, json_reply(5))
-    assert http.call(get(backend)).value == 2
-    assert ServiceHttp().call(get(backend)).problem == "transport_error"
+    assert get(http, backend).value == 2
+    assert get(ServiceHttp(), backend).problem == "transport_error"
     assert len(backend.requests) == 4
 
 
 def test_a_search_is_repeated_only_after_a_kept_connection_was_lost(backend: StubBackend, http: ServiceHttp) -> None:
     lost = Reply(drop=BEFORE_STATUS)
     backend.script(lost)
-    assert http.call(post(backend)).problem == "transport_error"
+    assert post(http, backend).problem == "transport_error"
     backend.script(json_reply(1), lost, json_reply(2))
-    assert http.call(post(backend)).value == 1
-    assert http.call(post(backend)).value == 2
+    assert post(http, backend).value == 1
+    assert post(http, backend).value == 2
     assert len(backend.requests) == 4
 
 
 def test_parallel_calls(backend: StubBackend, http: ServiceHttp) -> None:
     backend.default = json_reply({"ok": True}, header_delay=0.1)
     replies: list[ServiceReply] = []
-    threads = [threading.Thread(target=lambda: replies.append(http.call(get(backend)))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: replies.append(get(http, backend))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -176,10 +175,10 @@ def test_parallel_calls(backend: StubBackend, http: ServiceHttp) -> None:
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
-def cancelled_call(http: ServiceHttp, request: ServiceRequest, scope: CancelScope) -> float:
+def cancelled_call(http: ServiceHttp, backend: StubBackend, scope: CancelScope) -> float:
     """Make the call, expect it to end as cancelled, and return the moment."""
     with pytest.raises(EarlyTerminationException) as caught:
-        http.call(request, scope)
+        get(http, backend, scope)
     assert caught.value.is_cancellation
     return time.monotonic()
 
@@ -198,7 +197,7 @@ def test_cancel(backend: StubBackend, http: ServiceHttp, reply: Reply) -> None:
         scope.cancel()
 
     threading.Thread(target=cancel).start()
-    ended = cancelled_call(http, get(backend), scope)
+    ended = cancelled_call(http, backend, scope)
     assert ended - cancelled_at[0] < 0.25
     assert backend.requests[0].wait_ended(1)
     assert (backend.requests[0].ended_at or 0) - cancelled_at[0] < 0.25
@@ -223,7 +222,7 @@ def test_cancel_while_connecting(backend: StubBackend, http: ServiceHttp, monkey
     scope = CancelScope()
     threading.Thread(target=lambda: (connecting.wait(5), scope.cancel())).start()
     started = time.monotonic()
-    assert cancelled_call(http, get(backend), scope) - started < 0.25
+    assert cancelled_call(http, backend, scope) - started < 0.25
     go_on.set()
     assert closed.wait(2)
     assert backend.requests == []
@@ -232,15 +231,15 @@ def test_cancel_while_connecting(backend: StubBackend, http: ServiceHttp, monkey
 def test_cancelled_before_the_start(backend: StubBackend, http: ServiceHttp) -> None:
     scope = CancelScope()
     scope.cancel()
-    cancelled_call(http, get(backend), scope)
+    cancelled_call(http, backend, scope)
     assert backend.connections == 0
 
 
 def test_a_late_cancel_leaves_kept_connections_alone(backend: StubBackend, http: ServiceHttp) -> None:
     scope = CancelScope()
-    http.call(get(backend), scope)
+    get(http, backend, scope)
     scope.cancel()
-    assert not http.call(get(backend)).problem
+    assert not get(http, backend).problem
     assert backend.connections == 1
 
 
@@ -251,15 +250,15 @@ def test_a_service_elsewhere_is_asked_through_the_proxy(backend: StubBackend, ht
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", backend.url)
-    assert http.call(ServiceRequest.get("wiki.invalid", 5728, "/find", {"n": 1})) == ServiceReply({"ok": True}, 200)
+    assert http.get("wiki.invalid", 5728, "/find", {"n": 1}) == ServiceReply({"ok": True}, 200)
     assert backend.requests[0].path == "http://wiki.invalid:5728/find?n=1"
 
 
 def test_a_service_on_this_computer_is_not(backend: StubBackend, http: ServiceHttp,
                                            monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy.invalid:1")
-    assert http.call(get(backend)).problem == ""
+    assert get(http, backend).problem == ""
 
 
-def test_an_ipv6_address_needs_no_brackets(http: ServiceHttp) -> None:
-    assert ServiceRequest.get("::1", 5728, "/", {}).to_http().target.host_header == "[::1]:5728"
+def test_an_ipv6_address_needs_no_brackets() -> None:
+    assert target_of("::1", 5728, "/").host_header == "[::1]:5728"

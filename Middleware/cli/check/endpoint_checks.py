@@ -346,4 +346,4 @@ def _preset_type(content: Mapping[str, object]) -> str:
 
 def _place(backup: Mapping[str, object]) -> str:
     """Return where a backup runs, as far as that is known without resolving a host name."""
-    return classify_host(str(backup.get("endpoint") or ""), lambda _host, _port: ())
+    return classify_host(str(backup.get("endpoint") or ""), resolve=False)

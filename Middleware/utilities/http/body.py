@@ -5,6 +5,7 @@ instead of 1.2 us), which matters with hundreds of streams.
 """
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Protocol
@@ -36,13 +37,14 @@ class BodyDecoder(Protocol):
         """Record that the peer closed the connection; return whether the body is complete."""
 
 
-class LengthDecoder:
-    """A body of ``length`` bytes."""
+class PlainDecoder:
+    """A body of ``length`` bytes; for None, one that ends with the connection."""
 
-    def __init__(self, length: int) -> None:
-        self._left = length
+    def __init__(self, length: int | None) -> None:
+        self._left = math.inf if length is None else length
         self.done = length == 0
-        self.surplus = False
+        # A connection that is closed at the end of the body cannot be reused.
+        self.surplus = length is None
 
     def feed(self, data: bytes) -> bytes:
         self._left -= len(data)
@@ -51,27 +53,12 @@ class LengthDecoder:
         self.done = True
         if self._left < 0:
             self.surplus = True
-            data, self._left = data[:self._left], 0
+            data, self._left = data[:int(self._left)], 0
         return data
 
     def eof(self) -> bool:
+        self.done = self.done or self._left == math.inf
         return self.done
-
-
-class EofDecoder:
-    """A body that ends with the connection."""
-
-    def __init__(self) -> None:
-        self.done = False
-        # The connection is closed at the end of the body, so it cannot be reused.
-        self.surplus = True
-
-    def feed(self, data: bytes) -> bytes:
-        return data
-
-    def eof(self) -> bool:
-        self.done = True
-        return True
 
 
 class ChunkedDecoder:
@@ -135,13 +122,13 @@ def body_decoder(status: int, headers: Mapping[str, str]) -> BodyDecoder:
     """Return the decoder for a response; header names are in lower case. Raises WireError."""
     # These statuses never have a body, whatever their headers say.
     if status in (204, 304):
-        return LengthDecoder(0)
+        return PlainDecoder(0)
     if "chunked" in headers.get("transfer-encoding", "").lower():
         return ChunkedDecoder()
     if "content-length" not in headers:
-        return EofDecoder()
+        return PlainDecoder(None)
     lengths = {text.strip() for text in headers["content-length"].split(",")}
     text = lengths.pop()
     if lengths or not (text.isascii() and text.isdigit()):
         raise WireError("the content length is not a number")
-    return LengthDecoder(int(text))
+    return PlainDecoder(int(text))

@@ -67,11 +67,11 @@ def _answer(exchange: Exchange, scope: CancelScope, max_bytes: int | None, secon
         with _limited(exchange, seconds):
             found, complete = _body(exchange, max_bytes)
     except HttpError:
-        _raise_if_cancelled(scope)
+        raise_if_cancelled(scope)
         raise
     finally:
         exchange.close()
-    _raise_if_cancelled(scope)
+    raise_if_cancelled(scope)
     if exchange.head is None or exchange.stopped:
         raise HttpError(read_timeout_problem(seconds or 0) if exchange.connected else connect_timeout_problem())
     return HttpResponse(exchange.head, found, complete)
@@ -115,6 +115,7 @@ def _blocks(exchange: Exchange) -> Generator[bytes, None, None]:
         yield from exchange.body()
 
 
-def _raise_if_cancelled(scope: CancelScope) -> None:
+def raise_if_cancelled(scope: CancelScope) -> None:
+    """Raise EarlyTerminationException if ``scope`` is cancelled."""
     if scope.cancelled:
         raise EarlyTerminationException("The request was cancelled.")

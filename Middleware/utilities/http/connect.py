@@ -12,14 +12,7 @@ from urllib3.exceptions import HTTPError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http.connection import SLICE_SECONDS, Connection
 from Middleware.utilities.http.pool import ConnectionPool, unreachable_key
-from Middleware.utilities.http.problems import (
-    PERMANENT,
-    HttpError,
-    Kind,
-    connect_problem,
-    remembered_problem,
-    root_cause,
-)
+from Middleware.utilities.http.problems import PERMANENT, HttpError, Kind, connect_problem, root_cause
 from Middleware.utilities.http.wire import HttpRequest, Route, Target
 
 logger = logging.getLogger(__name__)
@@ -122,7 +115,7 @@ class Connector:
         timeout = self._request.connect_timeout
         known = self._pool.unreachable.find(self._key, timeout)
         if known is not None and self._request.remembers_unreachable:
-            raise HttpError(remembered_problem(known.note, known.seconds))
+            raise HttpError(known)
         deadline = time.monotonic() + 2 * timeout
         refused_waits, other_waits = iter(REFUSED_WAITS), iter(CONNECT_WAITS)
         while True:

@@ -5,6 +5,8 @@ slices (see ``exchange.py``).
 """
 from __future__ import annotations
 
+import functools
+import os
 import socket
 import ssl
 import time
@@ -12,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import certifi
 from urllib3.connection import HTTPConnection, HTTPSConnection, ProxyConfig
 from urllib3.util import Url
 from urllib3.util.connection import create_connection
@@ -28,7 +31,6 @@ from Middleware.utilities.http.proxies import (
     proxy_host,
     proxy_port,
 )
-from Middleware.utilities.http.tls import default_context
 from Middleware.utilities.http.wire import Route, Target
 
 # The longest single wait on a socket. A stop takes effect after this time if shutting the socket down wakes no thread.
@@ -140,7 +142,7 @@ def open_connection(target: Target, timeout: float, route: Route) -> Connection:
     """
     proxy = None if route.local_only else find_proxy(target, route)
     secure = target.scheme == "https" or (proxy is not None and proxy.scheme == "https")
-    tls = route.tls or (default_context() if secure else None)
+    tls = route.tls or (_default_context() if secure else None)
     absolute, proxy_headers = False, {}
     owner: _PlainConnection | _TlsConnection
     if proxy is None or is_socks(proxy):
@@ -208,3 +210,29 @@ def _make(scheme: str, host: str, port: int, timeout: float, tls: ssl.SSLContext
     if scheme == "https":
         return _TlsConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS, ssl_context=tls)
     return _PlainConnection(host, port, timeout=timeout, socket_options=_SOCKET_OPTIONS)
+
+
+# -- TLS --------------------------------------------------------------------------------------------------------------
+
+def _default_context() -> ssl.SSLContext:
+    """Trust the certificates of the system and certifi, or those of the bundle that the environment names."""
+    return _context(os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or certifi.where())
+
+
+def custom_context(verify: bool, ca_bundle: str | None) -> ssl.SSLContext | None:
+    """Return TLS settings that differ from the default, else None. Raises OSError for a bundle that cannot be used."""
+    if not verify:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    return ssl.create_default_context(cafile=ca_bundle) if ca_bundle else None
+
+
+# Creating a context takes about 20 ms. There is more than one bundle only if the environment changes, as in tests.
+@functools.lru_cache(maxsize=4)
+def _context(bundle: str) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.load_verify_locations(**{"capath" if os.path.isdir(bundle) else "cafile": bundle})
+    context.set_alpn_protocols(["http/1.1"])
+    return context

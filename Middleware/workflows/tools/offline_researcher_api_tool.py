@@ -5,20 +5,13 @@ import logging
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services.service_http import (
-    INVALID_JSON,
-    ServiceHttp,
-    ServiceReply,
-    ServiceRequest,
-    service_http,
-)
+from Middleware.services.service_http import INVALID_JSON, ServiceHttp, ServiceReply, service_http
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_HOST = USER["offlineResearcherApiHost"].default
-MAX_CONNECT_SECONDS = 5.0
 
 DISABLED = "offline_researcher_disabled"
 NOTHING_FOUND = "No pertinent information was found in the search"
@@ -68,9 +61,7 @@ class OfflineResearcherApiClient:
     def _post(self, payload: dict[str, object], timeout: float) -> ServiceReply:
         host = str(config_utils.user_setting("offlineResearcherApiHost") or "").strip() or DEFAULT_HOST
         port = config_utils.user_int("offlineResearcherApiPort")
-        return self._http.call(
-            ServiceRequest.post(host, port, "/search", payload, read_timeout=timeout,
-                                connect_timeout=min(MAX_CONNECT_SECONDS, timeout)), self._scope)
+        return self._http.post(host, port, "/search", payload, self._scope, timeout)
 
 
 def _answer(found: dict[str, object], include_sources: bool) -> str:

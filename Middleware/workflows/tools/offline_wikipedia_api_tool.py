@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services.service_http import ServiceHttp, ServiceReply, ServiceRequest, service_http
+from Middleware.services.service_http import ServiceHttp, ServiceReply, service_http
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER
 
@@ -84,7 +84,7 @@ class OfflineWikiApiClient:
     def _call(self, path: str, parameters: dict[str, object]) -> ServiceReply:
         host = str(config_utils.user_setting("offlineWikiApiHost") or "").strip() or DEFAULT_HOST
         port = config_utils.user_int("offlineWikiApiPort")
-        return self._http.call(ServiceRequest.get(host, port, path, parameters), self._scope)
+        return self._http.get(host, port, path, parameters, self._scope)
 
 
 def _titled(found: object, untitled: str, separator: str) -> str:

@@ -105,7 +105,7 @@ def test_disabled_asks_nobody(lab: Lab, client: OfflineResearcherApiClient, serv
 
 def test_what_nobody_foresaw(lab: Lab) -> None:
     class Broken(ServiceHttp):
-        def call(self, *_: Any, **__: Any) -> Any:
+        def post(self, *_: Any, **__: Any) -> Any:
             raise RuntimeError("out of threads")
 
     assert OfflineResearcherApiClient(http=Broken()).search("ice", "quick", timeout=5) == \

@@ -11,7 +11,7 @@ from typing import ClassVar
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
-from Middleware.utilities.http.tls import custom_context
+from Middleware.utilities.http.connection import custom_context
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base import network_keys as network
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler

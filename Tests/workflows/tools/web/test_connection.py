@@ -13,8 +13,8 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http.client import HttpClient
+from Middleware.utilities.http.connection import custom_context
 from Middleware.utilities.http.problems import HttpError
-from Middleware.utilities.http.tls import custom_context
 from Middleware.utilities.http.wire import HttpRequest, Route, parse_target
 from Middleware.workflows.tools.web.fetch import WebFetchConnectionError, WebRequest, fetch
 from Tests.stub_backend import Reply, StubBackend
