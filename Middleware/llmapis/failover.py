@@ -7,8 +7,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import socket
-import threading
-import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -16,13 +14,7 @@ from typing import Literal
 from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
-from Middleware.exceptions import (
-    BackendError,
-    ConfigurationError,
-    EarlyTerminationException,
-    FailoverError,
-    WilmerError,
-)
+from Middleware.exceptions import BackendError, ConfigurationError, FailoverError, WilmerError
 from Middleware.llmapis import api_types
 from Middleware.llmapis.backend_errors import sentence
 from Middleware.llmapis.endpoint_file import EndpointFile
@@ -35,9 +27,9 @@ from Middleware.models.request_context import current_trial
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.http.addresses import is_local_address, is_loopback
-from Middleware.utilities.http.connection import SLICE_SECONDS
 from Middleware.utilities.once import BoundedCache
 
 logger = logging.getLogger(__name__)
@@ -161,24 +153,11 @@ def find_location(url: str, scope: CancelScope | None) -> Location:
 
     Raises EarlyTerminationException when ``scope`` is cancelled meanwhile.
     """
-    if current_trial() is not None:
-        return classify_host(url, resolve=False)
-    found: list[Location] = []
-    done = threading.Event()
-
-    def run() -> None:
-        try:
-            found.append(classify_host(url))
-        finally:
-            done.set()
-
-    # On a thread of its own, because name resolution cannot be interrupted.
-    threading.Thread(target=run, name="backup-resolve", daemon=True).start()
-    deadline = time.monotonic() + RESOLVE_SECONDS
-    while not done.wait(SLICE_SECONDS) and time.monotonic() < deadline:
-        if scope is not None and scope.cancelled:
-            raise EarlyTerminationException("cancelled while looking for a backup")
-    return found[0] if found else "unknown"
+    resolve = current_trial() is None
+    try:
+        return run_interruptible(lambda _: classify_host(url, resolve), scope or CancelScope(), RESOLVE_SECONDS)
+    except DeadlineError:
+        return "unknown"
 
 
 def classify_host(url: str, resolve: bool = True) -> Location:
