@@ -75,13 +75,13 @@ def test_a_file_per_user_with_several_users(tmp_path):
 
 def test_a_library_that_speaks_while_a_file_is_opened(tmp_path, monkeypatch):
     """The garbage collector may end a library's object, which says so, at any moment and on any thread."""
-    handler, open_file = PerUserFileHandler(str(tmp_path), ["ann", "bob"]), logging_setup._file_handler
+    handler, open_file = PerUserFileHandler(str(tmp_path), ["ann", "bob"]), logging_setup.LogFile._open
 
-    def open_and_log(folder):
+    def open_and_log(file):
         handler.handle(logging.makeLogRecord({"msg": "closed"}))
-        return open_file(folder)
+        return open_file(file)
 
-    monkeypatch.setattr(logging_setup, "_file_handler", open_and_log)
+    monkeypatch.setattr(logging_setup.LogFile, "_open", open_and_log)
     record = logging.makeLogRecord({"msg": "hello", "user": "ann"})
     writer = threading.Thread(target=handler.handle, args=(record,), daemon=True)
     writer.start()

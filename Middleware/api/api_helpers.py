@@ -27,6 +27,12 @@ MAX_IMAGES = 1_000
 # Headers that proxies add.
 FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
 
+# The documented names of users' scripts for these functions.
+get_model_name = current_model_name
+set_workflow_override = globals_.set_workflow_override
+clear_workflow_override = globals_.clear_workflow_override
+get_active_workflow_override = globals_.get_workflow_override
+
 
 def extract_api_key() -> str | None:
     """Return the key that the client of the current request sent; None without one, or outside of a request."""
@@ -131,11 +137,6 @@ def check_counts(messages: Sequence[Message]) -> None:
             raise ClientError(f"The request has {count} {things}; {limit} are the most that are accepted.", 413)
 
 
-def get_model_name() -> str:
-    """Return the model name of an answer: ``user`` or ``user:workflow``."""
-    return current_model_name()
-
-
 def sse_format(data: str, output_format: str = "openai") -> str:
     """Frame one chunk: server-sent event for OpenAI types, a line for Ollama types."""
     return f"{data}\n" if output_format.startswith("ollama") else f"data: {data}\n\n"
@@ -157,18 +158,6 @@ def build_response_json(token: str, finish_reason: str | None = None,
     else:
         raise ValueError(f"unknown API type {api_type!r}")
     return json.dumps({**chunk, **(additional_fields or {})}, ensure_ascii=False)
-
-
-def set_workflow_override(name: str | None) -> None:
-    globals_.set_workflow_override(name)
-
-
-def clear_workflow_override() -> None:
-    globals_.clear_workflow_override()
-
-
-def get_active_workflow_override() -> str | None:
-    return globals_.get_workflow_override()
 
 
 def clear_request_context() -> None:

@@ -11,10 +11,9 @@ from flask import request as http
 from werkzeug.exceptions import HTTPException
 
 from Middleware.api import handlers
-from Middleware.api.errors import log_error, one_line
-from Middleware.api.handlers.base.base_api_handler import MISSING_KEYS_KEY, BaseApiHandler, MissingKeys, json_response
+from Middleware.api.errors import error_body, log_error, one_line
+from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
 from Middleware.api.running.running_requests import REQUEST_ID_KEY
-from Middleware.services.response_builder_service import ResponseBuilderService
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ class ApiServer:
         self.app.url_map.strict_slashes = False
         # Merging would redirect, and clients do not follow a redirect of a POST.
         self.app.url_map.merge_slashes = False
-        self.app.extensions[MISSING_KEYS_KEY] = MissingKeys()
         self.app.register_error_handler(HTTPException, _http_error)
         self.app.register_error_handler(Exception, _unexpected_error)
         for handler in discover_handlers():
@@ -89,8 +87,4 @@ def _unexpected_error(error: Exception) -> Response:
 
 
 def _error(message: str, status: int) -> Response:
-    """Return an error in the dialect of the path."""
-    builder = ResponseBuilderService()
-    plain = status == 400 or http.path.startswith("/api/")
-    return json_response(
-        builder.build_ollama_error(message) if plain else builder.build_openai_error(message, status), status)
+    return json_response(error_body(message, status, http.path), status)

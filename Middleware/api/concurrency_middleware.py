@@ -59,13 +59,11 @@ class ConcurrencyLimitMiddleware:
                 ("Content-Type", "application/json"), ("Content-Length", str(len(BUSY))),
                 RETRY_AFTER])
             return [BUSY]
-        slot = _Slot(self.semaphore)
         try:
-            body = self.app(environ, start_response)
+            return _GatedBody(self.app(environ, start_response), self.semaphore)
         except BaseException:
-            slot.release()
+            self.semaphore.release()
             raise
-        return _GatedBody(body, slot)
 
     def _queue(self, environ: WSGIEnvironment) -> _Outcome:
         waiter = self.semaphore.enqueue() if isinstance(self.semaphore, FairSemaphore) else _Poll(self.semaphore)
@@ -144,27 +142,14 @@ def _name(environ: WSGIEnvironment) -> str:
     return request.request_id if request else "-"
 
 
-class _Slot:
-    """One slot, which is released exactly once."""
-
-    def __init__(self, semaphore: FairSemaphore | threading.Semaphore) -> None:
-        self._semaphore: FairSemaphore | threading.Semaphore | None = semaphore
-        self._lock = threading.Lock()
-
-    def release(self) -> None:
-        with self._lock:
-            semaphore, self._semaphore = self._semaphore, None
-        if semaphore is not None:
-            semaphore.release()
-
-
 class _GatedBody:
-    """A response body that releases its slot when it is exhausted, fails or is closed."""
+    """A response body that releases its slot once, when it is exhausted, fails or is closed."""
 
-    def __init__(self, body: Iterable[bytes], slot: _Slot) -> None:
+    def __init__(self, body: Iterable[bytes], semaphore: FairSemaphore | threading.Semaphore) -> None:
         self._body = body
         self._iterator = iter(body)
-        self._slot = slot
+        self._semaphore: FairSemaphore | threading.Semaphore | None = semaphore
+        self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -173,12 +158,19 @@ class _GatedBody:
         try:
             return next(self._iterator)
         except BaseException:
-            self._slot.release()
+            self._release()
             raise
 
     def close(self) -> None:
         # The answer has been sent, and background nodes, which the inner close() starts, need no slot.
-        self._slot.release()
+        self._release()
         close = getattr(self._body, "close", None)
         if close is not None:
             close()
+
+    def _release(self) -> None:
+        # The server may close the body on another thread than the one that iterates over it.
+        with self._lock:
+            semaphore, self._semaphore = self._semaphore, None
+        if semaphore is not None:
+            semaphore.release()

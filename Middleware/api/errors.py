@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from werkzeug.exceptions import HTTPException
 
@@ -16,6 +17,7 @@ from Middleware.exceptions import (
 )
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.services.response_builder_service import ResponseBuilderService
 from Middleware.utilities.sensitive_logging_utils import places_of
 
 logger = logging.getLogger(__name__)
@@ -31,10 +33,14 @@ class PublicError:
     status: int
     message: str
 
-    @property
-    def is_client_error(self) -> bool:
-        """Return whether the request itself is wrong, which every dialect reports as ``{"error": message}``."""
-        return self.status == 400
+
+def error_body(message: str, status: int, path: str) -> dict[str, object]:
+    """Return the JSON of an error in the dialect of the path."""
+    builder = ResponseBuilderService()
+    # Clients of either dialect have always got the short form for a malformed request.
+    if status == HTTPStatus.BAD_REQUEST or path.lstrip("/").startswith("api/"):
+        return builder.build_ollama_error(message)
+    return builder.build_openai_error(message, status)
 
 
 def describe_error(error: BaseException, request: RequestContext | None = None) -> PublicError:

@@ -1,21 +1,21 @@
 """The log: one line format, stderr always, rotating files on request, one file per user with several users."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-import threading
 from collections.abc import Sequence
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import WilmerError
+from Middleware.exceptions import ConfigValueError, WilmerError
 from Middleware.llmapis.backend_errors import log_text
 from Middleware.models.request_context import current_request
 from Middleware.utilities.config.users import configured_users, flag_in, get_current_username, settings_for
 from Middleware.utilities.files.path_utils import safe_join
-from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import REDACTED, is_encryption_active, places_of
 
 logger = logging.getLogger(__name__)
@@ -91,98 +91,72 @@ class UserFilter(logging.Filter):
         return True
 
 
-class _WriteErrors:
-    """Logs when a file can no longer be written and when it can again, in the log files that still work."""
-
-    def __init__(self) -> None:
-        self._reported: Once[str] = Once()
-
-    def failed(self, path: str, error: OSError) -> None:
-        # Noted before it is logged, because this line is sent to the same file.
-        if self._reported.first(path):
-            logger.error("The log file %s cannot be written: %s", path, error.strerror or error)
-
-    def succeeded(self, path: str) -> None:
-        if self._reported.over(path):
-            logger.info("The log file %s is written again", path)
-
-
 class LogFile(RotatingFileHandler):
-    """A rotating file. A failure to write (a full disk, a deleted folder) is reported once, not for every line."""
+    """The rotating log file of a folder, which is created if needed.
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path, maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT, encoding="utf-8",
-                         errors="backslashreplace")
-        self._path, self._errors = path, _WriteErrors()
-        self._failures = 0
+    A failure to write (a full disk, a deleted folder) is reported once, not for every line. With ``delay``, the file is
+    opened at its first record.
+    """
+
+    def __init__(self, directory: str, delay: bool = False) -> None:
+        self._directory = directory
+        super().__init__(os.path.join(directory, FILE_NAME), maxBytes=MAX_BYTES, backupCount=BACKUP_COUNT,
+                         encoding="utf-8", delay=delay, errors="backslashreplace")
+        self._is_failing = self._failed_now = False
+
+    def _open(self) -> TextIOWrapper:
+        os.makedirs(self._directory, exist_ok=True)
+        return super()._open()
 
     def emit(self, record: logging.LogRecord) -> None:
-        before = self._failures
+        self._failed_now = False
         super().emit(record)
-        if self._failures == before:
-            self._errors.succeeded(self._path)
+        if self._is_failing and not self._failed_now:
+            self._is_failing = False
+            logger.info("The log file %s is written again", self.baseFilename)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        self._failures += 1
         error = sys.exc_info()[1]
-        if isinstance(error, OSError):
-            self._errors.failed(self._path, error)
-        else:
+        if not isinstance(error, OSError):
             super().handleError(record)
+            return
+        reported, self._is_failing = self._is_failing, True
+        # Noted before it is logged, because this line is sent to the same file.
+        if not reported:
+            logger.error("The log file %s cannot be written: %s", self.baseFilename, error.strerror or error)
+        # Last, because writing that line has reset it.
+        self._failed_now = True
 
 
 class PerUserFileHandler(logging.Handler):
     """Writes records with a user to ``<directory>/<user>/wilmerai.log``, others to ``<directory>/wilmerai.log``.
 
-    Only configured users have a folder. Their files are opened at the first record.
+    Only configured users have a folder, from their first record on.
     """
 
     def __init__(self, directory: str, users: Sequence[str]) -> None:
         super().__init__()
-        self._directory, self._users = directory, frozenset(users)
-        self._files: dict[str, LogFile] = {}
-        self._errors = _WriteErrors()
-        # Reentrant: the garbage collector may run a finalizer that logs while the lock is held.
-        self._files_lock = threading.RLock()
-        # An unwritable folder must end the start.
-        self._file_of("")
+        # The common file is opened at once, so that an unwritable folder ends the start.
+        self._files = {"": LogFile(directory)}
+        for user in users:
+            # A name that cannot be a folder is refused elsewhere; until then, its lines are in the common file.
+            with contextlib.suppress(ConfigValueError):
+                self._files[user] = LogFile(safe_join(directory, user), delay=True)
 
     def emit(self, record: logging.LogRecord) -> None:
         user = getattr(record, "user", SYSTEM)
         # A library may use this attribute for its own purposes.
-        name = user if isinstance(user, str) and user in self._users else ""
-        shown = f"of {name or SYSTEM} in {self._directory}"
-        try:
-            file = self._file_of(name)
-        except OSError as error:
-            self._errors.failed(shown, error)
-        except Exception:
-            self.handleError(record)
-        else:
-            self._errors.succeeded(shown)
-            file.handle(record)
+        self._files[user if isinstance(user, str) and user in self._files else ""].handle(record)
 
     def setFormatter(self, fmt: logging.Formatter | None) -> None:
         super().setFormatter(fmt)
-        with self._files_lock:
-            for handler in self._files.values():
-                handler.setFormatter(fmt)
+        for file in self._files.values():
+            file.setFormatter(fmt)
 
     def close(self) -> None:
-        with self._files_lock:
-            for handler in self._files.values():
-                handler.close()
+        for file in self._files.values():
+            file.close()
         super().close()
-
-    def _file_of(self, name: str) -> LogFile:
-        """Return the log file of a configured user; of the system if the name is empty."""
-        with self._files_lock:
-            handler = self._files.get(name)
-            if handler is None:
-                handler = _file_handler(safe_join(self._directory, name) if name else self._directory)
-                handler.setFormatter(self.formatter)
-                self._files[name] = handler
-        return handler
 
 
 def set_up_logging(directory: str | None = None, users: Sequence[str] = (), level: str | None = None) -> None:
@@ -196,7 +170,7 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if directory:
         folder = os.path.expanduser(directory)
-        handlers.append(PerUserFileHandler(folder, users) if len(users) > 1 else _file_handler(folder))
+        handlers.append(PerUserFileHandler(folder, users) if len(users) > 1 else LogFile(folder))
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if getattr(handler, "wilmer", False)]:
         root.removeHandler(old)
@@ -230,8 +204,3 @@ def _wanted_level(name: str | None) -> str:
 def _level_named(name: str) -> int:
     """Return the number of a level; 0 if it is not one. NOTSET counts as none: DEBUG is the name for everything."""
     return logging.getLevelNamesMapping().get(name, logging.NOTSET)
-
-
-def _file_handler(directory: str) -> LogFile:
-    os.makedirs(directory, exist_ok=True)
-    return LogFile(os.path.join(directory, FILE_NAME))

@@ -31,12 +31,9 @@ LOCKED = "locked"
 
 
 class WilmerError(Exception):
-    """Any error that WilmerAI raises on purpose.
+    """Any error that WilmerAI raises on purpose."""
 
-    Attributes:
-        private: the text may hold words of a conversation, so that the log of a redacted request goes without it.
-    """
-
+    # Whether the text may hold words of a conversation, which the log of a redacted request leaves out.
     private = False
 
 
@@ -69,6 +66,7 @@ class ConfigurationError(WilmerError):
         at = f" (at {json_path})" if json_path else ""
         wanted = f" Expected: {expected}." if expected else ""
         hint = f" Did you mean '{suggestion}'?" if suggestion else ""
+        # A full stop ends the message only if another sentence follows.
         self.text = f"{where}{message}{at}{'.' if (wanted or hint) and not message.endswith('.') else ''}{wanted}{hint}"
         super().__init__(self.text)
 
@@ -76,6 +74,7 @@ class ConfigurationError(WilmerError):
         return self.text
 
 
+# The built-in types among the bases are those that users' scripts catch.
 class ConfigNotFoundError(ConfigurationError, FileNotFoundError):
     """A named config file does not exist. ``tried`` lists every path that was looked at, relative to the root."""
 
@@ -92,6 +91,7 @@ class ConfigSyntaxError(ConfigurationError, json.JSONDecodeError):
 
     def __init__(self, file: str, problem: str, doc: str = "", pos: int = 0) -> None:
         json.JSONDecodeError.__init__(self, problem, doc, pos)
+        # A file that is not even text has no position.
         where = f", line {self.lineno}, column {self.colno}" if doc else ""
         self.file, self.json_path, self.expected, self.suggestion = file, "", "valid JSON", ""
         self.text = f"{file}{where}: not valid JSON: {problem}"
@@ -160,6 +160,7 @@ class UnreadableDataError(StoredDataError, ValueError):
 
 
 class DataKeyError(StoredDataError):
-    """The file is encrypted for another API key or user than the present one. ``file`` is its name in the log."""
+    """The file is encrypted for another API key or user than the present one."""
 
+    # For the log only, as the names of stored files are not the client's business.
     file = ""

@@ -20,6 +20,7 @@ class CancelScope:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._event = threading.Event()
+        # Under tokens, as two calls of a request may register equal callbacks.
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._tokens = itertools.count(1)
         self.reason = ""
@@ -33,10 +34,12 @@ class CancelScope:
         with self._lock:
             if self._event.is_set():
                 return False
+            # In this order, as other threads read the reason as soon as the event is set.
             self.reason = reason
             self._event.set()
             callbacks = list(self._callbacks.values())
             self._callbacks.clear()
+        # Without the lock, as a callback may register or remove others.
         for callback in callbacks:
             self._run(callback)
         return True
@@ -48,6 +51,7 @@ class CancelScope:
             if not self._event.is_set():
                 self._callbacks[token] = callback
                 return token
+        # Cancelled already, perhaps by another thread just now.
         self._run(callback)
         return token
 

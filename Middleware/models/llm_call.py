@@ -91,6 +91,7 @@ class NodeSite(NamedTuple):
     chain: tuple[str, ...] = ()
 
 
+# A context variable, as the nodes of a parallel block run on threads with copies of the request's context.
 _site: ContextVar[NodeSite | None] = ContextVar("wilmer_node", default=None)
 
 
@@ -100,19 +101,15 @@ def current_site() -> NodeSite | None:
 
 
 def enter_node(site: NodeSite) -> NodeSite | None:
-    """Make ``site`` the current node; return the previous one, for ``leave_node``.
-
-    These are two functions because a context manager would dominate the run time of a trivial node.
-    """
+    """Make ``site`` the current node; return the previous one, for ``leave_node``."""
+    # Two functions, because a context manager would dominate the run time of a trivial node.
     before = _site.get()
     _site.set(site)
     return before
 
 
 def leave_node(site: NodeSite, before: NodeSite | None) -> None:
-    """Undo ``enter_node``. Does nothing in a context where ``site`` is not current.
-
-    An abandoned generator is closed wherever the garbage collector happens to run.
-    """
+    """Undo ``enter_node``. Does nothing in a context where ``site`` is not current."""
+    # An abandoned generator is closed in whatever context the garbage collector runs.
     if _site.get() is site:
         _site.set(before)

@@ -32,6 +32,7 @@ class LlmHandler:
     @property
     def service(self) -> LlmApiService:
         """``llm`` of a node that has an endpoint."""
+        # LlmDispatchService refuses the calls of nodes that name no endpoint.
         assert self.llm is not None
         return self.llm
 
@@ -40,5 +41,6 @@ class LlmHandler:
         """Name and file of the endpoint that answered the last call (a backup, perhaps), or is going to be called."""
         if self.llm is None:
             return self.endpoint_name, self.endpoint_config
+        # Both are empty before the first call.
         outcome = self.llm.outcome
         return outcome.endpoint_name or self.endpoint_name, outcome.endpoint_config or self.endpoint_config

@@ -9,12 +9,11 @@ from typing import NotRequired, Required, TypedDict
 
 
 class FunctionCall(TypedDict, total=False):
-    """The function of a tool call. Fragments may say null for the name.
+    """The function of a tool call, whose ``arguments`` are a JSON object as text."""
 
-    ``arguments`` is a JSON object as text; scripts may give the object itself.
-    """
-
+    # Null in the later fragments of some back-ends.
     name: str | None
+    # Scripts may give the object itself.
     arguments: str | Mapping[str, object]
 
 
@@ -54,7 +53,8 @@ class Usage(TypedDict, total=False):
 
 
 def token_count(value: object) -> int | None:
-    """Return the token count that a back-end sent; None for anything but an integer (a bool is not one)."""
+    """Return the token count that a back-end sent; None for anything but an integer."""
+    # Not isinstance(), for which True is an integer.
     return value if type(value) is int else None
 
 
@@ -64,7 +64,6 @@ class Chunk(TypedDict, total=False):
     Attributes:
         token: text, "" for none.
         finish_reason: in the chunk that ends the answer, else None.
-        more: the next chunk follows at once.
         end: nothing follows; never leaves the process.
     """
 
@@ -74,6 +73,7 @@ class Chunk(TypedDict, total=False):
     reasoning: str
     usage: Usage
     fingerprint: str
+    # The next chunk follows at once, so that the edge can send both in one write.
     more: bool
     end: bool
 

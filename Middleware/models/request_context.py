@@ -14,6 +14,7 @@ from Middleware.models.trial import Trial
 
 
 def new_request_id() -> str:
+    # Random, because whoever knows the id can cancel the request.
     return str(uuid.uuid4())
 
 
@@ -28,14 +29,11 @@ class RequestContext:
         redact: no conversation text of this request may reach the log.
         listeners: receives the events of the request; None until the engine sets it.
         trial: the substitutes for everything outside, if the request only tests a workflow.
-        config: the user's settings as read once for this request (set by config_utils).
         background_nodes: the number of nodes that still run after the answer, including those of nested workflows.
         outcome: the outcome of the responder's LLM call.
         route, endpoint: the chosen route and the endpoint of the last call before the end of the answer, for the log.
         logged: the messages that are logged once per request.
         images_shown: a model received images of the request, or descriptions of them were available.
-        stamping: the completed steps of adding times to messages.
-        hashes: hashes of message contents, by content, because several nodes hash the whole conversation.
         started, first_token_at, answered_at, cancelled_at, background_at: monotonic seconds; the last is the start
             of the nodes after the answer.
         tokens: chunks with text sent to the client.
@@ -52,6 +50,7 @@ class RequestContext:
     cancel_scope: CancelScope = field(default_factory=CancelScope, repr=False)
     listeners: Observer | None = field(default=None, repr=False)
     trial: Trial | None = field(default=None, repr=False)
+    # The user's settings as read once for this request, set by config_utils; their type belongs to a higher layer.
     config: object = field(default=None, repr=False)
     started: float = field(default_factory=time.monotonic)
     background_nodes: int = 0
@@ -60,7 +59,9 @@ class RequestContext:
     endpoint: str = ""
     logged: set[str] = field(default_factory=set, repr=False)
     images_shown: bool = False
+    # The completed steps of adding times to messages: each is done once, although several nodes ask for it.
     stamping: set[str] = field(default_factory=set, repr=False)
+    # Of message contents, by content, because several nodes hash the whole conversation.
     hashes: dict[str, str] = field(default_factory=dict, repr=False)
     first_token_at: float | None = None
     answered_at: float | None = None
@@ -78,6 +79,7 @@ class RequestContext:
 def first_logged(text: str) -> bool:
     """Return whether ``text`` is logged for the first time in the current request; always True without a request."""
     request = current_request()
+    # Users' scripts and commands work without a request.
     if request is None:
         return True
     known = text in request.logged
@@ -85,6 +87,7 @@ def first_logged(text: str) -> bool:
     return not known
 
 
+# A context variable, which helper threads get with a copy of the context; servers reuse threads for other requests.
 _current: ContextVar[RequestContext | None] = ContextVar("wilmer_request", default=None)
 
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
-from Middleware.api.errors import PublicError, describe_error, log_error
+from Middleware.api.errors import PublicError, describe_error, error_body, log_error
 from Middleware.exceptions import (
     BackendConnectionError,
     BackendError,
@@ -32,8 +32,7 @@ from Middleware.models.request_context import RequestContext
     (ValueError("internal"), 500), (KeyError("internal"), 500)])
 def test_status(error: Exception, status: int) -> None:
     public = describe_error(error)
-    assert (public.status, public.is_client_error) == (status, False)
-    assert public.message
+    assert public.status == status and public.message
 
 
 @pytest.mark.parametrize(("error", "status", "message"), [
@@ -45,9 +44,15 @@ def test_a_body_that_could_not_be_read(error: Exception, status: int, message: s
 
 @pytest.mark.parametrize("status", [400, 404, 413])
 def test_client_errors_are_told_as_they_are(status: int) -> None:
-    public = describe_error(ClientError("wrong", status), RequestContext())
-    assert public == PublicError(status, "wrong")
-    assert public.is_client_error is (status == 400)
+    assert describe_error(ClientError("wrong", status), RequestContext()) == PublicError(status, "wrong")
+
+
+@pytest.mark.parametrize(("status", "path", "short"), [
+    (400, "/v1/models", True), (404, "/v1/models", False), (404, "/x", False), (500, "/api/chat", True),
+    (500, "//api/chat", True), (500, "/apix", False)])
+def test_the_json_of_an_error_follows_the_path(status: int, path: str, short: bool) -> None:
+    error = error_body("wrong", status, path)["error"]
+    assert error == "wrong" if short else error["message"] == "wrong" and error["code"] == status  # type: ignore[index]
 
 
 def test_our_own_errors_tell_place_and_request() -> None:

@@ -5,6 +5,7 @@ import contextvars
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -360,20 +361,14 @@ def _start_timer(request: RequestContext) -> threading.Timer:
 
 def _exhaust(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
     try:
-        context.run(_drain, request, items)
-    finally:
-        _end(request, context)
-
-
-def _drain(request: RequestContext, items: Iterator[object]) -> None:
-    try:
-        for _ in items:
-            pass
+        context.run(deque, items, 0)
     except EarlyTerminationException as error:
-        logger.info("Request %s: the nodes after the answer ended early: %s", request.request_id, error)
+        context.run(logger.info, "Request %s: the nodes after the answer ended early: %s", request.request_id, error)
     # The answer has been sent, so the error can only be logged.
     except BaseException as error:
-        log_error(error, request, "after the answer")
+        context.run(log_error, error, request, "after the answer")
+    finally:
+        _end(request, context)
 
 
 def _end(request: RequestContext, context: contextvars.Context) -> None:

@@ -164,7 +164,7 @@ class AccessKeys:
             keys = parse_keys(_read(self.path), self._users(), self.path)
         except NoKeysError as error:
             self.keys = ()
-            self._report(f"Nobody is let in until there is a key. {error}")
+            self._report(f"No client is admitted until the file holds a key. {error}")
             return
         except (AccessKeysError, WilmerError) as error:
             self._report(f"The keys accepted until now stay accepted. {error}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,11 +12,11 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, AccessKeys, idempotency_key_in
 from Middleware.api.edge.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
-from Middleware.api.errors import RETRY_AFTER
+from Middleware.api.errors import RETRY_AFTER, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.idempotency_service import get_idempotency_service
-from Middleware.services.response_builder_service import ResponseBuilderService
+from Middleware.services.response_builder_service import to_json
 
 if TYPE_CHECKING:
     from _typeshed import OptExcInfo
@@ -32,7 +31,7 @@ MAX_DIGITS = 20
 BODY_LEFT_KEY = "wilmer.body_left"
 """Set in the WSGI environ if part of the body was not read, so that the connection cannot carry another request."""
 NOT_STORED = [*SECURITY_HEADERS, ("Cache-Control", "no-store")]
-NO_KEY = Refusal("401 Unauthorized", "This server wants a key, and this request has none that it accepts. Send "
+NO_KEY = Refusal("401 Unauthorized", "This server requires a key, and the request has none that it accepts. Send "
                                      "'Authorization: Bearer KEY'; in most programs that is the API key.",
                  (("WWW-Authenticate", "Bearer"),))
 COMPLETIONS = frozenset(("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions"))
@@ -81,11 +80,6 @@ class AdmissionMiddleware:
         if not is_post:
             return self.app(environ, start_response)
         return self._admit(RequestContext(request_id=request_id), environ, start_response)
-
-    def refuses(self, environ: WSGIEnvironment) -> bool:
-        """Return whether the request will be refused, judged by its head alone; for servers that read bodies first."""
-        judgement = self._browsers.judge(environ)
-        return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
 
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._keys is None:
@@ -147,9 +141,7 @@ def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Re
     """Answer in the dialect of the path, without calling the application."""
     code, message = int(refusal.status[:3]), refusal.message
     logger.warning("Request %s of %s refused with %d: %s", request_id, environ.get("REMOTE_ADDR", "-"), code, message)
-    plain = code == 400 or route_path(environ).startswith("/api/")
-    body = json.dumps({"error": message} if plain else
-                      ResponseBuilderService().build_openai_error(message, code)).encode("utf-8")
+    body = to_json(error_body(message, code, environ.get("PATH_INFO", "")))
     start_response(refusal.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body))),
                                     *refusal.headers])
     # The answer to HEAD has the headers of the body, but not the body.

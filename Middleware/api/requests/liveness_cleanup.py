@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from Middleware.models.messages import Message, ToolCall
 from Middleware.utilities.answers.tool_calls import calls_among
@@ -92,23 +93,20 @@ def strip_liveness_calls(messages: Sequence[Message], liveness: LivenessCall) ->
     """Return the conversation without liveness calls and their results; an exchange at its end stays."""
     last = _trailing_exchange(messages, liveness)
     strip = _Stripping(liveness)
-    kept: list[Message] = []
-    for index, message in enumerate(messages):
-        kept += [message] if index in last else strip.feed(message)
-    return kept
+    return [*chain.from_iterable(map(strip.feed, messages[:last])), *messages[last:]]
 
 
-def _trailing_exchange(messages: Sequence[Message], liveness: LivenessCall) -> range:
-    """Return the indices of a liveness turn and its results at the end of the conversation, ignoring open turns."""
-    end = len(messages)
-    while end and _is_open_turn(messages[end - 1]):
-        end -= 1
-    start = end
+def _trailing_exchange(messages: Sequence[Message], liveness: LivenessCall) -> int:
+    """Return the index of the liveness turn whose results end the conversation, or its length without one."""
+    start = len(messages)
+    # The requested answer may have been opened already.
+    while start and _is_open_turn(messages[start - 1]):
+        start -= 1
     while start and messages[start - 1].get("role") == "tool":
         start -= 1
     if start and any(map(liveness.matches, _calls(messages[start - 1]))):
-        return range(start - 1, end)
-    return range(0)
+        return start - 1
+    return len(messages)
 
 
 class _Stripping:

@@ -268,7 +268,7 @@ def test_a_list_whose_last_key_was_taken_away_lets_nobody_in(file: KeyFile, capl
         assert grant(keys, LONG) is None and keys.grant(None) is None
         file.pass_time()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    assert str(file.path) in caplog.text and "Nobody is let in" in caplog.text and LONG not in caplog.text
+    assert str(file.path) in caplog.text and "No client is admitted" in caplog.text and LONG not in caplog.text
     file.edit(f"{OTHER}\nsha256:1")
     assert grant(keys, OTHER) is None and grant(keys, LONG) is None
     file.edit(LONG)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.api.handlers.base.base_api_handler import MissingKeys
 from Middleware.exceptions import ClientError
+from Middleware.models.process import process
 from Tests.api.api_lab import ApiLab, settled
 from Tests.stub_backend import StubBackend
 
@@ -18,6 +20,8 @@ SPELLING = "in place of 'Bearer'"
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiLab]:
     with StubBackend() as backend:
         made = ApiLab(tmp_path, monkeypatch, backend)
+        # Earlier tests may have had the warnings of this process already.
+        process().put(MissingKeys, MissingKeys())
         made.default([{"type": "StaticResponse", "content": "hello"}])
         yield made
         assert settled()

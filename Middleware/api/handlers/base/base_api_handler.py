@@ -24,6 +24,7 @@ from Middleware.api.running.running_requests import REQUEST_ID_KEY, request_of, 
 from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.exceptions import ClientError
 from Middleware.models.messages import Message, Usage
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, new_request_id, request_scope
 from Middleware.services.prompt_categorization_service import route_header
 from Middleware.services.response_builder_service import to_json
@@ -33,16 +34,12 @@ from Middleware.utilities.sensitive_logging_utils import sensitive_log_lazy, tru
 
 logger = logging.getLogger(__name__)
 
-
 TOOL_CHOICE_PROMPT = (
     "Your task is to choose and return the correct tool(s) from the list of available tools based on the query")
 LISTENERS_KEY = "wilmer.listeners"
 """The key in the application's extensions of the ``Listeners`` of every request."""
 # nginx buffers streams unless the second header forbids it.
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-
-MISSING_KEYS_KEY = "wilmer.missing_keys"
-"""The key in the application's extensions of its ``MissingKeys``."""
 
 
 class MissingKeys:
@@ -94,7 +91,7 @@ class BaseApiHandler(ABC):
         """Add this dialect's routes to the application."""
 
     def error_body(self, message: str, status: int) -> dict[str, object]:
-        """The JSON body of a failure that is not a 400; dialects with a form of their own override it."""
+        """Return the JSON of an error. Dialects with a form of their own override it."""
         return {"error": message}
 
     def serve(self, api_type: str, answer: Callable[[RequestContext, dict[str, object]], Response]) -> Response:
@@ -124,8 +121,6 @@ class BaseApiHandler(ABC):
     def failure(self, error: BaseException, context: RequestContext | None) -> Response:
         log_error(error, context, "before the answer")
         public = describe_error(error, context)
-        if public.is_client_error:
-            return json_response({"error": public.message}, public.status)
         response = json_response(self.error_body(public.message, public.status), public.status)
         if public.status == HTTPStatus.SERVICE_UNAVAILABLE:
             response.headers.add(*RETRY_AFTER)
@@ -156,7 +151,7 @@ class BaseApiHandler(ABC):
         api_helpers.require_identified_user(http.remote_addr or "")
         context.redact = bool(config_utils.user_flag("redactLogOutput") or (
             context.api_key and config_utils.user_flag("encryptUsingApiKey")))
-        current_app.extensions[MISSING_KEYS_KEY].look(http.environ, context.api_key)
+        process().one(MissingKeys).look(http.environ, context.api_key)
         logger.info("Request %s runs as %s", context.request_id, _answering_model(context, body.get("model")))
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 

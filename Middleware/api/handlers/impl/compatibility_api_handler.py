@@ -5,7 +5,6 @@ from flask import Flask, Response
 
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response
 from Middleware.common.constants import VERSION
-from Middleware.services.response_builder_service import ResponseBuilderService
 
 # Ollama's clients look for the second line.
 GREETING = f"WilmerAI {VERSION}\nOllama is running\n"
@@ -17,9 +16,6 @@ class CompatibilityApiHandler(BaseApiHandler):
     def register_routes(self, app: Flask) -> None:
         app.add_url_rule("/", "compatibility root", self.root, methods=["GET"])
         app.add_url_rule("/health", "compatibility health", self.health, methods=["GET"])
-
-    def error_body(self, message: str, status: int) -> dict[str, object]:
-        return ResponseBuilderService().build_openai_error(message, status)
 
     @staticmethod
     def root() -> Response:

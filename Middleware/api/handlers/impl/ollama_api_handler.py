@@ -39,9 +39,6 @@ class OllamaApiHandler(BaseApiHandler):
                 ("ps", self.running, "GET"), ("show", self.show, "POST")):
             app.add_url_rule(f"/api/{path}", f"ollama {method} {path}", view, methods=[method])
 
-    def error_body(self, message: str, status: int) -> dict[str, object]:
-        return self.builder.build_ollama_error(message)
-
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:  # type: ignore[override]
         if context.api_type == OLLAMA_CHAT and ("model" not in body or "messages" not in body):
             raise ClientError("Both 'model' and 'messages' fields are required.")

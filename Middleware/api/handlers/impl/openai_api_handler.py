@@ -7,6 +7,7 @@ from flask import request as http
 from Middleware.api import api_helpers
 from Middleware.api.answers.answer import FinishedAnswer
 from Middleware.api.answers.stream_renderers import OpenAIChatStream, OpenAICompletionStream
+from Middleware.api.errors import error_body
 from Middleware.api.handlers.base.base_api_handler import BaseApiHandler, json_response, stream_flag
 from Middleware.api.requests.messages import chat_messages, completion_messages
 from Middleware.common.constants import OPENAI_CHAT, OPENAI_COMPLETION
@@ -29,7 +30,7 @@ class OpenAIApiHandler(BaseApiHandler):
                 app.add_url_rule(prefix + path, f"openai {prefix}{path}", view, methods=[method])
 
     def error_body(self, message: str, status: int) -> dict[str, object]:
-        return self.builder.build_openai_error(message, status)
+        return error_body(message, status, http.path)
 
     def identify(self, context: RequestContext, body: dict[str, object]) -> None:  # type: ignore[override]
         if context.api_type == OPENAI_CHAT and "messages" not in body:
