@@ -10,23 +10,28 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
+# What Docs/User/variables.md promises.
 RENDER_SECONDS = 2.0
 MAX_OUTPUT_CHARACTERS = 1_000_000
-MAX_WORK = 100 * MAX_OUTPUT_CHARACTERS  # all texts that one rendering makes on its way, together
+
+# All texts that one rendering makes on its way, together: without this, a loop could keep many that are long.
+MAX_WORK = 100 * MAX_OUTPUT_CHARACTERS
+_GIVEN_WORK = 10
+
+# A product of larger numbers takes Python seconds, in which it looks at no clock.
 MAX_INTEGER_BITS = 100_000
 
-# Such a number as a width or precision would only fill the memory.
+# A width or precision of a million would only fill the memory.
 LONG_NUMBER = re.compile(r"\d{7}")
-ITEM_SIZE = 8  # what an item of a container counts besides its own text
+
+# What an item of a container counts besides its own text: the space of one reference.
+ITEM_SIZE = 8
 
 CONTAINERS: tuple[type, ...] = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
 _COMPOSED: tuple[type, ...] = (dict, *CONTAINERS, Mapping)
-_GIVEN_WORK = 10
-_PARENTHESES = re.compile("[()]")
-_PRINTF_FLAGS = re.compile(r"[-#0 +\d.*]*")
 
 
 class RenderLimitError(Exception):
@@ -66,13 +71,9 @@ class Budget:
             raise RenderLimitError(f"it makes a text of more than {self.text} characters")
         self.spend(size)
 
-    def weigh(self, value: object) -> int:
-        """``weight``, with an error where that is more than a text may have."""
-        return weight(value, self.text)
-
     def length(self, value: object) -> int:
-        """The length of ``value`` as text."""
-        return len(value) if isinstance(value, str) else self.weigh(value)
+        """Return about the length of ``value`` as text; an error where that is more than a text may have."""
+        return len(value) if isinstance(value, str) else weight(value, self.text)
 
 
 class _State(threading.local):
@@ -83,13 +84,13 @@ _state = _State()
 
 
 def current_budget() -> Budget:
-    """The budget of the rendering on this thread."""
+    """Return the budget of the rendering on this thread."""
     return _state.budget
 
 
 @contextlib.contextmanager
 def limited(given: int = 0) -> Iterator[Budget]:
-    """Everything rendered in this block, on this thread, shares one budget."""
+    """Give everything rendered in this block, on this thread, one budget."""
     before, _state.budget = _state.budget, Budget(given)
     try:
         yield _state.budget
@@ -97,10 +98,8 @@ def limited(given: int = 0) -> Iterator[Budget]:
         _state.budget = before
 
 
-# --- sizes ---
-
 def weight(value: object, limit: float = float("inf")) -> int:
-    """About the length of ``str(value)``; parts that occur several times count as often as they would be written.
+    """Return about the length of ``str(value)``; parts that occur several times count as often as they are written.
 
     Raises RenderLimitError beyond ``limit``, long before all of an endless value has been seen.
     """
@@ -127,43 +126,6 @@ def weight(value: object, limit: float = float("inf")) -> int:
     return total
 
 
-def replaced_length(text: Any, old: object, new: Any) -> int:
-    """The length of ``text.replace(old, new)``, or more."""
-    return int(len(text) + text.count(old) * len(new))
-
-
-def printf_length(budget: Budget, template: str, values: Any) -> int:
-    """An upper bound for the length of ``template % values``; ``values`` is a tuple or a mapping."""
-    fields = list(_printf_fields(template))
-    if any(LONG_NUMBER.search(field) for field in fields):
-        raise RenderLimitError("it asks for too large a width")
-    widths = sum(int(number) for field in fields for number in re.findall(r"\d+", field))
-    if any("*" in field for field in fields):
-        widths += sum(abs(value) for value in values if isinstance(value, int))
-    return len(template) + widths + len(fields) * budget.weigh(values)
-
-
-def _printf_fields(template: str) -> Iterator[str]:
-    """Flags, width and precision of each field. The key of a field may hold parentheses, in pairs."""
-    at = template.find("%") + 1
-    while at:
-        if template.startswith("(", at):
-            at = _end_of_key(template, at)
-        if found := _PRINTF_FLAGS.match(template, at):
-            yield found.group()
-            at = template.find("%", found.end()) + 1
-
-
-def _end_of_key(template: str, start: int) -> int:
-    """The place behind the parenthesis that closes the one at ``start``, or the end of the text."""
-    depth = 0
-    for place in _PARENTHESES.finditer(template, start):
-        depth += 1 if place.group() == "(" else -1
-        if depth == 0:
-            return place.end()
-    return len(template)
-
-
 # --- operators ---
 
 def check_operator(budget: Budget, operator: str, left: object, right: object) -> None:
@@ -173,8 +135,7 @@ def check_operator(budget: Budget, operator: str, left: object, right: object) -
             _check_numbers(operator, left, right)
     elif operator == "%":
         if isinstance(left, (str, bytes)):
-            template = left if isinstance(left, str) else left.decode("latin-1")
-            budget.make(printf_length(budget, template, right if isinstance(right, (tuple, Mapping)) else (right,)))
+            _check_printf(budget, left if isinstance(left, str) else left.decode("latin-1"), right)
     elif operator == "*":
         sequence, count = (right, left) if isinstance(left, int) else (left, right)
         if isinstance(sequence, Sized) and isinstance(count, int) and count > 0:
@@ -184,8 +145,9 @@ def check_operator(budget: Budget, operator: str, left: object, right: object) -
 
 
 def _check_numbers(operator: str, left: float, right: float) -> None:
+    # Floats overflow by themselves.
     if not (isinstance(left, int) and isinstance(right, int)):
-        return  # floats overflow by themselves
+        return
     bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
     if bits > MAX_INTEGER_BITS:
         raise RenderLimitError("it calculates with too large a number")
@@ -195,34 +157,83 @@ def _memory(value: Sized) -> int:
     return len(value) if isinstance(value, (str, bytes)) else ITEM_SIZE * len(value)
 
 
-# --- methods ---
+def _check_printf(budget: Budget, template: str, values: object) -> None:
+    """Ask for ``template % values``, counting each field as if it showed all values."""
+    # Flags, width and precision of a field follow its % or the key in parentheses, which may hold parentheses itself.
+    fields = re.findall(r"[%)]([-#0 +\d.*]*)" if "%(" in template else r"%([-#0 +\d.*]*)", template)
+    widths = sum(int(number) for field in fields for number in re.findall(r"\d+", field))
+    # A * takes its number from the values.
+    if any("*" in field for field in fields) and isinstance(values, tuple):
+        widths += sum(abs(value) for value in values if isinstance(value, int))
+    budget.make(len(template) + widths + len(fields) * budget.length(values))
 
-_PADDING = frozenset({"center", "ljust", "rjust", "zfill", "to_bytes"})
+
+# --- filters and methods ---
+
+# The most parts, per name, between which the arguments are inserted. Most of these filters insert nothing, but copy.
+_PARTS: dict[str, Callable[[Any, Any], int]] = {
+    **dict.fromkeys(("capitalize", "e", "escape", "forceescape", "lower", "pprint", "safe", "string", "title", "trim",
+                     "truncate", "upper", "urlencode", "urlize", "wordcount", "xmlattr"), lambda value, first: 0),
+    **dict.fromkeys(("center", "ljust", "rjust", "round", "to_bytes", "zfill"), lambda value, first: 1),
+    # Each piece is a list of its own, also an empty one.
+    **dict.fromkeys(("batch", "slice"), lambda value, first: 2 * ITEM_SIZE),
+    "expandtabs": lambda value, first: value.count("\t" if isinstance(value, str) else b"\t"),
+    # The name of Jinja's lipsum: words of a few characters, in paragraphs of so many.
+    "generate_lorem_ipsum": lambda value, first: 800,
+    "indent": lambda value, first: len(str(value).splitlines()) + 1,
+    "join": lambda value, first: len(value) if isinstance(value, Sized) else 0,
+    "replace": lambda value, first: value.count(first) if isinstance(value, bytes) else str(value).count(str(first)),
+    "tojson": lambda value, first: weight(value) // ITEM_SIZE,
+    "translate": lambda value, first: len(value),
+}
 _GROWING = frozenset({"add", "append", "extend", "fromkeys", "insert", "setdefault", "update"})
+_RUNS = re.compile(r"\s+|\S+")
 
 
-def check_method(budget: Budget, owner: object, name: str, args: tuple[object, ...],
-                 kwargs: Mapping[str, object]) -> None:
-    """Ask for what ``owner.name(*args, **kwargs)`` would make, for methods of text, numbers and containers."""
-    if name in _PADDING and isinstance(owner, (str, bytes, int)):
-        budget.make(max((value for value in (*args, *kwargs.values()) if isinstance(value, int)), default=0))
-    elif isinstance(owner, (str, bytes)):
-        budget.make(_text_method_size(budget, owner, name, args, kwargs))
-    elif name in _GROWING:
-        times = len(args[0]) if name == "fromkeys" and isinstance(args[0], Sized) else 1
-        budget.spend(times * budget.weigh([*args, *kwargs.values()]))
+def check_call(budget: Budget, name: str, value: Any, args: Iterable[object], kwargs: Mapping[str, object]) -> None:
+    """Ask for the most that a filter, or a method of ``value``, could make with these arguments."""
+    given = (*args, *kwargs.values())
+    if name in _GROWING:
+        budget.spend(budget.length(given))
+    elif name in _PARTS:
+        size = budget.length(value)
+        inserted = sum(abs(part) if isinstance(part, int) else budget.length(part) for part in given if part)
+        parts = _PARTS[name](value, kwargs.get("old", given[0] if given else "")) if inserted else 0
+        budget.make(size + parts * inserted)
+    elif name in _SPECIAL:
+        _SPECIAL[name](budget, value, *args, **kwargs)
+    else:
+        budget.tick()
 
 
-def _text_method_size(budget: Budget, owner: Any, name: str, args: tuple[object, ...],
-                      kwargs: Mapping[str, object]) -> int:
-    first = args[0] if args else None
-    if name == "replace" and len(args) > 1:
-        return replaced_length(owner, first, args[1])
-    if name == "join" and isinstance(first, Sized):
-        return budget.weigh(first) + len(owner) * len(first)
-    if name == "expandtabs":
-        size = next((value for value in (*args, *kwargs.values()) if isinstance(value, int)), 8)
-        return int(len(owner) + owner.count("\t" if isinstance(owner, str) else b"\t") * max(size, 0))
-    if name == "translate" and isinstance(first, Mapping):
-        return len(owner) * max((len(value) for value in first.values() if isinstance(value, str)), default=1)
-    return 0
+def _format(budget: Budget, value: object, *args: object, **kwargs: object) -> None:
+    _check_printf(budget, str(value), kwargs or args)
+
+
+def _strip_tags(budget: Budget, value: object) -> None:
+    size = budget.length(value)
+    # The whole text is copied for each comment.
+    budget.spend(size + str(value).count("<!--") * size // 2000)
+
+
+def _sum(budget: Budget, value: object, *_args: object, **_kwargs: object) -> None:
+    size = budget.length(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple, dict)) for item in value):
+        # Adding lists copies what is there for each of them.
+        budget.spend(len(value) * size // 128)
+
+
+def _word_wrap(budget: Budget, value: object, width: int = 79, break_long_words: bool = True,
+               wrapstring: str | None = None, *_args: object, **_kwargs: object) -> None:
+    text, width = str(value) if budget.length(value) else "", max(width, 1)
+    longest = max(map(len, _RUNS.findall(text)), default=0)
+    # The rest of a long run is copied for each line.
+    budget.spend(longest * longest // width // 400)
+    budget.make(len(text) + (len(text) // width + sum(map(str.isspace, text))) * len(wrapstring or "\n"))
+
+
+_SPECIAL: dict[str, Callable[..., None]] = {
+    "format": _format, "striptags": _strip_tags, "sum": _sum, "wordwrap": _word_wrap}
+
+# Other filters make no more than they are given, or are lazy: what comes out of them is counted where it is used.
+LIMITED_FILTERS = frozenset({*_PARTS, *_SPECIAL})

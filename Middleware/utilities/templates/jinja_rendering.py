@@ -14,18 +14,17 @@ from types import BuiltinMethodType, MethodType
 from typing import Any
 
 from jinja2 import nodes, pass_context
-from jinja2.runtime import Context, LoopContext
+from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
-from jinja2.utils import generate_lorem_ipsum
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
-from Middleware.utilities.templates.jinja_filters import limited_filters, limited_lorem_ipsum
 from Middleware.utilities.templates.jinja_limits import (
     CONTAINERS,
+    LIMITED_FILTERS,
     LONG_NUMBER,
     RenderLimitError,
-    check_method,
+    check_call,
     check_operator,
     current_budget,
     limited,
@@ -33,6 +32,7 @@ from Middleware.utilities.templates.jinja_limits import (
 )
 from Middleware.utilities.text_utils import escape_braces
 
+# Longer texts are rare, and 256 of them would take much memory.
 MAX_CACHED_LENGTH = 16_384
 
 # So many small steps between two looks at the clock, which costs as much as one of them.
@@ -40,17 +40,23 @@ _BATCH = 16
 _ITERATION_SIZE = 16
 
 _METHODS = (MethodType, BuiltinMethodType)
-_PLAIN_DATA = frozenset({str, int, float, bool, list, dict, tuple, LoopContext})
-_CONSUMING = frozenset({"extend", "fromkeys", "join", "update"})  # methods that empty a lazy argument
+
+# Objects of other types, such as those of users' scripts, may have methods with the same names.
+_MEASURED = (str, bytes, int, *CONTAINERS, dict, type)
+
+# Filters and methods that empty a lazy value: what it yields is counted before it is given to them.
+_CONSUMING_FILTERS = frozenset({"batch", "join", "slice", "sum"})
+_CONSUMING_METHODS = frozenset({"extend", "fromkeys", "join", "update"})
 
 
 def render_template(text: str, find: Callable[[Iterable[str]], Mapping[str, object]], escaped: bool = False) -> str:
-    """``text`` rendered with the values that ``find`` gives for the names it uses.
+    """Return ``text`` rendered with the values that ``find`` gives for the names it uses.
 
     With ``escaped`` the braces of values come out as sentinels, those of the template's own text as they are.
     Raises what the template or its values raise, jinja2.TemplateError and RenderLimitError among them.
     """
-    with limited():  # constants are worked out while compiling
+    # Constants are worked out while compiling.
+    with limited():
         compile_template = _compile_cached if len(text) <= MAX_CACHED_LENGTH else _compile
         template, names = compile_template(text, escaped)
     values = find(names)
@@ -64,7 +70,7 @@ def _environment(escaped: bool) -> LimitedEnvironment:
 
 
 def _compile(text: str, escaped: bool) -> tuple[Any, tuple[str, ...]]:
-    """The compiled template and the names it may read."""
+    """Return the compiled template and the names it may read."""
     environment = _environment(escaped)
     names = {node.name for node in environment.parse(text).find_all(nodes.Name) if node.ctx == "load"}
     return environment.from_string(text), tuple(sorted(names))
@@ -78,7 +84,7 @@ _compile_cached = lru_cache(maxsize=256)(_compile)
 def _output(value: object) -> object:
     if isinstance(value, (dict, *CONTAINERS)):
         budget = current_budget()
-        budget.make(budget.weigh(value))
+        budget.make(budget.length(value))
     return value
 
 
@@ -87,7 +93,7 @@ def _escaped_output(value: object) -> str:
 
 
 def _join(pieces: Iterable[str]) -> str:
-    """``"".join`` that stops when the text gets too long."""
+    """Join the pieces like ``"".join``, but stop when the text gets too long."""
     budget = current_budget()
     size, taken = 0, []
     source = iter(pieces)
@@ -105,7 +111,7 @@ def _join(pieces: Iterable[str]) -> str:
 
 @pass_context
 def _iterated(_context: Context, iterable: Iterable[object]) -> Iterator[object]:
-    """The items of a loop, with a look at the clock every so often."""
+    """Yield the items of a loop, and look at the clock every so often."""
     budget = current_budget()
     for count, item in enumerate(iterable):
         if not count % _BATCH:
@@ -115,7 +121,7 @@ def _iterated(_context: Context, iterable: Iterable[object]) -> Iterator[object]
 
 @pass_context
 def _concatenated(_context: Context, values: list[object]) -> str:
-    """The ``~`` operator."""
+    """Return what the ``~`` operator makes."""
     budget = current_budget()
     budget.make(sum(map(budget.length, values)))
     return "".join(map(str, values))
@@ -123,11 +129,33 @@ def _concatenated(_context: Context, values: list[object]) -> str:
 
 @pass_context
 def _counted(_context: Context, value: object) -> object:
-    """A list written in the template, or a slice."""
+    """Count a list written in the template, or a slice."""
     budget = current_budget()
     if isinstance(value, (str, dict, list, tuple)):
         budget.spend(budget.length(value))
     return value
+
+
+def _watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Jinja's filter ``name``, held to the budget."""
+    wanted = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
+
+    # Being passed the context also keeps the compiler from running the filter while it folds constants.
+    @pass_context
+    @functools.wraps(function)
+    def watched(context: Context, value: object = "", *args: object, **kwargs: object) -> object:
+        budget = current_budget()
+        if name in _CONSUMING_FILTERS and isinstance(value, Iterator):
+            value = list(value)
+        check_call(budget, name, value, args, kwargs)
+        first: list[object] = [{"context": context, "environment": context.environment,
+                                "eval_context": context.eval_ctx}[wanted]] if wanted else []
+        result = function(*first, value, *args, **kwargs)
+        if isinstance(result, str):
+            budget.make(len(result))
+        return result
+
+    return watched
 
 
 _HOOKS = {"wilmer_iterated": _iterated, "wilmer_concatenated": _concatenated, "wilmer_counted": _counted}
@@ -170,8 +198,8 @@ class LimitedEnvironment(SandboxedEnvironment):
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
         self.concat = _join  # type: ignore[method-assign]
-        self.filters = {**limited_filters(self.filters), **_HOOKS}
-        self.globals["lipsum"] = limited_lorem_ipsum(generate_lorem_ipsum)
+        limited_ones = {name: _watched(name, self.filters[name]) for name in LIMITED_FILTERS & self.filters.keys()}
+        self.filters = {**self.filters, **limited_ones, **_HOOKS}
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         return super()._generate(_Watch().visit(source), *args, **kwargs)
@@ -182,25 +210,20 @@ class LimitedEnvironment(SandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: object, *args: object, **kwargs: object) -> object:
         budget = current_budget()
-        owner = getattr(__obj, "__self__", None)
-        if owner is None:
-            budget.tick()
-        else:
-            name = getattr(__obj, "__name__", "")
-            if name in _CONSUMING and args and isinstance(args[0], Iterator):
-                args = (list(args[0]), *args[1:])
-            check_method(budget, owner, name, args, kwargs)
+        owner, name = getattr(__obj, "__self__", ""), getattr(__obj, "__name__", "")
+        if name in _CONSUMING_METHODS and args and isinstance(args[0], Iterator):
+            args = (list(args[0]), *args[1:])
+        if name == "join" and args:
+            check_call(budget, name, args[0], (owner,), {})
+        elif isinstance(owner, _MEASURED):
+            check_call(budget, name, owner, args, kwargs)
         result = super().call(__context, __obj, *args, **kwargs)
         if isinstance(result, (str, bytes)):
             budget.make(len(result))
         return result
 
-    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
-        """The parent's answer, found faster for plain data, which has no internals but its private attributes."""
-        return not attr.startswith("_") if type(obj) in _PLAIN_DATA else super().is_safe_attribute(obj, attr, value)
-
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """``str.format`` whose fields keep to the budget, too."""
+        """Return ``str.format`` whose fields keep to the budget, too."""
         if not isinstance(value, _METHODS) or super().wrap_str_format(value) is None:
             return None
         text: Any = value.__self__

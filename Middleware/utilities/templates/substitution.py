@@ -19,9 +19,12 @@ from Middleware.utilities.text_utils import escape_braces, restore_braces
 Lookup = Callable[[str], "tuple[Any, bool]"]
 """name -> (value, whether it comes from the configuration); raises UnknownVariableError."""
 
+# Longer texts are rare, and 512 of them would take much memory.
 MAX_CACHED_LENGTH = 16_384
 _KNOWN_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
-_LONG_NUMBER = re.compile(r"\d{7}")  # a width of a million would only fill the memory
+
+# A width of a million would only fill the memory.
+_LONG_NUMBER = re.compile(r"\d{7}")
 _CONVERSIONS: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
 
 
@@ -55,7 +58,7 @@ class Template:
     parts: tuple[str | Field, ...]
 
     def fill(self, lookup: Lookup, keep_unknown: bool = False) -> str:
-        """The text with values inserted. ``keep_unknown`` leaves placeholders of unknown names as written."""
+        """Return the text with values inserted. ``keep_unknown`` leaves placeholders of unknown names as written."""
         pieces = []
         for part in self.parts:
             if isinstance(part, str):
@@ -79,27 +82,17 @@ def has_braces(text: str) -> bool:
     return "{" in text or "}" in text
 
 
-def substitute(text: str, lookup: Lookup) -> str:
+def substitute(text: str, lookup: Lookup, keep_unknown: bool = False) -> str:
     """Fill in all placeholders, then once more those that came with values from the configuration.
 
     A failure of the first pass raises SubstitutionError, one of the second is ignored. Sentinels are not restored.
+    ``keep_unknown`` leaves placeholders of unknown names as written.
     """
-    result = parse(text).fill(lookup)
+    result = parse(text).fill(lookup, keep_unknown)
     if "{" not in result:
         return result
     try:
-        return _parse(result).fill(lookup)
-    except SubstitutionError:
-        return result
-
-
-def substitute_known(text: str, lookup: Lookup) -> str:
-    """Like ``substitute``, but placeholders of unknown names stay as written."""
-    result = parse(text).fill(lookup, keep_unknown=True)
-    if "{" not in result:
-        return result
-    try:
-        return _parse(result).fill(lookup, keep_unknown=True)
+        return _parse(result).fill(lookup, keep_unknown)
     except SubstitutionError:
         return result
 
@@ -116,6 +109,7 @@ def substitute_wherever_possible(text: str, lookup: Lookup) -> str:
 
 
 def _parse(text: str) -> Template:
+    # As in str.format: a placeholder may stand in the format specification of another, and no deeper.
     return Template(tuple(_parts(text, depth=2)))
 
 
@@ -167,6 +161,7 @@ def _split(expression: str) -> tuple[str, tuple[tuple[bool, str | int], ...]]:
             raise SubstitutionError("a key in a placeholder is not well-formed")
         if not key:
             raise SubstitutionError("empty key in a placeholder")
+        # As in str.format, digits in brackets are an index. No list is so long that ten are needed.
         is_index = not is_attribute and key.isascii() and key.isdecimal() and len(key) < 10
         path.append((is_attribute, int(key) if is_index else key))
     return name, tuple(path)
@@ -183,7 +178,8 @@ def _render(field: Field, lookup: Lookup) -> str:
         text = _format(value, field, restore_braces(spec), from_config)
     except SubstitutionError:
         raise
-    except Exception as error:  # values may be foreign objects, whose methods may raise anything
+    # Values may be objects of users' scripts, whose methods may raise anything.
+    except Exception as error:
         raise SubstitutionError(f"'{field.name}' cannot be formatted: {type(error).__name__}") from error
     return text if from_config else escape_braces(text)
 
@@ -199,12 +195,12 @@ def _format(value: Any, field: Field, spec: str, from_config: bool) -> str:
 
 
 def _plain(value: object, from_config: bool) -> object:
-    """Text as people know it: formats and indexes must not count the letters of a sentinel."""
+    """Return a string with real braces: formats and indexes must not count the letters of a sentinel."""
     return restore_braces(value) if isinstance(value, str) and not from_config else value
 
 
 def _attribute(value: object, name: str) -> object:
-    """A public attribute that holds data. Dictionaries have keys instead."""
+    """Return a public attribute that holds data. Dictionaries have keys instead."""
     if name.startswith("_") or isinstance(value, (Mapping, ModuleType, type)):
         raise SubstitutionError(f"'.{name}' is not available in placeholders")
     result = getattr(value, name)

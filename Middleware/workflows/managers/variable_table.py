@@ -35,7 +35,6 @@ class VariableSpec:
     """One built-in variable. If it is ``overridable``, a key of the workflow file with the same name hides it."""
 
     compute: Callable[[Values], str]
-    meaning: str
     overridable: bool = False
 
 
@@ -197,46 +196,38 @@ def _without_system(of_endpoint: bool) -> Callable[[Values], str]:
 
 
 def _slices(templated: bool) -> dict[str, VariableSpec]:
+    """Return the parts of the conversation: as plain text, or ``templated`` in the endpoint's prompt template."""
     start = "templated_user_prompt" if templated else "chat_user_prompt"
-    form = "in the endpoint's prompt template" if templated else "as plain text"
-    owner = "the endpoint's" if templated else "the user's chat"
-    table = {f"{start}_last_{word}": VariableSpec(_last(count, templated), f"the last {count} messages {form}")
-             for word, count in _COUNTS.items()}
-    table[f"{start}_n_messages"] = VariableSpec(
-        _n_messages(templated), f"the last nMessagesToIncludeInVariable messages {form}")
-    table[f"{start}_estimated_token_limit"] = VariableSpec(
-        _token_limit(templated), f"the newest messages within estimatedTokensToIncludeInVariable {form}")
-    table[f"{start}_min_n_max_tokens"] = VariableSpec(
-        _min_n_max_tokens(templated),
-        f"minMessagesInVariable messages, and more while they fit maxEstimatedTokensInVariable, {form}")
-    table[f"{start}_without_system"] = VariableSpec(
-        _without_system(templated), f"all messages but system ones, in {owner} prompt template")
-    table[start.replace("user", "system")] = VariableSpec(
-        _system_prompt(templated), f"the client's system text, in {owner} prompt template")
-    return table
+    computed = {f"{start}_last_{word}": _last(count, templated) for word, count in _COUNTS.items()}
+    computed[f"{start}_n_messages"] = _n_messages(templated)
+    computed[f"{start}_estimated_token_limit"] = _token_limit(templated)
+    computed[f"{start}_min_n_max_tokens"] = _min_n_max_tokens(templated)
+    computed[f"{start}_without_system"] = _without_system(templated)
+    computed[start.replace("user", "system")] = _system_prompt(templated)
+    return {name: VariableSpec(compute) for name, compute in computed.items()}
 
 
-def _date(write: Callable[[datetime], str], meaning: str) -> VariableSpec:
-    return VariableSpec(lambda values: write(values.clock), meaning, overridable=True)
+def _date(write: Callable[[datetime], str]) -> VariableSpec:
+    return VariableSpec(lambda values: write(values.clock), overridable=True)
 
 
 VARIABLES: dict[str, VariableSpec] = {
-    "todays_date_pretty": _date(pretty_date, "November 03, 2026"),
-    "todays_date_iso": _date(lambda now: f"{now.year:04d}-{now.month:02d}-{now.day:02d}", "2026-11-03"),
-    "YYYY_MM_DD": _date(lambda now: f"{now.year:04d}_{now.month:02d}_{now.day:02d}", "2026_11_03"),
-    "current_time_12h": _date(time_12h, "5:06 AM"),
-    "current_time_24h": _date(lambda now: f"{now.hour:02d}:{now.minute:02d}", "05:06"),
-    "current_month_full": _date(month_name, "November"),
-    "current_day_of_week": _date(weekday_name, "Tuesday"),
-    "current_day_of_month": _date(lambda now: f"{now.day:02d}", "03"),
-    "Discussion_Id": VariableSpec(lambda values: values.context.discussion_id or "", "the discussion id, or nothing"),
-    "time_context_summary": VariableSpec(lambda values: _time_context(values.context),
-                                         "when the conversation started and went on"),
+    "todays_date_pretty": _date(pretty_date),
+    "todays_date_iso": _date(lambda now: f"{now.year:04d}-{now.month:02d}-{now.day:02d}"),
+    "YYYY_MM_DD": _date(lambda now: f"{now.year:04d}_{now.month:02d}_{now.day:02d}"),
+    "current_time_12h": _date(time_12h),
+    "current_time_24h": _date(lambda now: f"{now.hour:02d}:{now.minute:02d}"),
+    "current_month_full": _date(month_name),
+    "current_day_of_week": _date(weekday_name),
+    "current_day_of_month": _date(lambda now: f"{now.day:02d}"),
+    "Discussion_Id": VariableSpec(lambda values: values.context.discussion_id or ""),
+    "time_context_summary": VariableSpec(lambda values: _time_context(values.context)),
     **_slices(templated=False),
     **_slices(templated=True),
 }
+
+# The names that texts of every workflow may use.
 BUILT_IN_VARIABLES = frozenset({*VARIABLES, *CATEGORY_VARIABLES, "messages"})
-"""The names that texts of every workflow may use."""
 
 
 # --- helpers ---

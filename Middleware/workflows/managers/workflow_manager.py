@@ -5,11 +5,12 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.llm_call import Observer, current_site
 from Middleware.models.messages import Message
+from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, current_request
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.llm_service import LlmHandlerService
@@ -21,11 +22,12 @@ from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHa
 from Middleware.workflows.handlers.registry import build_registry
 from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
-from Middleware.workflows.models.execution_context import ExecutionContext, RunRequest
+from Middleware.workflows.models.execution_context import ChildOptions, ExecutionContext, RunRequest
 from Middleware.workflows.processors.workflows_processor import WorkflowProcessor
 
 logger = logging.getLogger(__name__)
 
+# A workflow that calls itself, perhaps through others, would go on until Python's stack ends.
 MAX_NESTING = 25
 
 
@@ -59,8 +61,10 @@ class WorkflowManager:
         if parent:
             self.listeners = parent.listeners
         self.llm_handler_service: LlmHandlerService = parent.llm_handler_service if parent else LlmHandlerService()
-        self.variables = WorkflowVariableManager(**self.category_variables)
-        self.node_handlers: dict[str, BaseHandler] = parent.node_handlers if parent else build_registry(self.variables)
+        self.variables = WorkflowVariableManager()
+        # Handlers hold no state of a request, so all requests share them. A copy: a script may exchange one.
+        self.node_handlers: dict[str, BaseHandler] = (
+            parent.node_handlers if parent else dict(process().one(_shared_handlers)))
 
     # -- entry points --------------------------------------------------------------------------------------------
     @staticmethod
@@ -160,25 +164,26 @@ class WorkflowManager:
             return config_utils.workflow_at(name, self.path_finder_func(name))
         return config_utils.load_workflow(name, self.folder_override, self.calling_folder, self.calling_name)
 
-    def start_child(self, context: ExecutionContext, name: str, *, folder_override: str | None = None,
-                    scoped_inputs: tuple[str, ...] = (), system_prompt_override: str | None = None,
-                    prompt_override: str | None = None) -> Iterator[Any]:
+    def start_child(self, context: ExecutionContext, name: str, **options: Unpack[ChildOptions]) -> Iterator[Any]:
         """Start a child workflow of the node in ``context``, in the same request and conversation.
 
         The child gets the messages of the run, without the timestamps that the node may see.
         """
         run = context.run
         assert run is not None
-        manager = WorkflowManager(name, workflow_user_folder_override=folder_override, calling_folder=run.folder,
-                                  calling_name=run.workflow_name, category_variables=run.category_variables,
-                                  parent=self)
+        manager = WorkflowManager(name, workflow_user_folder_override=options.pop("folder_override", None),
+                                  calling_folder=run.folder, calling_name=run.workflow_name,
+                                  category_variables=run.category_variables, parent=self)
+        # A child answers the client only if its node does, and so does every node around it.
         responds = context.is_responder and run.non_responder is None
         return manager.start(
             context.request, run.messages, discussion_id=context.discussion_id or "", chain=run.chain,
             stream=context.stream, non_responder=None if responds else True, partial=run.partial,
-            system_prompt_override=system_prompt_override, prompt_override=prompt_override,
-            scoped_inputs=scoped_inputs, api_key=context.api_key, tools=context.tools,
-            tool_choice=context.tool_choice)
+            api_key=context.api_key, tools=context.tools, tool_choice=context.tool_choice, **options)
+
+
+def _shared_handlers() -> dict[str, BaseHandler]:
+    return build_registry(WorkflowVariableManager())
 
 
 def _run_named_by_user(key: str, request_id: str, discussion_id: str | None, messages: list[Message],
@@ -211,11 +216,9 @@ def then_close(items: Iterator[Any], stack: contextlib.ExitStack) -> Iterator[An
 
 
 def _chain_around(request: RequestContext) -> tuple[str, ...]:
-    """The workflows around the running node, for code in it that starts a workflow of its own.
-
-    Entries that an abandoned run of an earlier request left on this thread do not count.
-    """
+    """Return the workflows around the running node, for code in it that starts a workflow of its own."""
     site = current_site()
+    # An abandoned run of an earlier request may have left its entry on this thread.
     if site is None or (current_request() is not None and site.request_id != request.request_id):
         return ()
     return site.chain

@@ -15,7 +15,6 @@ from Middleware.utilities.templates.substitution import (
     UnknownVariableError,
     has_braces,
     substitute,
-    substitute_known,
     substitute_wherever_possible,
 )
 from Middleware.utilities.text_utils import nearest, restore_braces
@@ -24,6 +23,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
 
+# What stands in braces may be text of a conversation, which the log must not show; a name looks like this.
 _HARMLESS_NAME = re.compile(r"[\w .\[\]'\"-]{1,80}")
 _OUTPUT_NAME = re.compile(r"agent(\d+)Output")
 
@@ -77,7 +77,7 @@ class WorkflowVariableManager:
             raise UnknownVariableError(name)
 
         try:
-            return restore_braces(substitute_known(text, find))
+            return restore_braces(substitute(text, find, keep_unknown=True))
         except SubstitutionError as problem:
             logger.warning("Left a setting as written, its variables cannot be filled in: %s", _describe(problem))
             return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
@@ -63,12 +63,19 @@ class VariableService(Protocol):
     def fill_early(self, text: str, context: ExecutionContext) -> str: ...
 
 
+class ChildOptions(TypedDict, total=False):
+    """How a child differs from its parent: its folder, its ``agentNInput`` and the prompts of its first node."""
+
+    folder_override: str | None
+    scoped_inputs: tuple[str, ...]
+    system_prompt_override: str | None
+    prompt_override: str | None
+
+
 class ChildStarter(Protocol):
     """Starts the workflows that nodes run (``WorkflowManager``)."""
 
-    def start_child(self, context: ExecutionContext, name: str, *, folder_override: str | None = None,
-                    scoped_inputs: tuple[str, ...] = (), system_prompt_override: str | None = None,
-                    prompt_override: str | None = None) -> Iterator[Any]: ...
+    def start_child(self, context: ExecutionContext, name: str, **options: Unpack[ChildOptions]) -> Iterator[Any]: ...
 
 
 @dataclass
@@ -105,7 +112,8 @@ class ExecutionContext:
     is_responder: bool = False
     request: RequestContext = field(default_factory=RequestContext, repr=False)
     run: RunRequest | None = field(default=None, repr=False)
-    clock: datetime | None = field(default=None, repr=False)  # one reading per node, taken at first use
+    # One reading per node, taken at first use: two texts of a node must not disagree.
+    clock: datetime | None = field(default=None, repr=False)
 
     @property
     def node_name(self) -> str:
@@ -116,27 +124,22 @@ class ExecutionContext:
         return str(NODE.value(self.config, "type") or "Standard")
 
     def substitute(self, value: object, *, restore: bool = True) -> str:
-        """``value`` as text with this node's variables filled in.
+        """Return ``value`` as text with this node's variables filled in.
 
         ``restore=False`` leaves the braces of inserted values escaped, for a text that is going to be filled in again.
         """
         assert self.workflow_variable_service is not None
-        if restore:
-            return self.workflow_variable_service.apply_variables(str(value), self)
-        return self.workflow_variable_service.apply_variables(str(value), self, restore=False)
+        return self.workflow_variable_service.apply_variables(str(value), self, restore=restore)
 
     def substitute_early(self, text: str) -> str:
-        """``text`` with the variables filled in that are known before the node's endpoint is."""
+        """Return ``text`` with the variables filled in that are known before the node's endpoint is."""
         assert self.workflow_variable_service is not None
         return self.workflow_variable_service.fill_early(text, self)
 
-    def start_child(self, name: str, *, folder_override: str | None = None, scoped_inputs: tuple[str, ...] = (),
-                    system_prompt_override: str | None = None, prompt_override: str | None = None) -> Iterator[Any]:
+    def start_child(self, name: str, **options: Unpack[ChildOptions]) -> Iterator[Any]:
         """Start a workflow as a child of this node; what it yields is the responder's output first."""
         assert self.workflow_manager is not None
-        return self.workflow_manager.start_child(
-            self, name, folder_override=folder_override, scoped_inputs=scoped_inputs,
-            system_prompt_override=system_prompt_override, prompt_override=prompt_override)
+        return self.workflow_manager.start_child(self, name, **options)
 
 
 @dataclass(frozen=True)

@@ -151,9 +151,18 @@ def test_a_long_run_of_spaces_is_not_wrapped_for_minutes() -> None:
 
 def test_a_format_of_unclosed_keys_takes_no_time() -> None:
     started = time.process_time()
-    assert list(jinja_limits._printf_fields("%(" * 20_000)) == [""]
-    assert list(jinja_limits._printf_fields("%(a)5d %% %-3.2f %(b(c))07s %")) == ["5", "", " ", "-3.2", "07", ""]
+    with pytest.raises(ValueError, match="incomplete format key"):
+        render("{{ ('%(' * 20_000) % {'a': 1} }}")
     assert time.process_time() - started < 1
+
+
+@table(("text", "expected"), [
+    ("{{ '%(a)5d %% %(b(c))07.2f' % {'a': 1, 'b(c)': 2} }}", "    1 % 0002.00"),
+    ("{{ '**%s** (030)5551234567' % 5000000 }}", "**5000000** (030)5551234567"),
+    ("{{ '%s' | format(5000000) }} {{ '{}'.format(5000000) }} {{ '{:{w}}'.format(1, w=3) }}", "5000000 5000000   1"),
+])
+def test_numbers_that_are_no_widths(text: str, expected: str) -> None:
+    assert render(text) == expected
 
 
 @pytest.mark.parametrize("text", [

@@ -11,7 +11,6 @@ from Middleware.utilities.templates.substitution import (
     UnknownVariableError,
     parse,
     substitute,
-    substitute_known,
     substitute_wherever_possible,
 )
 from Middleware.utilities.text_utils import restore_braces
@@ -119,10 +118,10 @@ def test_sentinels_do_not_distort_formats():
 
 def test_known_only():
     lookup = values_of({"a": "X", "n": 5, "deep": "{a}"})
-    assert substitute_known("{a}-{b}", lookup) == "X-{b}"
-    assert substitute_known("{b!r:>{a}} {deep} {n}", lookup) == "{b!r:>{a}} X 5"
+    assert substitute("{a}-{b}", lookup, keep_unknown=True) == "X-{b}"
+    assert substitute("{b!r:>{a}} {deep} {n}", lookup, keep_unknown=True) == "{b!r:>{a}} X 5"
     with pytest.raises(SubstitutionError):
-        substitute_known("{a} {", lookup)
+        substitute("{a} {", lookup, keep_unknown=True)
 
 
 def test_wherever_possible():

@@ -1,11 +1,7 @@
 """ContextCompactor: summaries of the older parts of a conversation."""
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from Middleware.services.memory.compactor_settings import load_compactor_settings
-from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import folder_of
@@ -22,7 +18,7 @@ class ContextCompactorHandler(BaseHandler):
     barrier = True
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ContextCompactor": ()}
+    KEYS = {"ContextCompactor": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         folder = folder_of(context)

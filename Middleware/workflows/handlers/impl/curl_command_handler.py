@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.cancel_scope import CancelScope
@@ -39,7 +38,7 @@ class CurlCommandHandler(BaseHandler):
     acts = "outside"
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"CurlCommand": (
+    KEYS = {"CurlCommand": (
         ARGS, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, network.MAX_RESPONSE_BYTES,
         network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS, BLOCK_OPTION_INJECTION, ALLOW_SCHEME_INJECTION)}
 
@@ -98,7 +97,7 @@ def _guard(context: ExecutionContext, args: Sequence[str], timeout: float) -> bo
 
 def _guard_reason(args: Sequence[str], block_private: bool, hosts: Sequence[str] | None, scope: CancelScope,
                   timeout: float) -> str | None:
-    """Resolve names on a helper thread: name resolution cannot be interrupted, only abandoned."""
+    # On a helper thread: name resolution cannot be interrupted, only abandoned.
     try:
         return run_interruptible(lambda _: address_problem(args, block_private, hosts), scope, timeout)
     except DeadlineError:

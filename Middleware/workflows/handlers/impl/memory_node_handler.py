@@ -3,8 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory.memory_store import MemoryStore
@@ -45,7 +44,7 @@ class RecentMemorySummarizerHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"RecentMemorySummarizerTool": (
+    KEYS = {"RecentMemorySummarizerTool": (
         TURNS,
         ConfigKey("maxSummaryChunksFromFile", "int", 0, "How many memories; 0: three, negative: all.", "early",
                   required=True),
@@ -66,7 +65,7 @@ class ChatSummaryMemoryGatheringHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ChatSummaryMemoryGatheringTool": (TURNS,)}
+    KEYS = {"ChatSummaryMemoryGatheringTool": (TURNS,)}
 
     def handle(self, context: ExecutionContext) -> object:
         return MemoryService().get_chat_summary_memories(
@@ -79,7 +78,7 @@ class CurrentMemoryHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentMemoryFromFile": (
+    KEYS = {"GetCurrentMemoryFromFile": (
         ConfigKey("customDelimiter", "str", CHUNK_BREAK, "The text between them."),)}
 
     def handle(self, context: ExecutionContext) -> object:
@@ -92,7 +91,7 @@ class CurrentSummaryHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentSummaryFromFile": ()}
+    KEYS = {"GetCurrentSummaryFromFile": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))
@@ -103,7 +102,7 @@ class CurrentStateDocumentHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"GetCurrentStateDocument": ()}
+    KEYS = {"GetCurrentStateDocument": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         return if_readable(lambda: MemoryService().get_current_state_document(
@@ -121,7 +120,7 @@ class QualityMemoryHandler(BaseHandler):
     # The workflows that the user's settings name may have nodes of any type.
     acts = "outside"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"QualityMemory": ()}
+    KEYS = {"QualityMemory": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         if context.discussion_id:
@@ -137,7 +136,7 @@ class RecentMemoryHandler(BaseHandler):
     # The workflow that the user's file names may have nodes of any type.
     acts = "outside"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"RecentMemory": ()}
+    KEYS = {"RecentMemory": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         if context.discussion_id:
@@ -154,7 +153,7 @@ class ConversationMemoryHandler(BaseHandler):
     # The workflow that the user's file names may have nodes of any type.
     acts = "outside"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ConversationMemory": ()}
+    KEYS = {"ConversationMemory": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         if not context.discussion_id:
@@ -175,7 +174,7 @@ class FullChatSummaryHandler(BaseHandler):
     # The workflow that the user's file names may have nodes of any type.
     acts = "outside"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"FullChatSummary": (
+    KEYS = {"FullChatSummary": (
         ConfigKey("isManualConfig", "bool", False, "Only return the summary as it is."),)}
 
     def handle(self, context: ExecutionContext) -> object:
@@ -201,7 +200,7 @@ class ChatSummarySummarizerHandler(BaseHandler):
     acts = "writes"
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"chatSummarySummarizer": (
+    KEYS = {"chatSummarySummarizer": (
         *PROMPT_KEYS,
         ConfigKey("minMemoriesPerSummary", "int", 3, "How many new memories are needed for a call.", "early"),
         ConfigKey("loopIfMemoriesExceed", "int", 3,
@@ -221,7 +220,7 @@ class WriteCurrentSummaryHandler(BaseHandler):
 
     acts = "writes"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"WriteCurrentSummaryToFileAndReturnIt": (
+    KEYS = {"WriteCurrentSummaryToFileAndReturnIt": (
         ConfigKey("input", "str", None, "The text.", "full", required=True),)}
 
     def handle(self, context: ExecutionContext) -> object:
@@ -269,7 +268,7 @@ class VectorMemorySearchHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"VectorMemorySearch": (
+    KEYS = {"VectorMemorySearch": (
         ConfigKey("input", "str", "", "Words or phrases to search for, separated by ;.", "full"),
         ConfigKey("limit", "int", DEFAULT_LIMIT, "How many memories to return at most.", "early"),
         ConfigKey("bm25Weights", "list", None,

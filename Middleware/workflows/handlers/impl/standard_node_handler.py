@@ -2,12 +2,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.llm_dispatch_service import LLMDispatchService
-from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import NODE, PROMPT_KEYS
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.models.execution_context import ExecutionContext
@@ -23,7 +20,7 @@ class StandardNodeHandler(BaseHandler):
     pure = True
     needs_endpoint = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"Standard": PROMPT_KEYS}
+    KEYS = {"Standard": PROMPT_KEYS}
 
     def handle(self, context: ExecutionContext) -> object:
         if context.llm_handler is None or context.llm_handler.llm is None:

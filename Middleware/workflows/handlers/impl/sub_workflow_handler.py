@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.models.messages import Message
@@ -71,8 +71,7 @@ def scoped_inputs(context: ExecutionContext) -> tuple[str, ...]:
 
 OVERRIDE_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("firstNodeSystemPromptOverride", "str", None,
-              "System prompt for the first node of the sub-workflow that has prompts.",
-              "full"),
+              "System prompt for the first node of the sub-workflow that has prompts.", "full"),
     ConfigKey("systemPromptOverride", "str", None, "Other name of firstNodeSystemPromptOverride.", "full"),
     ConfigKey("firstNodePromptOverride", "str", None,
               "Prompt for the first node of the sub-workflow that has prompts.", "full"),
@@ -87,22 +86,16 @@ class CustomWorkflowHandler(BaseHandler):
     acts = "outside"
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
-        "CustomWorkflow": (
-            WORKFLOW_NAME, FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
+    KEYS = {"CustomWorkflow": (WORKFLOW_NAME, FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
 
     def handle(self, context: ExecutionContext) -> object:
         return _run_child(context, str(self.value(context, "workflowName") or MISSING_WORKFLOW), context.config)
 
 
-class ConditionalCustomWorkflowHandler(BaseHandler):
+class ConditionalCustomWorkflowHandler(CustomWorkflowHandler):
     """Returns the result of the child that a value selects, or a text if it selects none."""
 
-    # The traits are those of CustomWorkflow.
-    acts = "outside"
-    cleans_itself = True
-
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+    KEYS = {
         "ConditionalCustomWorkflow": (
             ConfigKey("conditionalKey", "str", "", "The value that chooses.", "full"),
             CONDITIONAL_WORKFLOWS,
@@ -168,14 +161,10 @@ class _Settings:
     inputs: tuple[str, ...]
 
 
-class ConversationChunkProcessorHandler(BaseHandler):
+class ConversationChunkProcessorHandler(CustomWorkflowHandler):
     """Returns how many blocks were processed, or the content of a file that the child keeps."""
 
-    # The child may have nodes of any type, and cleans its own answer.
-    acts = "outside"
-    cleans_itself = True
-
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+    KEYS = {
         "ConversationChunkProcessor": (
             ConfigKey("id", "str", None, "Name of the progress, of letters, digits, '_', '.' and '-'.", required=True),
             ConfigKey("workflowName", "str", None, "The workflow to run for each block.", required=True,
@@ -242,9 +231,7 @@ class ConversationChunkProcessorHandler(BaseHandler):
 
     @staticmethod
     def _run_child(context: ExecutionContext, settings: _Settings, block: list[Message]) -> None:
-        """Run the child to its end, as if these messages were the whole conversation and no client waited for an
-        answer.
-        """
+        # For the child these messages are the whole conversation, and no client waits for an answer.
         text = restore_braces(messages_to_text_block(block))
         messages = [message.copy() for message in block]
         run = replace(context.run, messages=messages, partial=True) if context.run is not None else None

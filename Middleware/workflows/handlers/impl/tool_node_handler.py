@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory.memory_store import MemoryStore
@@ -31,7 +31,7 @@ class PythonModuleHandler(BaseHandler):
     acts = "outside"
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+    KEYS = {
         "PythonModule": (
             ConfigKey("module_path", "str", None, "The script: a .py file that defines Invoke.", "full", required=True,
                       names="script"),
@@ -80,7 +80,7 @@ class SlowButQualityRAGHandler(BaseHandler):
     acts = "outside"
     cleans_itself = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"SlowButQualityRAG": (
+    KEYS = {"SlowButQualityRAG": (
         ConfigKey("ragTarget", "str", None, "The text; --ChunkBreak-- separates its blocks.", "full",
                   required=True),
         ConfigKey("ragType", "str", None, "Must be present; its value has no effect.", required=True),
@@ -110,7 +110,7 @@ class MemoryKeywordSearchHandler(BaseHandler):
 
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"MemoryKeywordSearchPerformerTool": SEARCH_KEYS}
+    KEYS = {"MemoryKeywordSearchPerformerTool": SEARCH_KEYS}
 
     def handle(self, context: ExecutionContext) -> object:
         if self.value(context, "keywords") is None:
@@ -126,14 +126,12 @@ class MemoryKeywordSearchHandler(BaseHandler):
 
 
 class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
-    """Returns the blocks of text that hold any of the words; ``searchTarget`` alone decides which texts are searched.
-    """
+    """Does the same: ``searchTarget`` alone decides which texts are searched."""
 
     # Other nodes write memories, which searchTarget may choose.
-    acts = "reads"
     pure = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ConversationalKeywordSearchPerformerTool": SEARCH_KEYS}
+    KEYS = {"ConversationalKeywordSearchPerformerTool": SEARCH_KEYS}
 
     @classmethod
     def is_pure(cls, node: Mapping[str, object]) -> bool:
@@ -144,8 +142,8 @@ PROMPT_TO_SEARCH = ConfigKey("promptToSearch", "str", None, "What to search for.
 PERCENTILE = ConfigKey("percentile", "number", 0.5, "How relevant an article must be, from 0 to 1.", "early",
                        least=0, most=1)
 
+# Queries the service with a prompt; the last argument reads the node's keys.
 Question = Callable[[OfflineWikiApiClient, str, Callable[[str], Any]], str]
-"""Queries the service with a prompt; the last argument holds the node's keys."""
 
 QUESTIONS: Mapping[str, Question] = {
     "OfflineWikiApiPartialArticle": lambda client, prompt, key: client.get_wiki_summary_by_prompt(
@@ -165,7 +163,7 @@ class OfflineWikipediaHandler(BaseHandler):
     pure = True
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+    KEYS = {
         "OfflineWikiApiPartialArticle": (
             PROMPT_TO_SEARCH, PERCENTILE, ConfigKey("num_results", "int", 1, "How many summaries.", "early")),
         "OfflineWikiApiFullArticle": (PROMPT_TO_SEARCH,),
@@ -208,7 +206,7 @@ class OfflineResearcherHandler(BaseHandler):
     pure = True
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+    KEYS = {
         "OfflineResearcherApiQuickSearch": _keys(240),
         "OfflineResearcherApiDeepResearch": _keys(600)}
 

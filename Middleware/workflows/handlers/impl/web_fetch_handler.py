@@ -6,7 +6,6 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
@@ -22,6 +21,7 @@ from Middleware.workflows.tools.web.output import OUTPUT_FORMATS, Stopped, rende
 logger = logging.getLogger(__name__)
 
 MAX_RENDER_SECONDS = 60.0
+# A method or the name of a header, as RFC 9110 defines it.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 URL = ConfigKey("url", "str", None, "The URL to request.", "full", required=True)
@@ -45,7 +45,7 @@ class WebFetchHandler(BaseHandler):
     pure = True
     reaches_outside = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"WebFetch": (
+    KEYS = {"WebFetch": (
         URL, METHOD, HEADERS, BODY, TIMEOUT, OUTPUT_FORMAT, network.ON_ERROR, network.PROXY, VERIFY, CA_BUNDLE,
         ALLOW_REDIRECTS, network.MAX_RESPONSE_BYTES, network.BLOCK_PRIVATE_ADDRESSES, network.ALLOWED_HOSTS)}
 
@@ -72,7 +72,7 @@ class WebFetchHandler(BaseHandler):
 
 
 def _rendered(context: ExecutionContext, render: Callable[[Stopped], str]) -> str:
-    """Render on a helper thread: a large page takes seconds, and a stop must not have to wait for it."""
+    # On a helper thread: a large page takes seconds, and a stop must not have to wait for it.
     try:
         return run_interruptible(render, context.request.cancel_scope, MAX_RENDER_SECONDS)
     except DeadlineError:
@@ -118,7 +118,7 @@ def _headers(context: ExecutionContext) -> dict[str, str]:
 
 
 def _sendable(value: str) -> str:
-    """Return the value for the wire. Headers are Latin-1; other characters are sent as their UTF-8 bytes."""
+    # Headers are Latin-1; other characters are sent as their UTF-8 bytes.
     try:
         value.encode("latin-1")
         return value

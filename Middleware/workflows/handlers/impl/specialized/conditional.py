@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
@@ -29,7 +29,7 @@ class ConditionalHandler(BaseHandler):
     acts = "no"
     pure = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+    KEYS = {
         "Conditional": (ConfigKey("condition", "str", "", "The expression to evaluate.", "full"),)}
 
     def handle(self, context: ExecutionContext) -> object:

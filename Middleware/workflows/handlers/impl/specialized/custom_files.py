@@ -4,7 +4,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey
@@ -26,7 +25,7 @@ class GetCustomFileHandler(BaseHandler):
     # Not pure: a SaveCustomFile before it may write the same file.
     acts = "reads"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+    KEYS = {
         "GetCustomFile": (
             ConfigKey("filepath", "str", None, "The file; the case of its name is ignored.", "full", required=True,
                       names="file"),
@@ -65,7 +64,7 @@ class SaveCustomFileHandler(BaseHandler):
 
     acts = "writes"
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {
+    KEYS = {
         "SaveCustomFile": (
             ConfigKey("filepath", "str", None, "The file; missing folders are created.", "full", required=True,
                       names="file"),

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.messages import Message
@@ -22,7 +21,11 @@ IMAGE_BLOCK = "[IMAGE_BLOCK]"
 DEFAULT_MESSAGE = (
     "[SYSTEM: The user recently added one or more images to the conversation. A vision model has looked at them and "
     f"described them as follows:\n<vision_llm_response>\n{IMAGE_BLOCK}\n</vision_llm_response>]")
+
+# How many of the newest messages the output of a node with stored descriptions is about.
 RECENT_MESSAGES = 10
+
+# It always sends one image at a time, and its model's answers are descriptions, not tool calls.
 UNUSED_KEYS = frozenset({"acceptImages", "maxImagesToSend", "lowercaseToolCallFunctionNames", "injectLivenessToolCall"})
 
 
@@ -36,7 +39,7 @@ class ImageProcessorHandler(BaseHandler):
     cleans_itself = True
     needs_endpoint = True
 
-    KEYS: ClassVar[Mapping[str, tuple[ConfigKey, ...]]] = {"ImageProcessor": (
+    KEYS = {"ImageProcessor": (
         *(key for key in PROMPT_KEYS if key.name not in UNUSED_KEYS),
         ConfigKey("addAsUserMessage", "bool", False, "Insert the descriptions into the conversation."),
         ConfigKey("message", "str", DEFAULT_MESSAGE, "Text of the inserted message; [IMAGE_BLOCK] is the description.",
@@ -68,7 +71,8 @@ class ImageProcessorHandler(BaseHandler):
     def _describe_kept(self, context: ExecutionContext) -> str:
         messages = _sent_messages(context)
         own = [index for index, message in enumerate(messages) if not isinstance(message, VisionNote)]
-        scanned = [index for index in _newest(own, self._scan_limit(context)) if images_of(messages[index])]
+        limit = self.number(context, "visionScanMessageLimit")
+        scanned = [index for index in (own[-limit:] if limit > 0 else ()) if images_of(messages[index])]
         if not scanned:
             return NO_IMAGES
         context.request.images_shown = True
@@ -82,7 +86,8 @@ class ImageProcessorHandler(BaseHandler):
     def _with_new_ones(self, context: ExecutionContext, messages: Sequence[Message],
                        scanned: Sequence[int]) -> dict[int, str]:
         """Return the descriptions by message, old and new; the new ones are stored unless they are blank."""
-        store = _store(context)
+        folder = folder_of(context)
+        store = VisionResponses(folder) if folder is not None else None
         known = store.read() if store is not None else {}
         hashes = {index: hash_message_with_images(messages[index]) for index in scanned}
         missing = [index for index in scanned if hashes[index] not in known]
@@ -94,9 +99,6 @@ class ImageProcessorHandler(BaseHandler):
             store.add({key: text for key, text in new.items() if text}, context.request.cancel_scope)
         return {index: known[key] if key in known else new[key] for index, key in hashes.items()}
 
-    def _scan_limit(self, context: ExecutionContext) -> int:
-        return self.number(context, "visionScanMessageLimit")
-
     # -- notes ---------------------------------------------------------------------------------------------------
     def _insert(self, context: ExecutionContext, notes: Mapping[int, str]) -> None:
         """Insert a note before the message at each index, into the list that later nodes and parents see as well."""
@@ -104,6 +106,7 @@ class ImageProcessorHandler(BaseHandler):
             return
         template = self.text(context, "message") or DEFAULT_MESSAGE
         lists = {id(messages): messages for messages in (_sent_messages(context), context.messages)}
+        # From the end: an insertion moves the messages behind it.
         for index, description in sorted(notes.items(), reverse=True):
             if description:
                 content = escape_braces(template.replace(IMAGE_BLOCK, description))
@@ -112,16 +115,8 @@ class ImageProcessorHandler(BaseHandler):
 
 
 def _sent_messages(context: ExecutionContext) -> list[Message]:
-    """Return the conversation that the whole run shares; the node's own list may be a copy with timestamps."""
+    # The node's own list may be a copy with timestamps; the whole run shares the other.
     shared = context.run.messages if context.run is not None else context.messages
     return shared if len(shared) == len(context.messages) else context.messages
 
 
-def _newest(indexes: Sequence[int], count: int) -> Sequence[int]:
-    return indexes[-count:] if count > 0 else ()
-
-
-def _store(context: ExecutionContext) -> VisionResponses | None:
-    """Return the file with the discussion's descriptions."""
-    folder = folder_of(context)
-    return VisionResponses(folder) if folder is not None else None

@@ -7,7 +7,7 @@ import operator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from Middleware.workflows.handlers.impl.specialized.arithmetic import calculate
+from Middleware.workflows.handlers.impl.specialized_node_handler import calculate
 from Tests.tables import table
 
 

@@ -16,7 +16,7 @@ from Middleware.exceptions.early_termination_exception import LOCKED
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.locking_service import LockingService
 from Middleware.utilities.hashing_utils import hash_content
-from Middleware.workflows.handlers.impl.specialized.workflow_lock import WorkflowLockHandler
+from Middleware.workflows.handlers.impl.specialized_node_handler import WorkflowLockHandler
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, status_reply
 from Tests.workflows.engine_lab import EngineLab, last_text, llm, reply_to, start, static, user
