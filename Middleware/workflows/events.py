@@ -96,8 +96,10 @@ class RequestLine(EngineListener):
         now = time.monotonic()
         cancelled, cut_short = request.cancel_scope.cancelled, _was_cut_short(request)
         first, answered = request.first_token_at, request.answered_at or now
+        # Without a whole answer the time until the stop is what the client waited.
         if cut_short:
             answered = request.cancelled_at or now
+        outcome = "cancelled" if cut_short else "failed" if request.failed else "answered"
         speed = ""
         if first is not None and answered > first:
             rate = request.tokens / (answered - first)
@@ -107,12 +109,8 @@ class RequestLine(EngineListener):
             background = f", nodes after the answer {now - request.background_at:.2f} s"
         logger.info("Request %s: route %s, endpoint %s%s, %s after %.2f s%s, done after %.2f s%s",
                     request.request_id, request.route or "-", request.endpoint or "-", speed,
-                    _outcome(request, cut_short), answered - request.started, background,
+                    outcome, answered - request.started, background,
                     now - request.started, ", cancelled" if cancelled and not cut_short else "")
-
-
-def _outcome(request: RequestContext, cut_short: bool) -> str:
-    return "cancelled" if cut_short else "failed" if request.failed else "answered"
 
 
 def _was_cut_short(request: RequestContext) -> bool:
@@ -156,6 +154,7 @@ class Listeners:
 
 def _method(listener: object, event: str) -> Callable[..., object] | None:
     """Return a listener's method for an event, None if it has none of its own."""
+    # Listeners are objects of other programs, whose attributes may be computed.
     try:
         method = getattr(listener, event, None)
     except Exception:

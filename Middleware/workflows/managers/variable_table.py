@@ -55,9 +55,10 @@ class Values:
         return found
 
     def for_jinja(self, names: Iterable[str]) -> dict[str, object]:
-        """Return copies with real braces, so that a template can neither change shared data nor see sentinels."""
+        """Return the values of those names that exist."""
         values = {}
         for name in names:
+            # Copies with real braces: a template can neither change shared data nor see sentinels.
             try:
                 values[name] = restore_braces_in_data(self.find(name)[0])
             except UnknownVariableError:
@@ -77,6 +78,7 @@ class Values:
             return context.agent_inputs[name], False
         if name in context.agent_outputs:
             return context.agent_outputs[name], False
+        # Keys of the file come between the built-in variables that they must not hide and those that they may.
         builtin = VARIABLES.get(name)
         if builtin is not None and not builtin.overridable:
             return builtin.compute(self), False
@@ -108,13 +110,14 @@ class Values:
 
     @property
     def clock(self) -> datetime:
-        """The time, read once per node, so that two texts of a node cannot disagree."""
+        # Read once per node, so that two of its texts cannot disagree.
         if self.context.clock is None:
             self.context.clock = datetime.now()
         return self.context.clock
 
     def number(self, key: str) -> int:
         value = NODE.value(self.node, key)
+        # A text whose placeholder became no number is still a text here.
         return int(value if isinstance(value, (int, float)) else NODE[key].default)
 
     def conversation(self, templated: bool, clamp: extraction.ContextClamp) -> list[Message]:
@@ -150,15 +153,12 @@ class Values:
 
 # --- built-in variables ---
 
-def _last(count: int, templated: bool) -> Callable[[Values], str]:
+def _last(count: int | None, templated: bool) -> Callable[[Values], str]:
+    """Compute the last messages: ``count`` of them, or as many as the node says."""
     def compute(values: Values) -> str:
-        chosen = extraction.newest(values.conversation(templated, values.clamp()), count)
-        return values.render(chosen, templated)
+        number = values.number("nMessagesToIncludeInVariable") if count is None else count
+        return values.render(extraction.newest(values.conversation(templated, values.clamp()), number), templated)
     return compute
-
-
-def _n_messages(templated: bool) -> Callable[[Values], str]:
-    return lambda values: _last(values.number("nMessagesToIncludeInVariable"), templated)(values)
 
 
 def _token_limit(templated: bool) -> Callable[[Values], str]:
@@ -199,7 +199,7 @@ def _slices(templated: bool) -> dict[str, VariableSpec]:
     """Return the parts of the conversation: as plain text, or ``templated`` in the endpoint's prompt template."""
     start = "templated_user_prompt" if templated else "chat_user_prompt"
     computed = {f"{start}_last_{word}": _last(count, templated) for word, count in _COUNTS.items()}
-    computed[f"{start}_n_messages"] = _n_messages(templated)
+    computed[f"{start}_n_messages"] = _last(None, templated)
     computed[f"{start}_estimated_token_limit"] = _token_limit(templated)
     computed[f"{start}_min_n_max_tokens"] = _min_n_max_tokens(templated)
     computed[f"{start}_without_system"] = _without_system(templated)

@@ -97,6 +97,7 @@ class WorkflowVariableManager:
         return substitute_wherever_possible(text, values.find_text) if partial else text
 
     def _apply_jinja(self, text: str, context: ExecutionContext, escaped: bool) -> str:
+        # Jinja changes line breaks, too: it makes all of them line feeds and drops the last one.
         if "{" not in text and "\n" not in text and "\r" not in text:
             return text
         # Imported here because most workflows have no templates, and Jinja2 is slow to load.
@@ -105,6 +106,7 @@ class WorkflowVariableManager:
         values = Values(context, self._categories)
         try:
             return render_template(text, values.for_jinja, escaped)
+        # A missing prompt template is a mistake in the configuration, not in this text.
         except WilmerError:
             raise
         # A template may call methods of objects from other packages, which may raise anything.
@@ -120,7 +122,7 @@ def _custom(workflow_config: Mapping[str, object] | None) -> Mapping[str, object
 
 
 def _describe(problem: Exception, values: Values | None = None) -> str:
-    """Return a description of the problem without any text that may come from a conversation."""
+    # Without any text that may come from a conversation: the log may not hold it.
     if isinstance(problem, UnknownVariableError):
         if not _HARMLESS_NAME.fullmatch(problem.name):
             return "an unknown variable, or braces meant as text"

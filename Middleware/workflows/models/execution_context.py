@@ -41,6 +41,7 @@ class RunRequest:
     system_prompt_override: str | None = None
     prompt_override: str | None = None
     scoped_inputs: tuple[str, ...] = ()
+    # Keys and what they encrypt with must not appear in a log or a traceback.
     api_key: str | None = field(default=None, repr=False)
     api_key_hash: str | None = None
     encryption_key: bytes | None = field(default=None, repr=False)
@@ -78,6 +79,11 @@ class ChildStarter(Protocol):
     def start_child(self, context: ExecutionContext, name: str, **options: Unpack[ChildOptions]) -> Iterator[Any]: ...
 
 
+def name_of(node: Mapping[str, object]) -> str:
+    """Return the title of a node, by which logs and errors call it."""
+    return str(NODE.value(node, "title") or NODE.value(node, "agentName") or "N/A")
+
+
 @dataclass
 class ExecutionContext:
     """Everything a node handler may need; made afresh for each node and its only argument.
@@ -110,6 +116,7 @@ class ExecutionContext:
     tools: list[dict[str, object]] | None = None
     tool_choice: object = None
     is_responder: bool = False
+    # The two that hold everything are left out of a log's text, where they would repeat the fields above.
     request: RequestContext = field(default_factory=RequestContext, repr=False)
     run: RunRequest | None = field(default=None, repr=False)
     # One reading per node, taken at first use: two texts of a node must not disagree.
@@ -117,7 +124,7 @@ class ExecutionContext:
 
     @property
     def node_name(self) -> str:
-        return str(NODE.value(self.config, "title") or NODE.value(self.config, "agentName") or "N/A")
+        return name_of(self.config)
 
     @property
     def node_type(self) -> str:

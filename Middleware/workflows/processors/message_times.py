@@ -13,7 +13,11 @@ from Middleware.workflows.models.execution_context import RunRequest
 STAMPED = "addDiscussionIdTimestampsForLLM"
 RELATIVE = "useRelativeTimestamps"
 AT_ONCE = "useGroupChatTimestampLogic"
+
+# What chatCompleteAddUserAssistant puts before an answer that comes back.
 ANSWER_PREFIX = "Assistant: "
+
+# The steps that a request takes once, however many workflows it runs.
 _RESOLVED, _NOTED, _COMMITTED = "resolved", "noted", "committed"
 
 
@@ -26,9 +30,8 @@ class MessageTimes:
         self._service = TimestampService(run.api_key_hash, run.encryption_key, scope=run.request.cancel_scope)
 
     def begin(self) -> None:
-        """Give times to the new messages. For a part of a conversation this is not done: the newest message is not
-        known.
-        """
+        """Give times to the new messages."""
+        # The newest message of a part of a conversation is not that of the conversation.
         if self._wanted and not self._run.partial and self._first(_RESOLVED):
             self._service.resolve_and_track_history(self._run.messages, self._run.discussion_id)
 
@@ -57,7 +60,7 @@ class MessageTimes:
         return self._wanted and self._run.non_responder is None and NODE.flag(node, STAMPED)
 
     def _prefixed(self) -> bool:
-        """Return whether the answer will come back with the name of its role before it."""
+        # The completion APIs have no roles, so nothing is put before an answer there.
         plain = self._run.request.api_type in (OPENAI_COMPLETION, OLLAMA_GENERATE)
         return not plain and config_utils.user_flag("chatCompleteAddUserAssistant")
 

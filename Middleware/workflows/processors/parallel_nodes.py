@@ -64,6 +64,7 @@ def run_together(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: 
         while (waiting and not failures) or running:
             for index in [] if failures else [index for index in waiting if not needed[index] & missing]:
                 waiting.remove(index)
+                # Threads of a pool know nothing of the current request, which the context names.
                 running[pool.submit(contextvars.copy_context().run, run, index)] = index
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -116,6 +117,7 @@ def _texts(value: object) -> Iterable[str]:
         yield value
     elif isinstance(value, Mapping):
         for key, entry in value.items():
+            # A title that mentions an output does not use it.
             if key not in ("title", "agentName"):
                 yield from _texts(entry)
     elif isinstance(value, (list, tuple)):
@@ -128,6 +130,7 @@ def _demanded(node: Node, nodes: Sequence[Node]) -> set[int]:
     wanted = NODE.value(node, "dependsOn")
     found: set[int] = set()
     for entry in wanted if isinstance(wanted, list) else ():
+        # A boolean is an int in Python, but no node's number.
         if isinstance(entry, int) and not isinstance(entry, bool):
             found.add(entry - 1)
         else:

@@ -36,6 +36,7 @@ from Middleware.workflows.models.execution_context import (
     NodeExecutionInfo,
     RunRequest,
     VariableService,
+    name_of,
 )
 from Middleware.workflows.processors.message_times import MessageTimes
 from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
@@ -48,8 +49,9 @@ logger = logging.getLogger(__name__)
 _TYPE, _LONGEST_ANSWER = map(NODE.lookup, ("type", "maxResponseSizeInTokens"))
 
 OVERRIDABLE = ("systemPrompt", "prompt")
+
+# Closes the answer of a streaming run: what an iterator yields after it belongs to the nodes behind the responder.
 END: Chunk = {"token": "", "finish_reason": None, "end": True}
-"""Closes the answer of a streaming run: what an iterator yields after it belongs to the nodes behind the responder."""
 
 
 class WorkflowProcessor:
@@ -86,6 +88,7 @@ class WorkflowProcessor:
             else:
                 for index in range(len(self.run.nodes)):
                     yield from self._step(index)
+        # The client has its answer, and does not see that a node after it failed.
         except _RunEnds as end:
             self.record.error = type(end.__cause__).__name__
         except BaseException as error:
@@ -95,6 +98,7 @@ class WorkflowProcessor:
             self._finish(started)
 
     def _finish(self, started: float) -> None:
+        # Locks are held until the end of the run, however it ends.
         try:
             get_locking_service().release(self.run.workflow_id)
         finally:
@@ -120,6 +124,7 @@ class WorkflowProcessor:
         try:
             if indexes:
                 run_together(indexes, needed, run)
+        # Also those that delivered before another failed.
         finally:
             for index in sorted(done):
                 self._report(done[index])
@@ -144,7 +149,7 @@ class WorkflowProcessor:
         """Run one node and keep its output. Yields only what the responder delivers."""
         self._raise_if_cancelled()
         started = time.perf_counter()
-        node_type, name = self._node_type(index), _log_name(self.run.nodes[index])
+        node_type, name = self._node_type(index), name_of(self.run.nodes[index])
         self.listeners.emit("node_started", self.record, index + 1, node_type, name)
         site = NodeSite(self.listeners, self.run.request_id, self.run.workflow_name, index + 1, name, self.run.chain)
         before = enter_node(site)
@@ -246,6 +251,7 @@ class WorkflowProcessor:
         config = self._node(index)
         config["type"] = node_type
         is_responder = index == self.responder_index
+        # The outputs are copied: nodes that run beside this one go on adding theirs.
         context = ExecutionContext(
             request_id=run.request_id, workflow_id=run.workflow_id, discussion_id=run.discussion_id, config=config,
             messages=self.times.messages_for(config), stream=run.stream and is_responder, workflow_config=run.variables,
@@ -254,7 +260,7 @@ class WorkflowProcessor:
             node_handlers=self.node_handlers, api_key=run.api_key, api_key_hash=run.api_key_hash,
             encryption_key=run.encryption_key, tools=run.tools, tool_choice=run.tool_choice,
             is_responder=is_responder, request=run.request, run=run)
-        coerce_numeric_fields(config, context.substitute_early, _log_name(config))
+        coerce_numeric_fields(config, context.substitute_early, name_of(config))
         context.llm_handler = self._llm_handler(context)
         return context
 
@@ -338,6 +344,7 @@ class WorkflowProcessor:
         rules = CleaningRules.build(endpoint_config, context.config, self._speaker(context.config),
                                     strip_assistant_prefix_enabled(), has_endpoint=endpoint_config is not None)
         cleaned, reasoning = clean_answer(text, rules, tool_calls_seen)
+        # The reasoning of a workflow that does not answer the client stays inside.
         if reasoning and self.run.non_responder is None:
             self.run.request.outcome.reasoning += reasoning
         return cleaned
@@ -425,10 +432,6 @@ def _endpoint_config(context: ExecutionContext) -> Mapping[str, object] | None:
     return handler.answering_endpoint[1]
 
 
-def _log_name(node: Mapping[str, object]) -> str:
-    return str(NODE.value(node, "title") or NODE.value(node, "agentName") or "N/A")
-
-
 def _summary_name(config: Mapping[str, object], name: str) -> str:
     node_type = NODE.value(config, "type")
     if node_type == "CustomWorkflow":
@@ -436,6 +439,7 @@ def _summary_name(config: Mapping[str, object], name: str) -> str:
     if node_type == "ConditionalCustomWorkflow":
         table = NODE.value(config, "conditionalWorkflows")
         targets = [str(target) for target in table.values()] if isinstance(table, Mapping) else []
+        # The summary has one line per node.
         shown = targets if len(targets) <= 3 else [*targets[:2], f"+{len(targets) - 2} more"]
         return f"{name} -> [{', '.join(shown)}]"
     return name
@@ -454,10 +458,8 @@ _NOT_IN_ERRORS = frozenset({"systemPrompt", "prompt", "args", "kwargs", "argumen
 
 
 def mark_if_private(error: Exception, node: Mapping[str, object]) -> None:
-    """Keep a configuration error out of the log of redacted requests if a name in the node comes from variables.
-
-    Such an error names a missing file or an unusable value, and that name may be text that a model wrote.
-    """
+    """Keep a configuration error out of the log of redacted requests if a name in the node comes from variables."""
+    # Such an error names a missing file or an unusable value, and that name may be text that a model wrote.
     if isinstance(error, ConfigurationError) and any(
             _has_variable(value) for key, value in node.items() if key not in _NOT_IN_ERRORS):
         error.private = True

@@ -71,9 +71,7 @@ class StreamingResponseHandler:
     @property
     def full_response_text(self) -> str:
         """All text delivered so far."""
-        if len(self._parts) > 1:
-            self._parts[:] = ["".join(self._parts)]
-        return self._parts[0] if self._parts else ""
+        return "".join(self._parts)
 
     def process_stream(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Yield cleaned chunks, at least one per input chunk; closing this closes ``chunks`` at once.
@@ -96,6 +94,7 @@ class StreamingResponseHandler:
                         continue
                 yield from self._step(chunk)
             yield from self._end()
+        # Chunks may also come from a list, which has nothing to close.
         finally:
             close = getattr(chunks, "close", None)
             if close:
@@ -107,6 +106,7 @@ class StreamingResponseHandler:
             self.usage = usage
         if self._state != _READING:
             return [self._after_finish(chunk)]
+        # A heartbeat: until there is content, another endpoint may still become the one that answers.
         if not self._begun and not any(chunk.get(key) for key in _CONTENT_KEYS):
             quiet: Chunk = {"token": "", "finish_reason": None, **chunk}
             quiet.pop("usage", None)
@@ -143,9 +143,8 @@ class StreamingResponseHandler:
         return [out]
 
     def _after_finish(self, chunk: Chunk) -> Chunk:
-        """Handle a chunk after the finish reason, when only token counts matter; the final chunk follows the last ready
-        one.
-        """
+        """Handle a chunk after the finish reason, when only token counts matter."""
+        # The final chunk follows the last one that is ready, to have the token counts if these are.
         more = bool(chunk.get("more"))
         if self._state == _FINAL_DUE and not more:
             return self._final()
@@ -163,9 +162,7 @@ class StreamingResponseHandler:
         return [self._final()] if self._state == _FINAL_DUE else []
 
     def _finish(self, last: Chunk) -> list[Chunk]:
-        """Return the last text, the liveness call if one is due, and the final chunk unless token counts are still to
-        come.
-        """
+        """Return the last text, the liveness call if one is due, and the final chunk unless more chunks are ready."""
         more = last.pop("more", False)
         half = self._reasoning.finish()
         if half:
@@ -180,6 +177,7 @@ class StreamingResponseHandler:
             out.append(self._final())
         elif not out:
             out.append({"token": "", "finish_reason": None, "more": True})
+        # What "more" marks is written to the client together with the chunk that follows.
         for chunk in out[:-1] if not more else out:
             chunk["more"] = True
         return out
@@ -230,5 +228,6 @@ class StreamingResponseHandler:
     @staticmethod
     def _may_inject() -> bool:
         request = current_request()
+        # The completion APIs have no tool calls.
         return request is None or not (
             request.cancel_scope.cancelled or request.api_type in (OPENAI_COMPLETION, OLLAMA_GENERATE))

@@ -14,15 +14,13 @@ from Middleware.workflows.models.execution_context import ChildStarter, Executio
 _TYPE = NODE.lookup("type")
 
 
+# The side effects that running a node may have, at the most:
+# no: nothing. The output depends on the node's keys, the conversation and an LLM only.
+# reads: it reads what others may change: stored data, files, another server.
+# writes: it changes data of this installation, or the conversation of the run.
+# outside: effects that this program cannot know: those of a script, a command, a tool, a request other than GET and
+# HEAD, or another workflow.
 Acts = Literal["no", "reads", "writes", "outside"]
-"""The side effects that running a node may have, at the most:
-
-* ``no``: nothing. The output depends on the node's keys, the conversation and an LLM only.
-* ``reads``: it reads what others may change: stored data, files, another server.
-* ``writes``: it changes data of this installation, or the conversation of the run.
-* ``outside``: effects that this program cannot know: those of a script, a command, a tool, a request other than GET and
-  HEAD, or another workflow.
-"""
 
 
 class BaseHandler(ABC):
@@ -70,12 +68,12 @@ class BaseHandler(ABC):
         return cls.pure
 
     def table(self, context: ExecutionContext) -> KeyTable:
-        """The keys of the node's type."""
-        return self.TABLES[context.node_type]
+        """Return the keys of the node's type."""
+        return self.TABLES[context.config.get(*_TYPE) or "Standard"]
 
     def value(self, context: ExecutionContext, name: str) -> Any:
         """Return the node's value of a declared key, flags as booleans, its default when absent."""
-        return self.TABLES[context.config.get(*_TYPE) or "Standard"].read(context.config, name)
+        return self.table(context).read(context.config, name)
 
     def number(self, context: ExecutionContext, name: str) -> int:
         """Return a declared whole number; its default for any other value."""
@@ -92,13 +90,13 @@ class BaseHandler(ABC):
     def text(self, context: ExecutionContext, name: str) -> str:
         """Return a declared text key with variables filled in."""
         value = self.value(context, name)
-        if value is None or value == "":
-            return ""
-        return context.substitute(value)
+        return "" if value in (None, "") else context.substitute(value)
 
     def static_text(self, context: ExecutionContext, text: str) -> Any:
         """Return ``text`` as the node's result: for a streaming client a stream of words, paced for reading."""
         if not context.stream:
             return text
-        trial = context.request.trial is not None
-        return stream_text(text) if trial else stream_static_content(text, context.request.cancel_scope)
+        # Workflow tests do not wait for a reader.
+        if context.request.trial is not None:
+            return stream_text(text)
+        return stream_static_content(text, context.request.cancel_scope)

@@ -16,8 +16,8 @@ from Middleware.utilities.http.addresses import usable_hosts
 from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.models.execution_context import ExecutionContext
 
+# The longest wait that every operating system accepts.
 MAX_SECONDS = 1_000_000.0
-"""The longest wait that every operating system accepts."""
 
 PROXY_SCHEMES = ("http", "https", "socks4", "socks5", "socks5h")
 DEFAULT_MAX_RESPONSE_BYTES = 10 * 1024 * 1024
@@ -33,15 +33,10 @@ BLOCK_PRIVATE_ADDRESSES = ConfigKey("blockPrivateAddresses", "bool", False,
 ALLOWED_HOSTS = ConfigKey("allowedHosts", "list", None, "The only hosts that may be contacted, without port.", "full")
 
 
-def positive_number(context: ExecutionContext, key: ConfigKey) -> float:
-    """Return a finite number above 0; numeric text is accepted, booleans are not."""
-    number = _number(context, key, whole=False)
-    return number if number is not None and number > 0 else refuse(context, key, "a number above 0")
-
-
 def seconds(context: ExecutionContext, key: ConfigKey) -> float:
-    """Return a positive number as a time to wait."""
-    return min(positive_number(context, key), MAX_SECONDS)
+    """Return a number above 0 as a time to wait; numeric text is accepted, booleans are not."""
+    number = _number(context, key, whole=False)
+    return min(number, MAX_SECONDS) if number is not None and number > 0 else refuse(context, key, "a number above 0")
 
 
 def byte_cap(context: ExecutionContext, key: ConfigKey) -> int | None:
@@ -69,14 +64,14 @@ def choice(context: ExecutionContext, key: ConfigKey) -> str:
 
 
 def allowed_hosts(context: ExecutionContext, key: ConfigKey = ALLOWED_HOSTS) -> list[str] | None:
-    """Return the hosts of an allow-list, None without one. A list without a usable entry is an error, not "all hosts".
-    """
+    """Return the hosts of an allow-list, None without one."""
     value = key.of(context.config)
     if value is None:
         return None
     if not isinstance(value, list):
         return refuse(context, key, "a list of host names")
     hosts = usable_hosts(context.substitute(entry) for entry in value if entry is not None)
+    # An author who writes a list does not mean "all hosts", even if no entry of it can be used.
     return hosts or refuse(context, key, "at least one host name")
 
 

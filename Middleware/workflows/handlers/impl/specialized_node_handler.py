@@ -129,6 +129,7 @@ class DelimitedChunkerHandler(BaseHandler):
         return "" if mode in ("head", "tail") else f"Invalid mode: must be 'head' or 'tail', got '{mode}'"
 
 
+# A string like all results: workflows compare with it.
 FAILED = "-1"
 
 _NUMBER = r"(-?\d+(?:\.\d+)?)"
@@ -147,6 +148,7 @@ def calculate(expression: str) -> str:
         result = _OPERATORS[sign](float(left), float(right))
     except ZeroDivisionError:
         return FAILED
+    # So many digits are infinity in floating point.
     if not math.isfinite(result):
         return FAILED
     return str(int(result)) if result.is_integer() else repr(result)

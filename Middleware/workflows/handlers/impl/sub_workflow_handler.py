@@ -129,13 +129,11 @@ def _run_child(context: ExecutionContext, name: str, overrides: object) -> objec
 
 
 def _override(context: ExecutionContext, overrides: object, name: str, alias: str) -> str | None:
-    """Return one override, its values escaped so that the child's own substitution takes them literally."""
     if not isinstance(overrides, Mapping):
         return None
     value = overrides.get(name) if name in overrides else overrides.get(alias)
-    if not value:
-        return None
-    return context.substitute(value, restore=False)
+    # Escaped, so that the child's own substitution takes the values literally.
+    return context.substitute(value, restore=False) if value else None
 
 
 def _lower_keys(value: object) -> dict[str, object]:
@@ -146,6 +144,7 @@ def _lower_keys(value: object) -> dict[str, object]:
     return {**{key.strip(): entry for key, entry in lower.items()}, **lower}
 
 
+# The id becomes part of a file's name.
 _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -226,6 +225,7 @@ class ConversationChunkProcessorHandler(CustomWorkflowHandler):
                 raise EarlyTerminationException(f"Request {context.request_id} was cancelled")
             last = hash_single_message(block[-1])
             self._run_child(context, settings, block)
+            # Not before: a block whose child fails is processed again.
             cursor.add(last)
         return len(blocks)
 

@@ -80,6 +80,7 @@ def _rendered(context: ExecutionContext, render: Callable[[Stopped], str]) -> st
 
 
 def _request(context: ExecutionContext) -> WebRequest:
+    # Text of a model may hold lone surrogates, which UTF-8 cannot encode: hence "replace" below.
     body = _text(context, BODY)
     return WebRequest(
         url=_text(context, URL).strip() or network.refuse(context, URL, "a URL"), method=_method(context),

@@ -43,12 +43,15 @@ _TOKEN = re.compile(
     r"""|(?P<word>[A-Za-z_][A-Za-z0-9_]*)""", re.ASCII)
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le}
+
+# Deeper parentheses would end in a RecursionError.
 _MAX_DEPTH = 200
 
 
 @dataclass(frozen=True)
 class _Token:
-    kind: str  # operand, compare, (, ), AND, OR
+    # operand, compare, (, ), AND or OR
+    kind: str
     value: Value = ""
 
 
@@ -93,6 +96,7 @@ def _token(found: re.Match[str]) -> _Token:
         return _Token(upper)
     if upper in ("TRUE", "FALSE"):
         return _Token("operand", upper == "TRUE")
+    # The words inf and nan are numbers, as for Python.
     try:
         return _Token("operand", float(text))
     except ValueError:
@@ -106,6 +110,7 @@ class _Parser:
 
     def expression(self, depth: int) -> bool:
         value = self._conjunction(depth)
+        # The right side is parsed whatever the left side is, so that a mistake in it is always found.
         while self._accept("OR"):
             value = self._conjunction(depth) or value
         return value
@@ -142,8 +147,8 @@ class _Parser:
 
 
 def _compare(left: Value, sign: str, right: Value) -> bool:
-    both_texts = isinstance(left, str) and isinstance(right, str)
-    both_numbers = not isinstance(left, str) and not isinstance(right, str)
+    # In Python, too, a string never equals a number or a boolean.
     if sign in ("==", "!="):
-        return (left == right if both_texts or both_numbers else False) == (sign == "==")
-    return bool(both_numbers and _ORDER[sign](left, right))
+        return (left == right) == (sign == "==")
+    # Only numbers have an order, and booleans count as 1 and 0.
+    return not isinstance(left, str) and not isinstance(right, str) and _ORDER[sign](left, right)

@@ -102,10 +102,8 @@ class SaveCustomFileHandler(BaseHandler):
 
 
 def _place(context: ExecutionContext, path: str) -> str:
-    """Return ``path``, or its counterpart below the public root if the working directory holds no such file.
-
-    The files that come with a configuration are so found wherever the server was started.
-    """
+    """Return ``path``, or its counterpart below the public root if the working directory holds no such file."""
+    # The files that come with a configuration are found wherever the server was started.
     plain = resolve_file_path(path)
     if context.request.trial is not None or not path.strip() or os.path.isabs(plain) or find_file_ignoring_case(plain):
         return path
@@ -123,7 +121,7 @@ def _count_problem(counts: Mapping[str, object]) -> str:
 
 
 def _failure(context: ExecutionContext, log_text: str, output: str) -> str:
-    """Return the node's output. The log gets no path, which may be made of conversation text."""
+    # The log gets no path, which may be made of conversation text.
     logger.warning("Node '%s': the file was not saved: %s", context.node_name, log_text)
     return f"Error saving file: {output}"
 

@@ -64,6 +64,7 @@ class ImageProcessorHandler(BaseHandler):
         context.request.images_shown = True
         texts = ImageDescriber(context, messages).describe(places)
         output = join_descriptions(texts[image] for _, image in places)
+        # Before the newest message, so that this stays the newest; behind it if it is the only one.
         self._insert(context, {len(messages) - 1 if len(messages) > 1 else 1: output})
         return output
 
