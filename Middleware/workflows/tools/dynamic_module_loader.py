@@ -36,8 +36,10 @@ SETUP_ERROR = "Error: Module '{}' setup issue. Please check logs."
 OWN_ERROR = "Error processing request in module '{}'. "
 UNEXPECTED_ERROR = ("Error: An unexpected error occurred while processing your request. "
                     "Please check system logs.")
-ENGINE_KEYS = frozenset({"end", "more"})  # of chunks
-FAILURES = (Exception, SystemExit, asyncio.CancelledError)  # of foreign code
+# Keys of chunks that only the engine sets: a script that set them could end the answer of its workflow.
+ENGINE_KEYS = frozenset({"end", "more"})
+# A script that calls sys.exit or ends its own event loop must end the script only.
+FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 _numbers = itertools.count(1)
 _path_lock = threading.Lock()
 
@@ -58,7 +60,8 @@ class InvokeNotCallableError(ConfigurationError, TypeError):
     """A script's ``Invoke`` is not a function."""
 
 
-class ScriptSyntaxError(ConfigurationError, SyntaxError):  # type: ignore[misc]  # both have a text of their own
+# Both bases have a text of their own, which mypy rejects.
+class ScriptSyntaxError(ConfigurationError, SyntaxError):  # type: ignore[misc]
     """A script, or a file that it imports, is not Python."""
 
 
@@ -132,7 +135,8 @@ def _checked(path: str) -> str:
 def _is_file(path: str) -> bool:
     try:
         return os.path.isfile(path)
-    except ValueError:  # NUL in a path that variables made
+    # The path, which variables made, holds a NUL.
+    except ValueError:
         return False
 
 
@@ -161,17 +165,17 @@ def _run(path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Gene
 
 
 def _load(path: str) -> ModuleType:
-    """Execute the file as a module of its own name, so that scripts of the same file name never meet.
-
-    It is compiled from its text: byte code kept by Python could be older than an edit within the same second.
-    """
+    # A name of its own, so that scripts of the same file name never meet.
     stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])
     name = f"_wilmer_script_{next(_numbers)}_{stem}"
-    spec = spec_from_file_location(name, path, loader=SourceFileLoader(name, path))  # whatever the suffix's case
+    # The loader is named because Python chooses one by the case of the suffix.
+    spec = spec_from_file_location(name, path, loader=SourceFileLoader(name, path))
     assert spec is not None
     module = module_from_spec(spec)
-    sys.modules[name] = module  # type hints and dataclasses look their module up there
+    # Type hints and dataclasses look their module up there.
+    sys.modules[name] = module
     try:
+        # Compiled from its text: byte code kept by Python could be older than an edit within the same second.
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)
         exec(code, module.__dict__)
@@ -267,7 +271,7 @@ def _failure_text(error: BaseException, path: str) -> str:
 
 
 def _is_own_error(error: BaseException) -> bool:
-    """Compare by name: a script that imports it as ``workflows.tools...`` has a second class."""
+    # By name, since a script that imports it as ``workflows.tools...`` has a second class.
     return any(kind.__name__ == DynamicModuleError.__name__ for kind in type(error).__mro__)
 
 
@@ -275,5 +279,6 @@ def _log_failure(error: BaseException, path: str, when: str = "in Invoke") -> No
     if not is_encryption_active():
         logger.error("The script %s failed %s", path, when, exc_info=error)
         return
-    places = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may quote the conversation
+    # Without the message, which may quote the conversation.
+    places = "".join(traceback.format_tb(error.__traceback__))
     logger.error("A script failed %s with %s:\n%s", when, type(error).__name__, places)

@@ -105,7 +105,6 @@ class ImageDescriber:
 
     # -- one call ------------------------------------------------------------------------------------------------
     def _conversation(self, index: int, image: str) -> list[Message]:
-        """Return the whole conversation without any image but this one."""
         messages = [without_images(message) for message in self._context.messages]
         carrier = index if self._authored else self._carrier(messages, index)
         messages[carrier] = {**messages[carrier], "images": [image]}
@@ -145,9 +144,10 @@ class ImageDescriber:
 
     # -- the inputs of a description -----------------------------------------------------------------------------
     def _key(self, index: int, image: str) -> str:
-        """Return the hashed inputs. Notes are left out, because the client does not send them."""
+        """Return the hashed inputs of a description."""
         context, handler = self._context, self._context.llm_handler
         assert handler is not None
+        # Notes are left out, because the client does not send them.
         conversation = [] if self._authored else [
             [message.get("role"), message_text(message)]
             for message in self._messages[:index + 1] if not isinstance(message, VisionNote)]

@@ -15,7 +15,8 @@ from Middleware.workflows.tools.mcp.sessions import Action, McpSessions, Session
 __all__ = ["DEFAULT_TIMEOUT_SECONDS", "MCPClient", "MCPToolCallError", "check_timeout"]
 
 DEFAULT_TIMEOUT_SECONDS = 30
-MAX_PAGES = 100  # of a tool list
+# Pages of a tool list: a server that always names a next page must not be asked forever.
+MAX_PAGES = 100
 
 
 def close_sessions() -> None:
@@ -40,10 +41,10 @@ class MCPClient:
 
     def call_tool(self, server: str, tool: str, arguments: Mapping[str, object] | None = None,
                   timeout: float = DEFAULT_TIMEOUT_SECONDS) -> str:
-        """The tool's result as text: structured content as JSON if there is some, else its parts joined.
+        """Return the tool's result as text: structured content as JSON if there is some, else its parts joined.
 
         ``timeout`` in seconds covers connecting, the handshake and the call. Raises MCPToolCallError, also for a
-        result that is an error, and ValueError for a timeout that is no number above 0.
+        result that is an error, and ValueError for a timeout that is not a number above 0.
         """
         async def call(client: Any) -> object:
             return await client.call_tool(tool, dict(arguments or {}))
@@ -54,7 +55,10 @@ class MCPClient:
         return result_text(result)
 
     def list_tools(self, server: str, timeout: float = DEFAULT_TIMEOUT_SECONDS) -> dict[str, dict[str, object]]:
-        """``{name: {"llm_schema": {"type": "function", "name", "description", "parameters"}}}``. Raises like a call."""
+        """Return ``{name: {"llm_schema": {"type": "function", "name", "description", "parameters"}}}``.
+
+        Raises what ``call_tool`` raises.
+        """
         async def fetch(client: Any) -> list[Any]:
             page = await client.list_tools()
             tools = list(page.tools)
@@ -81,14 +85,14 @@ class MCPClient:
 
 
 def check_timeout(value: object) -> float:
-    """``value`` as seconds. Raises ConfigValueError unless it is a number above 0."""
+    """Return ``value`` as seconds. Raises ConfigValueError unless it is a number above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ConfigValueError(f"'timeout' cannot be {value!r}", json_path="timeout", expected="a number above 0")
     return float(value)
 
 
 def result_text(result: Any) -> str:
-    """The text of a tool result of the ``mcp`` package."""
+    """Return the text of a tool result of the ``mcp`` package."""
     if result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
     return "".join(_part_text(part) for part in result.content)

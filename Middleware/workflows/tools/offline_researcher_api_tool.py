@@ -73,7 +73,6 @@ def _answer(found: dict[str, object], include_sources: bool) -> str:
 
 
 def _source_lines(sources: object) -> list[str]:
-    """Return one line for each source that has a book or a title."""
     entries = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
     named = ([str(source.get(key) or "").strip() for key in ("book", "title")] for source in entries)
     return [f"- {' :: '.join(filter(None, names))}" for names in named if any(names)]

@@ -88,7 +88,6 @@ class OfflineWikiApiClient:
 
 
 def _titled(found: object, untitled: str, separator: str) -> str:
-    """Return the articles with their titles; "" if there are none."""
     return separator.join(
         f"Title: {_field(article, 'title', untitled)}\n{_text(article, 'No text available.')}"
         for article in _items(found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,12 +55,11 @@ class ParallelLlmProcessingTool:
         prompts = BlockPrompts(system_prompt, prompt, self._config, context)
         work = _Work(chunks, prompts, markers or {}, self._scope)
         # A worker without a chunk of its own may get one that failed on another LLM.
-        handlers = self._handlers if work.left else []
+        handlers = self._handlers if work.queue else []
         with ThreadPoolExecutor(max(len(handlers), 1), "wilmer-block") as pool:
             for handler in handlers:
                 pool.submit(contextvars.copy_context().run, work.run, handler)
         raise_if_cancelled(self._scope)
-        work.log_times()
         if handlers and len(work.errors) == len(handlers):
             raise work.errors[0]
         return custom_delimiter.join(work.results)
@@ -88,55 +86,38 @@ class _Work:
     def __init__(self, chunks: Sequence[str], prompts: BlockPrompts, markers: Mapping[str, str],
                  scope: CancelScope) -> None:
         self._chunks, self._prompts, self._markers, self._scope = chunks, prompts, markers, scope
-        self._queue = deque(index for index, chunk in enumerate(chunks) if chunk.strip())
+        self.queue = deque(index for index, chunk in enumerate(chunks) if chunk.strip())
         self._returned: set[int] = set()
         self._running = 0
         self._changed = threading.Condition()
-        self._times: list[tuple[int, str, float, bool]] = []
         self.results = [""] * len(chunks)
         self.errors: list[Exception] = []
-
-    @property
-    def left(self) -> int:
-        return len(self._queue)
 
     def run(self, handler: LlmHandler) -> None:
         while (index := self._take()) is not None:
             error: Exception | None = None
-            began = time.monotonic()
             try:
-                self.results[index] = self._answer(handler, index)
+                self.results[index] = self._prompts.send(
+                    handler, {**self._markers, TEXT_CHUNK: self._chunks[index]})
             except EarlyTerminationException:
                 logger.debug("A worker stops: the request was cancelled.")
             # Whatever is wrong with this LLM, another one may work.
             except Exception as failure:
                 error = failure
-            self._times.append((index, handler.endpoint_name, time.monotonic() - began, error is not None))
             self._give_back(index, handler, error)
             if error is not None:
                 return
 
-    def log_times(self) -> None:
-        """Log how long each call took, including the wait for a slot at the gate of the endpoints."""
-        if not self._times:
-            return
-        calls = [f"{index + 1} by '{endpoint}' {'failed after' if failed else 'in'} {seconds:.2f} s"
-                 for index, endpoint, seconds, failed in sorted(self._times)]
-        answered = sum(not failed for *_, failed in self._times)
-        logger.info("Answered %d of %d blocks: %s", answered, len(self._chunks), ", ".join(calls))
-
-    def _answer(self, handler: LlmHandler, index: int) -> str:
-        return self._prompts.send(handler, {**self._markers, TEXT_CHUNK: self._chunks[index]})
-
     def _take(self) -> int | None:
         """Return the next chunk; None if there is none left, and none that could come back."""
         with self._changed:
-            while not self._queue and self._running and not self._scope.cancelled:
+            # A chunk that fails elsewhere comes back. A cancellation does not notify, so it is looked for.
+            while not self.queue and self._running and not self._scope.cancelled:
                 self._changed.wait(0.1)
-            if not self._queue or self._scope.cancelled:
+            if not self.queue or self._scope.cancelled:
                 return None
             self._running += 1
-            return self._queue.popleft()
+            return self.queue.popleft()
 
     def _give_back(self, index: int, handler: LlmHandler, error: Exception | None) -> None:
         with self._changed:
@@ -152,7 +133,7 @@ class _Work:
                          handler.endpoint_name, public_text(error))
             return
         self._returned.add(index)
-        self._queue.append(index)
+        self.queue.append(index)
         logger.warning("Endpoint '%s' failed and gets no further block; block %d goes to another: %s",
                        handler.endpoint_name, index + 1, public_text(error))
 

@@ -33,6 +33,7 @@ from Middleware.workflows.tools.parallel_llm_processing_tool import ParallelLlmP
 
 logger = logging.getLogger(__name__)
 
+# A shorter conversation has nothing to remember yet. System messages count here.
 FEWEST_MESSAGES = 3
 
 
@@ -173,14 +174,12 @@ def _sees_but_a_part(context: ExecutionContext) -> bool:
 
 
 def _stored_memory(context: ExecutionContext) -> DiscussionMemory:
-    """Return the stored data of the node's discussion; empty without a discussion id. Raises DataKeyError and OSError.
-    """
     folder = folder_of(context)
     return DiscussionMemory() if folder is None else stored_memory(MemoryStore(folder))
 
 
 def _handler_for_call(handler: LlmHandler, context: ExecutionContext) -> LlmHandler:
-    """Return the node's LLM, unstreamed. The prompt is a whole user turn, so the endpoint may open the answer's."""
+    # The prompt is a whole user turn, so the endpoint may open the answer's.
     opens = ENDPOINT.flag(handler.endpoint_config, "addGenerationPrompt") and not NODE.flag(
         context.config, "blockGenerationPrompt")
     return dataclasses.replace(without_streaming(handler, context.request.cancel_scope), add_generation_prompt=opens)

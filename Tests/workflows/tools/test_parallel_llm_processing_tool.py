@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -230,43 +229,6 @@ def test_the_gate_of_the_endpoints_counts(lab: EngineLab, monkeypatch: pytest.Mo
     monkeypatch.setattr(instance.process().one(instance.Gate), "semaphore", None)
     instance.initialize_request_semaphore(1)
     assert most_at_a_time(lab, "A", "B", "C") == 1
-
-
-def timing(caplog: pytest.LogCaptureFixture) -> str:
-    found = [record.getMessage() for record in caplog.records
-             if record.levelno == logging.INFO and "block" in record.getMessage().lower()]
-    assert len(found) == 1
-    return found[0]
-
-
-def test_the_time_of_each_block_is_logged(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    lab.backend.responder = lambda request: chat_reply(
-        "private", header_delay=0.2 if "slow" in last_text(request) else 0)
-    process(lab, config("A"), "private", "", "private slow")
-    text = timing(caplog)
-    seconds = {int(index): float(time) for index, time in re.findall(r"(\d+) by 'A' in ([\d.]+) s", text)}
-    assert set(seconds) == {1, 3} and seconds[1] < 0.2 <= seconds[3] < 5
-    assert "2 of 3" in text and "private" not in caplog.text
-
-
-def test_the_time_of_failed_calls_is_logged(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    lab.backend.responder = by_model(A=lambda request: status_reply(400, header_delay=0.1), B=slow_echo)
-    process(lab, config("A", "B"), "1", "2")
-    text = timing(caplog)
-    assert re.search(r"[12] by 'A' failed after 0\.\d+ s", text) and text.count("by 'B' in") == 2
-    lab.backend.responder = fail
-    caplog.clear()
-    with pytest.raises(BackendStatusError):
-        process(lab, config("A"), "1")
-    assert "0 of 1" in timing(caplog)
-
-
-def test_no_block_no_line(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    process(lab, config("A"), "")
-    assert "block" not in caplog.text.lower()
 
 
 @pytest.mark.parametrize("with_context", [True, False])

@@ -124,7 +124,6 @@ def _read_option(args: Sequence[str], index: int) -> Iterator[Argument]:
 
 
 def _with_next(args: Sequence[str], index: int, name: str) -> Argument:
-    """Return an option with the next item as its value, if it takes one."""
     if name in _WITH_VALUE and index + 1 < len(args):
         return Argument(name, index, args[index + 1], index + 1)
     return Argument(name, index)

@@ -272,7 +272,6 @@ class _Session:
             raise SessionError(self._said(error)) from None
 
     async def _explained(self, error: Any) -> SessionError:
-        """Return the failure of a call, with what is known about the connection."""
         from mcp_types import CONNECTION_CLOSED
 
         if self._lost:
@@ -305,7 +304,7 @@ class _Session:
             self._log_end()
 
     async def _look_at(self, response: Any) -> None:
-        """Note what the package does not pass on: the status, and that the server has forgotten the session."""
+        # The package passes on neither the status, nor that the server has forgotten the session.
         request = response.request
         if request.method != "POST":
             return
@@ -352,7 +351,7 @@ def is_refused_connection(error: BaseException | None) -> bool:
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """Return the cause among grouped exceptions: not the closed connection that follows from another."""
+    # Of grouped exceptions the closed connection is the last to blame: it follows from another.
     while isinstance(error, BaseExceptionGroup):
         inner = [_leaf(part) for part in error.exceptions]
         error = next((part for part in inner if type(part).__name__ != "MCPError"), inner[0])

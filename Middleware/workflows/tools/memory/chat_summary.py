@@ -122,7 +122,7 @@ class ChatSummarizer:
 
 
 class _WithMarkers:
-    """Fills in the variables and then the markers of a node's texts, so that inserted text is never filled in again."""
+    # Variables first, markers last, so that inserted text is never filled in again.
 
     def __init__(self, variables: VariableService, markers: Mapping[str, str]) -> None:
         self._variables, self._markers = variables, markers
@@ -162,7 +162,7 @@ def take_lock(stack: contextlib.ExitStack, context: ExecutionContext, folder: Di
 
 
 def _settings() -> MemorySettings:
-    """Return the user's memory settings, or the defaults: summaries work without settings."""
+    # Summaries work without memory settings, and their loader would log that no memories are written.
     try:
         name = config_utils.user_name_setting(USER_KEY)
         content, display = config_utils.load_settings_file(name) if name else ({}, "")

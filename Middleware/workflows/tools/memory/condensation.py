@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 BATCH = "[MemoriesToCondense]"
 PRECEDING = "[Memories_Before_Memories_to_Condense]"
-# The system prompt keeps this marker as written: it never shows the memories to join.
+# The system prompt keeps this marker as written: it never shows the memories to join, but may speak of them.
 _BATCH_AS_WRITTEN = "[MemoriesToCondense as written]"
 
 SYSTEM_PROMPT = (
@@ -69,7 +69,7 @@ class Condensation:
             return False
         batch = pairs[start:start + count]
         text = self._joined(batch, pairs[max(0, start - RECENT_MEMORIES):start])
-        return bool(text.strip()) and self._store_in_place_of(batch, start, text)
+        return bool(text.strip()) and self._replace(batch, start, text)
 
     def _first_new(self, pairs: Sequence[Pair]) -> int:
         done = self._store.condensation_hash()
@@ -104,38 +104,31 @@ class Condensation:
         system_prompt = (settings.condense_system_prompt or SYSTEM_PROMPT).replace(BATCH, _BATCH_AS_WRITTEN)
         return call.ask(system_prompt, settings.condense_prompt or PROMPT, markers)
 
-    def _store_in_place_of(self, batch: list[Pair], expected: int, text: str) -> bool:
-        """Replace the batch, unless the memories changed while the LLM answered, or a user edited the file."""
+    def _replace(self, batch: list[Pair], start: int, text: str) -> bool:
+        """Put the text in the place of the batch, unless a user edited the file while the LLM answered.
+
+        A crash between the three files neither loses nor repeats a memory.
+        """
         pairs = self._store.memories() if readable(self._store) else []
-        start = _place_of(batch, pairs, expected)
-        if start is None:
+        end = start + len(batch)
+        if pairs[start:end] != batch:
             logger.warning("Discussion %s: the memories to be joined were changed in the meantime; they are kept",
                            self._discussion)
             return False
-        self._replace(pairs, start, start + len(batch), text)
-        logger.info("Discussion %s: %s joined into one", self._discussion, counted(len(batch)))
-        return True
-
-    def _replace(self, pairs: list[Pair], start: int, end: int, text: str) -> None:
-        """Write the three files so that a crash in between neither loses nor repeats a memory.
-
-        If only the tracker is ahead, the originals stay. If the summary's pointer is ahead as well, the summary takes
-        them in once more, as it does with the memory that replaces them. In the opposite order the summary's pointer
-        would refer to a missing memory, so that it takes in everything again, and the new memory would be condensed
-        again.
-        """
         stored_hash = pairs[end - 1][1]
         after = [*pairs[:start], (text, stored_hash), *pairs[end:]]
+        # If only the tracker is ahead, the originals stay. If the summary's pointer is ahead as well, the summary takes
+        # them in once more, as it does with the memory that replaces them. In the opposite order the summary's pointer
+        # would refer to a missing memory, so that it takes in everything again, and the new memory would be condensed
+        # again.
         self._store.save_condensation_hash(stored_hash)
         self._move_summary(pairs, after, start, end)
         self._store.replace_memories(after)
+        logger.info("Discussion %s: %s joined into one", self._discussion, counted(len(batch)))
+        return True
 
     def _move_summary(self, pairs: list[Pair], after: list[Pair], start: int, end: int) -> None:
-        """Make the summary refer to the last memory that it covers and that stays.
-
-        Until the memories are written, its position is too low rather than too high: with equal hashes a memory is
-        summarized twice rather than never.
-        """
+        """Make the summary refer to the last memory that it covers and that stays."""
         summary = self._store.summary()
         place = valid_position(pairs, summary, self._store.summary_position())
         if place is None:
@@ -145,6 +138,8 @@ class Condensation:
         before = pairs[start - 1][1] if start else ""
         if inside and summary is not None and summary[0].strip() and summary[1] != before:
             self._store.save_summary(summary[0], before)
+        # Until the memories are written, the position is too low rather than too high: with equal hashes a memory is
+        # summarized twice rather than never.
         self._store.save_summary_position(_moved(place, start, end))
 
 
@@ -154,9 +149,3 @@ def _moved(place: int | None, start: int, end: int) -> int | None:
         return place
     return start if place < end else place - (end - start - 1)
 
-
-def _place_of(batch: list[Pair], pairs: list[Pair], expected: int) -> int | None:
-    """Return the index nearest to ``expected`` at which ``pairs`` hold the whole batch in one piece; None: nowhere."""
-    size = len(batch)
-    places = [start for start in range(len(pairs) - size + 1) if pairs[start:start + size] == batch]
-    return min(places, key=lambda start: abs(start - expected), default=None)

@@ -12,14 +12,10 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-from Middleware.exceptions import BackendError, ConfigurationError, ConfigValueError, UnreadableDataError
+from Middleware.exceptions import BackendError, ConfigurationError, UnreadableDataError
 from Middleware.llmapis.backend_errors import log_text
-from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
-from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts, raise_if_cancelled, text_to_keep
-from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.compactor_settings import EXISTING, MESSAGES, NEW, RECENT, CompactorSettings
 from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, Folded
 from Middleware.utilities.conversations.discussion_files import Pair
@@ -27,8 +23,8 @@ from Middleware.utilities.conversations.discussion_folder import COMPACTOR, Disc
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.utilities.text_utils import estimate_message, message_text, restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.block_prompts import fill_markers
 from Middleware.workflows.tools.discussion_context import raw_messages
+from Middleware.workflows.tools.memory.shared import MemoryCall
 
 logger = logging.getLogger(__name__)
 
@@ -175,7 +171,7 @@ class ContextCompaction:
         self._settings, self._folder = settings, folder
         self._scope = context.request.cancel_scope
         self._store = CompactorStore(folder)
-        self._summarizer = _Summarizer(context, settings)
+        self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens)
         self._sections = cut_sections(self._messages, settings.lookback, settings.recent_budget, settings.old_budget)
 
     def run(self) -> str:
@@ -259,42 +255,13 @@ class ContextCompaction:
         sections, settings = self._sections, self._settings
         lines = message_lines(self._messages[sections.old:sections.recent])
         recent = message_lines(self._messages[sections.recent:sections.end])
-        return self._summarizer.ask(
-            settings.old_system_prompt, settings.old_prompt, {MESSAGES: lines, RECENT: recent}) or lines
+        return self._ask(settings.old_system_prompt, settings.old_prompt, {MESSAGES: lines, RECENT: recent}) or lines
 
     def _oldest_summary(self, existing: str, shifted: Sequence[Message]) -> str:
-        """Return the existing summary with messages folded in; "" if the model returned nothing."""
         settings, lines = self._settings, message_lines(shifted)
-        new = self._summarizer.ask(
-            settings.neutral_system_prompt, settings.neutral_prompt, {MESSAGES: lines}) or lines
-        return self._summarizer.ask(
-            settings.oldest_system_prompt, settings.oldest_prompt, {EXISTING: existing, NEW: new})
+        new = self._ask(settings.neutral_system_prompt, settings.neutral_prompt, {MESSAGES: lines}) or lines
+        return self._ask(settings.oldest_system_prompt, settings.oldest_prompt, {EXISTING: existing, NEW: new})
 
-
-class _Summarizer:
-    """The LLM of the settings, created at its first call."""
-
-    def __init__(self, context: ExecutionContext, settings: CompactorSettings) -> None:
-        self._request_id, self._scope = context.request_id, context.request.cancel_scope
-        self._settings = settings
-
-    @cached_property
-    def _handler(self) -> LlmHandler:
-        settings = self._settings
-        if not settings.endpoint:
-            raise ConfigValueError("no endpoint is named that could write summaries", json_path="endpointName")
-        return LlmHandlerService().load_model_from_config(
-            settings.endpoint, settings.preset or None, max_tokens=settings.max_response_tokens, scope=self._scope)
-
-    def ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
-        """Return the cleaned answer, "" if it is blank or the model's reasoning was cut off.
-
-        Both texts are sent unchanged except for the prompt's markers.
-
-        Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
-        """
-        raise_if_cancelled(self._scope)
-        result = call_with_texts(self._handler, system_prompt, fill_markers(prompt, markers), self._request_id)
-        raise_if_cancelled(self._scope)
-        answer = text_to_keep(answer_text(result, self._handler, self._settings.raw), self._handler)
+    def _ask(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
+        answer = self._call.ask_as_written(system_prompt, prompt, markers)
         return answer if answer.strip() else ""

@@ -75,12 +75,11 @@ class MemoryWriter:
         return True
 
     def _last(self) -> str | None:
-        """Return the hash of the last message that the stored memories cover."""
         pairs = self._store.memories()
         return pairs[-1][1] if pairs else None
 
     def _changed_since(self, last: str | None) -> bool:
-        """Return whether memories were removed, by hand as a rule: a new memory would hide that they are missing."""
+        # Memories were removed, by hand as a rule. A new memory would hide that they are missing.
         changed = last is not None and self._last() != last
         if changed:
             logger.error("Discussion %s: its memories were changed in the meantime", self._discussion)
@@ -91,7 +90,6 @@ class MemoryWriter:
             self._anchors.note(chunk.hash, chunk.place, {stored for _, stored in self._store.memories()})
 
     def _memory(self, chunk: Chunk, known: DiscussionMemory) -> str:
-        """Return the text for one chunk; "" if there is none."""
         try:
             text = self._ask(restore_braces(chunk.text), known)
         except DataKeyError:
@@ -156,12 +154,11 @@ class FileMemoryPass:
                     self._write(existed)
 
     def _open(self) -> tuple[list[Pair], bool]:
-        """Open the file under the lock: a file that two requests found missing would be emptied again by the second."""
+        # A file that two requests found missing would be emptied again by the second.
         with self._folder.lock(SHORT, self._context.request.cancel_scope):
             return self._store.open_memories()
 
     def _start(self, pairs: Sequence[Pair]) -> int:
-        """Return the index of the first message without a memory."""
         if not pairs or not self._end:
             return 0
         places = MemoryAnchors(self._folder).read()
@@ -180,16 +177,14 @@ class FileMemoryPass:
         return tokens >= self._settings.file_chunk_size or (existed and len(new) >= self._settings.chunk_messages)
 
     def _write(self, existed: bool) -> None:
-        """Make the memories and condense older ones, unless another request has written them by now.
-
-        The memories of a long history that is new here are marked as condensed at once.
-        """
+        # Another request may have written them while this one waited for the lock.
         pairs, _ = self._open()
         start = self._start(pairs)
         if not self._due(start, existed):
             return
         chunks = chunks_of(self._messages, self._hashes, start, self._end, self._settings.file_chunk_size)
         writer = MemoryWriter(self._context, self._settings, self._folder)
+        # The memories of a long history that is new here count as condensed, or they would be condensed at once.
         if writer.write(chunks, as_condensed=self._settings.condense and not existed):
             Condensation(self._context, self._settings, self._folder).run()
 

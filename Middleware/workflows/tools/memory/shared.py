@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from Middleware.exceptions import ConfigValueError, UnreadableDataError, WilmerError
 from Middleware.llmapis.backend_errors import log_text, public_text
 from Middleware.models.llm_handler import LlmHandler
-from Middleware.services.llm_calls.direct_calls import raise_if_cancelled, text_to_keep
+from Middleware.services.llm_calls.direct_calls import answer_text, call_with_texts, raise_if_cancelled, text_to_keep
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
@@ -27,6 +27,7 @@ from Middleware.workflows.tools.block_prompts import (
     FULL_MEMORY_FILE,
     MEMORY_FILE,
     BlockPrompts,
+    fill_markers,
     without_later_systems,
 )
 from Middleware.workflows.tools.discussion_context import raw_messages
@@ -108,8 +109,19 @@ class MemoryCall:
         The answer is "" if the model's reasoning was cut off.
         Raises BackendError, ConfigurationError, and EarlyTerminationException if the request is cancelled.
         """
+        prompts = BlockPrompts(system_prompt, prompt, self._settings, self._context)
+        return self._kept(lambda: prompts.send(self._handler, markers))
+
+    def ask_as_written(self, system_prompt: str, prompt: str, markers: Mapping[str, str]) -> str:
+        """Return what ``ask`` returns, for texts without variables; the markers are those of ``prompt`` alone."""
+        request_id = self._context.request_id
+        return self._kept(lambda: answer_text(
+            call_with_texts(self._handler, system_prompt, fill_markers(prompt, markers), request_id),
+            self._handler, self._settings))
+
+    def _kept(self, send: Callable[[], str]) -> str:
         raise_if_cancelled(self._context.request.cancel_scope)
-        answer = BlockPrompts(system_prompt, prompt, self._settings, self._context).send(self._handler, markers)
+        answer = send()
         raise_if_cancelled(self._context.request.cancel_scope)
         return text_to_keep(answer, self._handler)
 

@@ -171,10 +171,7 @@ def _fences(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
 
 
 def _first_items(parser: _Parser, start: int, end: int) -> list[Item] | None:
-    """Return the candidates of the first value that begins inside the bounds and has any.
-
-    Values inside something unfinished count too, but an empty list there may be a part of what was cut off.
-    """
+    """Return the candidates of the first value that begins inside the bounds and has any."""
     nothing: list[Item] | None = None
     whole = True
     while (begin := _START.search(parser.text, start, end)) and not parser.tired:
@@ -186,13 +183,14 @@ def _first_items(parser: _Parser, start: int, end: int) -> list[Item] | None:
         items = _items_in(value)
         if items:
             return items + list(_more_objects(parser, start)) if isinstance(value, dict) else items
+        # An empty list inside something unfinished may be a part of what was cut off.
         if items is not None and whole:
             nothing = items
     return nothing
 
 
 def _more_objects(parser: _Parser, position: int) -> Iterator[Item]:
-    """Return the objects that follow, separated by commas or space: a list whose brackets are missing or cut off."""
+    # A list whose brackets are missing or cut off: objects, separated by commas or space.
     while following := _NEXT_OBJECT.match(parser.text, position):
         parsed = parser.at(following.end())
         if parsed is None:

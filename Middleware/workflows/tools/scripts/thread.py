@@ -77,7 +77,7 @@ class ScriptProcesses:
 
 
 def _end(started: Process, at: float) -> None:
-    """Kill a process with its descendants, without waiting for their end: the script itself may wait for it."""
+    # Nothing waits for their end: the script itself may do that.
     deadline = time.monotonic() + NUMBER_SECONDS
     while started.pid is None and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -122,7 +122,7 @@ _current: ContextVar[ScriptProcesses | None] = ContextVar("wilmer_script_process
 
 @functools.cache
 def _watch_starts() -> None:
-    """Install the audit hook. Python offers no way to remove it, so it waits for the first script."""
+    # Python offers no way to remove an audit hook, so it waits for the first script.
     sys.addaudithook(_on_event)
 
 
@@ -179,7 +179,6 @@ class ScriptThread(Iterator[Any]):
             self._worker.orders.put(_CLOSE)
 
     def _ask(self, order: bool) -> _Answer | None:
-        """Return the result of an order; None if the script was stopped."""
         answer = None
         if not self._scope.cancelled:
             self._worker.orders.put(order)
@@ -274,6 +273,5 @@ class _Worker:
                                "is thrown away", *self._names())
 
     def _names(self) -> tuple[str, str]:
-        """Script and request, for the log."""
         request = current_request()
         return REDACTED if is_encryption_active() else self._path, request.request_id if request else "-"

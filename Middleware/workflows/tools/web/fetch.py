@@ -104,17 +104,6 @@ class WebFetchUrlError(WebFetchError, ValueError):
     """The URL, or a header value, cannot be sent."""
 
 
-class WebFetchStatusError(WebFetchError):
-    """The server answered with a status of 400 or more."""
-
-
-class WebFetchBlockedError(WebFetchError):
-    """The address guard refused the URL."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"WebFetch blocked a request to a disallowed address: {reason}.")
-
-
 class ResponseTooLargeError(WebFetchError):
     """The body is larger than allowed; ``response`` holds its beginning."""
 
@@ -162,7 +151,7 @@ def redirected(request: WebRequest, response: WebResponse) -> WebRequest | None:
 
 
 def _as_utf8(value: str) -> str:
-    """Return a header value, decoded as Latin-1 before, as the UTF-8 that servers write into ``Location``."""
+    # HTTP decodes headers as Latin-1, but servers write UTF-8 into ``Location``.
     try:
         return value.encode("latin-1").decode("utf-8")
     except UnicodeError:
@@ -208,14 +197,15 @@ class _Hop:
             self.target: Url = split_url(request.url)
         except ValueError as problem:
             if request.guarded:
-                raise WebFetchBlockedError(_guard(request, request.url) or str(problem)) from None
+                reason = judge_url(request.url, request.block_private, request.allowed_hosts).reason
+                raise _blocked(reason or str(problem)) from None
             raise WebFetchUrlError(f"WebFetch cannot ask for a URL that is {problem}.") from None
         self.origin = origin_text(self.target)
 
     def run(self) -> WebResponse:
         verdict = self._judge()
         if verdict.reason:
-            raise WebFetchBlockedError(verdict.reason)
+            raise _blocked(verdict.reason)
         sensitive_log(logger, logging.DEBUG, "WebFetch: %s %s", self.request.method, mask_url(self.target.url))
         try:
             return self._response(HttpClient().call(self._to_http(verdict), self.request.body, self._scope,
@@ -257,7 +247,7 @@ class _Hop:
         response = WebResponse(answer.head.status, answer.head.reason, answer.headers, answer.body)
         if response.status >= 400:
             reason = f" ({response.reason})" if response.reason else ""
-            raise WebFetchStatusError(f"WebFetch got status {response.status}{reason} from {self.origin}.", response)
+            raise WebFetchError(f"WebFetch got status {response.status}{reason} from {self.origin}.", response)
         if not answer.complete:
             raise ResponseTooLargeError(self.request.max_bytes or 0, response)
         return response
@@ -270,5 +260,5 @@ class _Hop:
         return kind(f"WebFetch could not get an answer from {self.origin}: {said}")
 
 
-def _guard(request: WebRequest, url: str) -> str | None:
-    return judge_url(url, request.block_private, request.allowed_hosts).reason
+def _blocked(reason: str) -> WebFetchError:
+    return WebFetchError(f"WebFetch blocked a request to a disallowed address: {reason}.")

@@ -38,7 +38,7 @@ from Middleware.utilities.conversations.message_places import LoggedMessage, pla
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Middleware.workflows.tools.memory import vector_chunk_writer, vector_memories
+from Middleware.workflows.tools.memory import vector_memories
 from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store, new_messages
 from Tests.properties import examples
 from Tests.stub_backend import StubBackend, chat_reply, status_reply
@@ -405,7 +405,7 @@ def failover(cause: Exception) -> FailoverError:
     (KeyError("x"), True),
 ])
 def test_whose_fault_it_may_be(error: Exception, blames: bool) -> None:
-    assert vector_chunk_writer._blames_text(error) is blames
+    assert vector_memories._blames_text(error) is blames
 
 
 def test_a_wrong_endpoint_name_costs_no_chunk(chat: MemoryChat, caplog: pytest.LogCaptureFixture) -> None:
@@ -494,7 +494,7 @@ def test_what_follows_the_memories_may_fail(chat: MemoryChat, monkeypatch: pytes
 
     embedding(chat)
     chat.raw |= {"useStateDocument": True, "stateDocumentWorkflowName": "Missing"}
-    monkeypatch.setattr(vector_chunk_writer, "embed_new_rows", fail)
+    monkeypatch.setattr(vector_memories, "embed_new_rows", fail)
     assert generate(chat, ("x", "h1"), ("y", "h2")) == 2 and chat.logged == ["h1", "h2"]
     assert "SECRET" not in caplog.text and "got no vectors: RuntimeError" in caplog.text and "Missing" in caplog.text
 
@@ -530,7 +530,7 @@ def test_a_held_lock_in_the_workflow_of_memories_is_a_failure_that_does_not_coun
     for _ in range(4):
         run_pass(chat, numbered(13))
     assert chat.logged == [] == chat.texts and "it is tried again" in caplog.text
-    assert len(process().one(vector_chunk_writer._failures)) == 0
+    assert len(process().one(vector_memories._failures)) == 0
 
 
 def test_a_held_lock_in_the_workflow_of_the_state_document_costs_that_alone(
@@ -548,7 +548,7 @@ def test_only_a_cancellation_leaves_the_embedding(chat: MemoryChat, monkeypatch:
         raise EarlyTerminationException("stopped", reason)
 
     embedding(chat)
-    monkeypatch.setattr(vector_chunk_writer, "embed_new_rows", stop)
+    monkeypatch.setattr(vector_memories, "embed_new_rows", stop)
     with pytest.raises(EarlyTerminationException) if passes else contextlib.nullcontext():
         run_pass(chat, numbered(13))
     assert chat.logged == (hashes(1) if passes else hashes(1, 5, 9))
@@ -581,7 +581,7 @@ def test_a_cancelled_request_stores_nothing_more(chat: MemoryChat, moment: str) 
     with pytest.raises(EarlyTerminationException):
         run_pass(chat, numbered(13), request)
     assert chat.logged == hashes(1) and chat.texts == ["about m0\nm1"]
-    assert len(process().one(vector_chunk_writer._failures)) == 0
+    assert len(process().one(vector_memories._failures)) == 0
     chat.raw["useStateDocument"] = False
     run_pass(chat, numbered(13))
     assert chat.logged == hashes(1, 5, 9) and len(chat.texts) == 3
