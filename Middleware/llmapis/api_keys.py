@@ -39,19 +39,15 @@ def resolve_api_key(value: object, file: str) -> str:
     try:
         return _resolve(value)
     except _Unusable as problem:
-        _log_path(str(value).strip(), str(problem), file)
+        text = str(value).strip()
+        path = text.removeprefix(FILE).strip() if text.startswith(FILE) else ""
+        if path and process().one(_reported).first((file, text, str(problem))):
+            logger.error("%s: %s: %r", file, problem, path)
         raise ConfigValueError(str(problem), file=file, json_path="apiKey", expected=WANTED) from None
 
 
 class _Unusable(Exception):
     """The reason why there is no key."""
-
-
-def _log_path(value: str, problem: str, file: str) -> None:
-    """Log the path of a key file for the operator, once per problem."""
-    path, known = value.removeprefix(FILE).strip(), (file, value, problem)
-    if value.startswith(FILE) and path and process().one(_reported).first(known):
-        logger.error("%s: %s: %r", file, problem, path)
 
 
 def _resolve(value: object) -> str:

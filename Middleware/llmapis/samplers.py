@@ -7,10 +7,10 @@ removes nulls. Configuration objects are never changed.
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from Middleware.exceptions import ConfigNotFoundError
 from Middleware.llmapis.endpoint_file import endpoint_path
@@ -39,8 +39,7 @@ _PRESET_TYPE, _STREAM_KEY, _WINDOW_KEY, _LIMIT_KEY = map(API_TYPE.lookup, (
 Samplers = dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Sources:
+class Sources(NamedTuple):
     """The configuration objects that determine the samplers of one call.
 
     Attributes:
@@ -56,8 +55,8 @@ class Sources:
     extra: Mapping[str, object]
 
     def same_as(self, other: Sources) -> bool:
-        return (self.endpoint is other.endpoint and self.api_type is other.api_type and self.donor is other.donor
-                and self.preset is other.preset and self.extra is other.extra)
+        # The configuration store replaces an object when its file changes, so a comparison of contents is not needed.
+        return all(map(operator.is_, self, other))
 
 
 def find_sources(endpoint: Mapping[str, object], api_type: Mapping[str, object], preset_name: str | None,

@@ -17,6 +17,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Tests.backend_dialects import openai_embeddings
 from Tests.llmapis.lab import Lab
+from Tests.llmapis.transport_lab import SOON
 from Tests.stub_backend import Reply, StubBackend, json_reply
 
 SHIPPED = Path(__file__).resolve().parents[2] / "Public" / "Configs" / "ApiTypes"
@@ -92,9 +93,9 @@ def test_cancelled_while_waiting(backend: StubBackend) -> None:
     stopper = threading.Thread(target=stop)
     stopper.start()
     assert EmbeddingApiService("Main", scope=scope).embed(["a"]) is None
-    assert time.monotonic() - stopped[0] < 0.5
+    assert time.monotonic() - stopped[0] < SOON
     stopper.join()
-    assert backend.requests[0].wait_ended(1.0)
+    assert backend.requests[0].wait_ended()
 
 
 def test_the_scope_of_the_current_request_stops_the_call(backend: StubBackend) -> None:

@@ -64,7 +64,7 @@ def test_close_abandons_a_stream(backend: StubBackend, pulled: bool) -> None:
         next(stream)
     service.close()
     assert not service.is_busy() and list(stream) == []
-    assert not pulled or backend.requests[0].wait_ended(1.0)
+    assert not pulled or backend.requests[0].wait_ended()
 
 
 @pytest.mark.parametrize("pulled", [False, True])
@@ -94,7 +94,7 @@ def test_close_wakes_another_thread_that_reads_the_stream(backend: StubBackend) 
     service.close()
     reader.join(1.0)
     assert not reader.is_alive() and not service.is_busy()
-    assert backend.requests[0].wait_ended(1.0) and not any(chunk["token"] for chunk in chunks)
+    assert backend.requests[0].wait_ended() and not any(chunk["token"] for chunk in chunks)
 
 
 def test_model_may_be_left_out(lab: Lab, backend: StubBackend) -> None:

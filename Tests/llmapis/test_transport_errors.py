@@ -16,7 +16,7 @@ from Middleware.llmapis.backend_errors import call_error, public_text, short_bod
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.utilities.http.problems import connect_problem
 from Middleware.utilities.http.wire import parse_target
-from Tests.llmapis.transport_lab import KEY, ask
+from Tests.llmapis.transport_lab import KEY, SOON, ask
 from Tests.stub_backend import AFTER_PIECES, Reply, StubBackend, status_reply
 
 pytestmark = pytest.mark.usefixtures("short_retry_waits")
@@ -91,7 +91,8 @@ def test_messages_are_short(body: bytes) -> None:
     started = time.monotonic()
     assert len(short_body(body)) <= 500
     assert "\n" not in short_body(body)
-    assert time.monotonic() - started < 1
+    # An expression that takes quadratic time needs minutes for these.
+    assert time.monotonic() - started < SOON
 
 
 def test_the_message_in_the_error(backend: StubBackend, transport: Transport) -> None:

@@ -19,7 +19,7 @@ from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.http import pool, proxies
 from Middleware.utilities.http.addresses import is_local_address
-from Tests.llmapis.transport_lab import KEY, ask, cancel_during, closed_port, idle_connections, open_sockets_to
+from Tests.llmapis.transport_lab import KEY, SOON, ask, cancel_during, closed_port, idle_connections, open_sockets_to
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply
 from Tests.utilities.http.lab import certificate, tls_backend
 
@@ -109,7 +109,8 @@ def test_local_only_sends_nothing_to_a_remote_peer(backend: StubBackend, transpo
     for work in (transport.post_json, lambda request: list(transport.open_stream(request))):
         with pytest.raises(BackendConnectionError, match=r"'my-llm'.*not local any more.*'allowRemoteBackup'"):
             work(ask(backend, local_only=True))
-    assert time.monotonic() - started < 1
+    # Another attempt to connect would follow after pauses of 2, 4, 8 and 16 s.
+    assert time.monotonic() - started < SOON
     assert backend.requests == [] and open_sockets_to(backend) == 0
     assert transport.post_json(ask(backend)) == {"ok": True}  # a mistake of the address is no dead host
 
@@ -149,9 +150,9 @@ def test_tls_calls_streams_reuse_and_stop(tls_backend: StubBackend, transport: T
     result, moment, done = cancel_during(tls_backend, scope, 4, lambda: list(
         transport.open_stream(ask(tls_backend), scope)))
     assert result == []
-    assert done - moment < 0.25
-    assert tls_backend.requests[3].wait_ended(1)
-    assert (tls_backend.requests[3].ended_at or 0) - moment < 0.25
+    assert done - moment < SOON
+    assert tls_backend.requests[3].wait_ended()
+    assert (tls_backend.requests[3].ended_at or 0) - moment < SOON
 
 
 class TlsProxy:
@@ -234,23 +235,23 @@ def test_a_stop_reaches_through_a_tls_proxy(tls_backend: StubBackend, transport:
     tls_backend.default, scope = Reply(never=True), CancelScope()
     result, moment, done = cancel_during(tls_backend, scope, 1, lambda: list(
         transport.open_stream(ask(tls_backend), scope)))
-    assert result == [] and done - moment < 0.25
-    assert tls_backend.requests[0].wait_ended(1)
+    assert result == [] and done - moment < SOON
+    assert tls_backend.requests[0].wait_ended()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shutdown wakes nobody who sends there")
 def test_a_stop_ends_the_sending_through_a_tls_proxy(tls_backend: StubBackend, transport: Transport,
                                                      tls_proxy: TlsProxy) -> None:
-    tls_proxy.pause, scope = 10.0, CancelScope()
+    tls_proxy.pause, scope = 30.0, CancelScope()
     threading.Timer(0.7, scope.cancel).start()
     started = time.monotonic()
     assert list(transport.open_stream(ask(tls_backend, payload=LARGE), scope)) == []
-    assert 0.6 < time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 0.7 + SOON
 
 
 def test_a_tls_proxy_that_reads_no_more_runs_into_the_read_timeout(tls_backend: StubBackend, transport: Transport,
                                                                    tls_proxy: TlsProxy) -> None:
-    tls_proxy.pause = 10.0
+    tls_proxy.pause = 30.0
     with pytest.raises(BackendTimeoutError, match="no data for 0.5 seconds"):
         transport.post_json(ask(tls_backend, payload=LARGE, single_attempt=True, read_timeout=0.5))
 
@@ -259,7 +260,8 @@ def test_untrusted_certificate(tls_backend: StubBackend, transport: Transport) -
     started = time.monotonic()
     with pytest.raises(BackendConnectionError, match="certificate was not accepted"):
         transport.post_json(ask(tls_backend))
-    assert time.monotonic() - started < 1
+    # Another attempt to connect would follow after pauses of 2, 4, 8 and 16 s.
+    assert time.monotonic() - started < SOON
 
 
 def test_https_to_a_plain_server(backend: StubBackend, transport: Transport) -> None:

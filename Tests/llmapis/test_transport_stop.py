@@ -1,7 +1,6 @@
 """Stopping a call in every phase."""
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from functools import partial
@@ -11,9 +10,9 @@ import pytest
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.transport import BackendRequest, BackendStream, Transport
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.utilities.http import pool
+from Middleware.utilities.http import connection, pool
 from Middleware.utilities.http.wire import parse_target
-from Tests.llmapis.transport_lab import ask, cancel_during, idle_connections
+from Tests.llmapis.transport_lab import SOON, ask, cancel_during, idle_connections
 from Tests.stub_backend import Reply, StubBackend, json_reply, sse_reply, status_reply
 
 pytestmark = pytest.mark.usefixtures("short_retry_waits")
@@ -26,21 +25,24 @@ def _list(stream: BackendStream) -> list[bytes]:
 STREAM_PHASES = {
     "headers": Reply(never=True),
     "body": sse_reply(["a"], hang=True),
-    "flowing": sse_reply(["a"] * 500, delay=0.02),
+    "flowing": sse_reply(["a"] * 5000, delay=0.02),
 }
 
 
 @pytest.mark.parametrize("phase", STREAM_PHASES)
-def test_cancel_ends_a_stream_quietly_and_at_once(backend: StubBackend, transport: Transport, phase: str) -> None:
+def test_cancel_ends_a_stream_quietly_and_at_once(backend: StubBackend, transport: Transport, phase: str,
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    # A wait of this length ends in time only if the shutdown of the socket wakes the reader.
+    monkeypatch.setattr(connection, "SLICE_SECONDS", 60.0)
     backend.default = STREAM_PHASES[phase]
     delays = []
     for number in range(1, 4):
         scope = CancelScope()
         work = partial(_list, transport.open_stream(ask(backend), scope))
         _, moment, done = cancel_during(backend, scope, number, work)
-        assert backend.requests[-1].wait_ended(1)
+        assert backend.requests[-1].wait_ended()
         delays.append(max(done, backend.requests[-1].ended_at or 0) - moment)
-    assert statistics.median(delays) < 0.1 and max(delays) < 0.25
+    assert max(delays) < SOON
     assert idle_connections(transport) == 0
 
 
@@ -50,9 +52,9 @@ def test_cancel_ends_a_plain_call(backend: StubBackend, transport: Transport, re
     scope = CancelScope()
     result, moment, done = cancel_during(backend, scope, 1, lambda: transport.post_json(ask(backend), scope))
     assert isinstance(result, EarlyTerminationException) and result.is_cancellation
-    assert done - moment < 0.25
-    assert backend.requests[0].wait_ended(1)
-    assert (backend.requests[0].ended_at or 0) - moment < 0.25
+    assert done - moment < SOON
+    assert backend.requests[0].wait_ended()
+    assert (backend.requests[0].ended_at or 0) - moment < SOON
     assert len(backend.requests) == 1
 
 
@@ -63,7 +65,8 @@ def test_cancel_works_where_a_shutdown_wakes_nobody(backend: StubBackend, transp
     scope = CancelScope()
     result, moment, done = cancel_during(backend, scope, 1, lambda: list(transport.open_stream(ask(backend), scope)))
     assert result == []
-    assert done - moment < 0.25
+    # Then the end of a slice ends the wait.
+    assert connection.SLICE_SECONDS <= 0.2 and done - moment < SOON
 
 
 def test_cancelled_before_the_start_sends_nothing(backend: StubBackend, transport: Transport) -> None:
@@ -77,34 +80,34 @@ def test_cancelled_before_the_start_sends_nothing(backend: StubBackend, transpor
 
 def test_cancel_frees_the_caller_while_connecting(backend: StubBackend, transport: Transport,
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    release, opened = threading.Event(), []
+    connecting, release, closed, opened = threading.Event(), threading.Event(), threading.Event(), []
     real_open = pool.ConnectionPool.open
 
     def slow_open(self: pool.ConnectionPool, *args: object) -> pool.Connection:
-        release.wait(5)
+        connecting.set()
+        release.wait(60)
         opened.append(real_open(self, *args))  # type: ignore[arg-type]
         return opened[0]
 
+    real_close = pool.Connection.close
+    monkeypatch.setattr(pool.Connection, "close", lambda self: (real_close(self), closed.set()))
     monkeypatch.setattr(pool.ConnectionPool, "open", slow_open)
     scope = CancelScope()
-    threading.Timer(0.1, scope.cancel).start()
+    threading.Thread(target=lambda: (connecting.wait(60), scope.cancel())).start()
     started = time.monotonic()
     assert list(transport.open_stream(ask(backend), scope)) == []
-    assert time.monotonic() - started < 0.35
+    assert time.monotonic() - started < SOON
     release.set()  # the attempt ends unseen, and leaves no connection open
-    deadline = time.monotonic() + 2
-    while time.monotonic() < deadline and not (opened and opened[0].sock.fileno() == -1):
-        time.sleep(0.01)
-    assert opened[0].sock.fileno() == -1
+    assert closed.wait(SOON) and opened[0].sock.fileno() == -1
     assert backend.requests == []
 
 
 def test_cancel_ends_the_wait_before_a_retry(backend: StubBackend, transport: Transport) -> None:
-    backend.script(status_reply(503, headers={"Retry-After": "9"}))
+    backend.script(status_reply(503, headers={"Retry-After": "10"}))
     scope = CancelScope()
     result, moment, done = cancel_during(backend, scope, 1, lambda: transport.post_json(ask(backend), scope))
     assert isinstance(result, EarlyTerminationException)
-    assert done - moment < 0.25
+    assert done - moment < SOON
 
 
 def test_an_answer_that_came_meanwhile_is_not_delivered(backend: StubBackend, transport: Transport) -> None:
@@ -144,10 +147,10 @@ def test_a_stop_touches_no_other_call(backend: StubBackend, transport: Transport
     hanging.start()
     backend.wait_requests(1)
     other = transport.open_stream(ask(backend))
-    assert next(other) == b"data: a\n\n"
+    first = next(other)
     scope.cancel()
-    assert list(other) == [b"data: b\n\n"]
-    hanging.join(1)
+    assert first + b"".join(other) == b"data: a\n\ndata: b\n\n"
+    hanging.join(SOON)
     assert not hanging.is_alive()
 
 
@@ -159,4 +162,4 @@ def test_cancel_while_the_server_reads_nothing() -> None:
         request = BackendRequest("e", f"http://127.0.0.1:{server.getsockname()[1]}/", {"t": "x" * 30_000_000})
         started = time.monotonic()
         assert list(Transport().open_stream(request, scope)) == []
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < SOON

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Protocol
 
 # A size and its extensions take a few bytes. Without a limit a server could fill the memory with one line.
 MAX_CHUNK_LINE_BYTES = 16 * 1024
@@ -19,34 +18,22 @@ class WireError(ValueError):
     """The peer does not speak HTTP/1.1."""
 
 
-class BodyDecoder(Protocol):
-    """Turns raw bytes into body bytes.
+class PlainDecoder:
+    """A body of ``length`` bytes; for None, one that ends with the connection.
 
     Attributes:
         done: the body is complete.
         surplus: bytes followed its end, so the connection cannot be reused.
     """
 
-    done: bool
-    surplus: bool
-
-    def feed(self, data: bytes) -> bytes:
-        """Return the body bytes in ``data``. Raises WireError for invalid framing."""
-
-    def eof(self) -> bool:
-        """Record that the peer closed the connection; return whether the body is complete."""
-
-
-class PlainDecoder:
-    """A body of ``length`` bytes; for None, one that ends with the connection."""
-
     def __init__(self, length: int | None) -> None:
         self._left = math.inf if length is None else length
         self.done = length == 0
-        # A connection that is closed at the end of the body cannot be reused.
+        # A connection that is closed at the end of its body cannot be reused.
         self.surplus = length is None
 
     def feed(self, data: bytes) -> bytes:
+        """Return the body bytes in ``data``. Raises WireError for invalid framing."""
         self._left -= len(data)
         if self._left > 0:
             return data
@@ -57,12 +44,13 @@ class PlainDecoder:
         return data
 
     def eof(self) -> bool:
+        """Record that the peer closed the connection; return whether the body is complete."""
         self.done = self.done or self._left == math.inf
         return self.done
 
 
 class ChunkedDecoder:
-    """A body with ``Transfer-Encoding: chunked``. All chunks in one piece of data are returned joined."""
+    """A body with ``Transfer-Encoding: chunked``; see ``PlainDecoder``. All chunks in a piece of data are joined."""
 
     def __init__(self) -> None:
         self.done = False
@@ -116,6 +104,9 @@ class ChunkedDecoder:
 
     def eof(self) -> bool:
         return self.done
+
+
+BodyDecoder = PlainDecoder | ChunkedDecoder
 
 
 def body_decoder(status: int, headers: Mapping[str, str]) -> BodyDecoder:

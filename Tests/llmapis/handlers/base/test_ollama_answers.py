@@ -285,7 +285,7 @@ def test_cancelled_stream_ends_and_lets_the_connection_go(type_name: str, backen
     assert next(stream)["token"] == "a"
     scope.cancel()
     assert list(stream) == []
-    assert backend.requests[0].wait_ended(1.0)
+    assert backend.requests[0].wait_ended()
 
 
 def test_a_second_call_starts_afresh(type_name: str, backend: StubBackend) -> None:

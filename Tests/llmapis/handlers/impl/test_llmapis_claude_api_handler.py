@@ -403,7 +403,7 @@ def test_cancelled_stream_ends(backend: StubBackend) -> None:
     while next(stream)["token"] != "a":
         pass
     scope.cancel()
-    assert text(list(stream)) == "" and backend.requests[0].wait_ended(1.0)
+    assert text(list(stream)) == "" and backend.requests[0].wait_ended()
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
