@@ -22,7 +22,7 @@ class Trial(Protocol):
     locks: str
     transport: Transport
 
-    def stand_in(self, context: ExecutionContext) -> str | None:
+    def stub(self, context: ExecutionContext) -> str | None:
         """Return the output for a node that is not to be run; None to run the node."""
 
     def delivered(self, record: RunRecord, index: int, output: object) -> None:

@@ -44,7 +44,7 @@ def main(words: Sequence[str] = ()) -> int:
     _add_flags(parser)
     arguments, options = parse_command_arguments(parser, words)
     _check(parser, options)
-    # --user names the user to write, who does not exist yet; applied, it would be refused.
+    # The user to write does not exist yet, so this process cannot have that user's settings.
     apply_arguments(replace(arguments, users=[]))
     named = options.user if options.user is not None else next(iter(arguments.users), None)
     return run(Options(options.yes, options.backend, options.model, named, options.port))

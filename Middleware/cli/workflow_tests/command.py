@@ -1,30 +1,30 @@
-"""``python server.py test``: run the tests of workflows."""
+"""``python server.py test``: run the tests of workflows, and print the results."""
 from __future__ import annotations
 
 import argparse
-import difflib
+import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.findings import Finding, path_shown, wants_colour
 from Middleware.cli.console import make_output_safe, program_name, say
 from Middleware.cli.signals import INTERRUPTED
 from Middleware.cli.workflow_tests.reading import read_tests
-from Middleware.cli.workflow_tests.report import Report, as_json
-from Middleware.cli.workflow_tests.running import DEFAULT_JOBS, run_tests
+from Middleware.cli.workflow_tests.running import DEFAULT_JOBS, Result, run_tests
 from Middleware.cli.workflow_tests.sandbox import temporary_world
 from Middleware.cli.workflow_tests.suites import WorkflowTest
-from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.paths import get_root_config_directory, meant_folder, missing_folder
 from Middleware.utilities.config.workflows import TEST_SUFFIX
+from Middleware.utilities.text_utils import nearest
 
 PASSED, FAILED, WRONG = 0, 1, 2
-
 GUIDE = "Docs/User/workflow-tests.md shows how to write some"
+RED, GREEN, BOLD = "31", "32", "1"
 
 
 class NoSuchTestsError(Exception):
@@ -75,16 +75,18 @@ def _within(place: str, root: str) -> str | None:
 
 def _below(folder: str) -> Iterable[str]:
     for place, folders, names in os.walk(folder):
+        # The order of the file system is not the same everywhere; sorted in place, it is that of the walk, too.
         folders.sort()
         yield from (os.path.join(place, name) for name in sorted(names) if name.endswith(TEST_SUFFIX))
 
 
 def _hint(path: str, root: str) -> str:
     """Return a hint at the name below ``Workflows`` that is most similar to ``path``, or ""."""
-    known = [name for file in _below(root) for full in [Path(os.path.relpath(file, root)).as_posix()]
-             for name in (full.removesuffix(TEST_SUFFIX), *map(Path.as_posix, list(Path(full).parents)[:-1]))]
-    near = difflib.get_close_matches(path.replace(os.sep, "/").removesuffix(".json"), dict.fromkeys(known), 1)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    files = [Path(os.path.relpath(file.removesuffix(TEST_SUFFIX), root)) for file in _below(root)]
+    # The last parent is ``Workflows`` itself.
+    near = nearest(path.removesuffix(".json"), [name.as_posix() for file in files
+                                                for name in (file, *list(file.parents)[:-1])])
+    return f" Did you mean '{near}'?" if near else ""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -111,7 +113,7 @@ def _main(arguments: argparse.Namespace) -> int:
                        else f"there is no configuration folder {path}{hint}")
     started = time.perf_counter()
     try:
-        tests, findings = _read(test_files(arguments.paths))
+        tests, findings = read_tests(test_files(arguments.paths))
     except NoSuchTestsError as error:
         return _refuse(str(error))
     chosen = [test for test in tests if arguments.k.casefold() in f"{test.suite.display} {test.name}".casefold()]
@@ -147,27 +149,16 @@ def _jobs(text: str) -> int:
     return number
 
 
-def _read(paths: Sequence[str]) -> tuple[list[WorkflowTest], list[Finding]]:
-    titles = Titles.of_all_workflows()
-    tests: list[WorkflowTest] = []
-    findings: list[Finding] = []
-    for path in paths:
-        of_file, wrong = read_tests(path, titles)
-        tests += of_file
-        findings += wrong
-    return tests, findings
-
-
 def _run(tests: Sequence[WorkflowTest], findings: Sequence[Finding], arguments: argparse.Namespace,
          started: float) -> int:
-    report = Report(arguments.verbose)
+    report = _Report(arguments.verbose)
     if not arguments.json:
         report.findings(findings)
     with temporary_world() as folder:
         results = run_tests(tests, folder, arguments.jobs, None if arguments.json else report.add)
     seconds = time.perf_counter() - started
     if arguments.json:
-        say(as_json(results, findings, seconds))
+        say(_as_json(results, findings, seconds))
     else:
         report.end_of_file()
         report.summary(results, findings, seconds)
@@ -177,3 +168,82 @@ def _run(tests: Sequence[WorkflowTest], findings: Sequence[Finding], arguments: 
 def _refuse(text: str, status: int = WRONG) -> int:
     say(f"ERROR: {text}", error_stream=True)
     return status
+
+
+# -- output ------------------------------------------------------------------------------------------------------------
+
+class _Report:
+    """Prints lines while the tests run. ``verbose``: a line for each test instead of one for each file."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self._verbose = verbose
+        self._colours = wants_colour(sys.stdout)
+        self._of_file: list[Result] = []
+
+    def findings(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            file = path_shown(get_root_config_directory(), finding.file)
+            say(f"{self._paint('WRONG', RED)}  {file}{finding.position}: {finding.path_prefix}{finding.text}")
+
+    def add(self, result: Result) -> None:
+        """Add a result. The results of a file come one after the other."""
+        if self._of_file and self._of_file[0].test.suite is not result.test.suite:
+            self.end_of_file()
+        self._of_file.append(result)
+        if self._verbose:
+            word = self._paint("ok  ", GREEN) if result.passed else self._paint("FAIL", RED)
+            say(f"{word}  {result.test.suite.display}: {result.test.name} ({result.seconds:.2f} s)")
+            self._details(result)
+
+    def end_of_file(self) -> None:
+        """Print the results of the current file, to which none are added any more."""
+        results, self._of_file = self._of_file, []
+        if not results or self._verbose:
+            return
+        failed = [result for result in results if not result.passed]
+        word = self._paint("FAIL", RED) if failed else self._paint("ok  ", GREEN)
+        counts = f"{len(results) - len(failed)} of {len(results)} passed" if failed else f"{len(results)} passed"
+        say(f"{word}  {results[0].test.suite.display}: {counts}")
+        for result in failed:
+            say(f"  {self._paint(result.test.name, BOLD)}")
+            self._details(result)
+
+    def summary(self, results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> None:
+        failed = sum(not result.passed for result in results)
+        parts = [f"{len(results) - failed} passed", *([f"{failed} failed"] if failed else []),
+                 *([f"{len(findings)} mistake{'s' * (len(findings) > 1)} in test files"] if findings else [])]
+        say(self._paint(f"{', '.join(parts)} in {seconds:.1f} s", RED if failed or findings else GREEN))
+
+    def _details(self, result: Result) -> None:
+        for failure in result.failures:
+            first, *rest = failure.lines
+            say(f"    {failure.json_path}: {first}" if failure.json_path else f"    {first}")
+            for line in rest:
+                say(f"      {self._paint(line, _colour_of(line)) if self._colours else line}")
+        for line in result.log if result.failures else ():
+            say(f"    log: {line}")
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._colours and colour else text
+
+
+def _as_json(results: Sequence[Result], findings: Sequence[Finding], seconds: float) -> str:
+    """Return all results as one JSON string in ASCII."""
+    failed = sum(not result.passed for result in results)
+    return json.dumps({
+        "passed": len(results) - failed, "failed": failed, "seconds": round(seconds, 3),
+        "tests": [_test(result) for result in results],
+        "mistakes": [{"file": finding.file, "jsonPath": finding.json_path, "line": finding.line,
+                      "column": finding.column, "message": finding.message, "expected": finding.expected,
+                      "suggestion": finding.suggestion} for finding in findings]}, indent=2)
+
+
+def _test(result: Result) -> dict[str, object]:
+    return {"file": result.test.suite.display, "number": result.test.number, "name": result.test.name,
+            "passed": result.passed, "seconds": round(result.seconds, 3), "log": result.log,
+            "failures": [{"expectation": failure.json_path, "lines": failure.lines} for failure in result.failures]}
+
+
+def _colour_of(line: str) -> str:
+    text = line.strip()
+    return RED if text.startswith("-") else GREEN if text.startswith("+") else ""

@@ -5,12 +5,18 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from Middleware.cli.workflow_tests.patterns import MAX_SHOWN_LINES, broken, clipped, shown
-from Middleware.cli.workflow_tests.sandbox import Sandbox, missing_stub
+from Middleware.cli.workflow_tests.sandbox import Sandbox
 from Middleware.cli.workflow_tests.scripted_llm import Call, described
-from Middleware.cli.workflow_tests.suites import WorkflowTest
-from Middleware.cli.workflow_tests.titles import is_title
+from Middleware.cli.workflow_tests.suites import Condition, Pattern, WorkflowTest, is_title
 
+# Failures are read in a terminal: one prompt must not push all others off the screen.
+MAX_SHOWN_LINES = 40
+MAX_SHOWN_CHARACTERS = 300
+NEAREST_LINES = 3
+# Less like the wanted text, a line is no help.
+NEAREST_CUTOFF = 0.3
+# The lines that difflib shows around a change.
+CONTEXT_LINES = 3
 # Enough to recognise a prompt; more would hide the other failures.
 PROMPT_LINES = 12
 
@@ -48,7 +54,7 @@ def failures_of(test: WorkflowTest, outcome: Outcome, sandbox: Sandbox) -> list[
     if sandbox.script.missing:
         return [Failure("replies", _missing_reply(test, sandbox.script.missing[0]))]
     if sandbox.unstubbed:
-        return [Failure("stubs", [missing_stub(name) for name in dict.fromkeys(sandbox.unstubbed)])]
+        return [Failure("stubs", list(dict.fromkeys(sandbox.unstubbed)))]
     if outcome.error is not None and test.expect.error is None:
         return [Failure("", [f"the run failed: {outcome.error}", *outcome.trace.splitlines(),
                              *_nodes_that_ran(sandbox)])]
@@ -105,7 +111,7 @@ def _endpoint_failures(test: WorkflowTest, sandbox: Sandbox) -> Iterator[Failure
         if not found:
             yield Failure(json_path, ["no node of that title ran with an endpoint", *_nodes_that_ran(sandbox)])
         elif found != [endpoint]:
-            yield Failure(json_path, [f"expected {shown(endpoint)}, there was {', '.join(map(shown, found))}"])
+            yield Failure(json_path, [f"expected {_quoted(endpoint)}, there was {', '.join(map(_quoted, found))}"])
 
 
 def _endpoints_of(name: str, sandbox: Sandbox) -> list[str]:
@@ -164,4 +170,68 @@ def _names(names: Iterable[str]) -> list[str]:
 
 
 def _block(text: str, lines: int = PROMPT_LINES) -> list[str]:
-    return [f"  {line}" for line in clipped(text, lines)]
+    return [f"  {line}" for line in _clipped(text, lines)]
+
+
+# -- patterns ----------------------------------------------------------------------------------------------------------
+
+def broken(pattern: Pattern, values: Sequence[str]) -> list[str]:
+    """Return lines that explain why ``values`` do not match; empty if they do.
+
+    ``lacks`` must be true for each value, the other conditions together for at least one.
+    """
+    lines: list[str] = []
+    for condition in pattern:
+        if condition.operation == "lacks":
+            lines += next((_explain(condition, value) for value in values if not condition.holds(value)), [])
+    wanted = [condition for condition in pattern if condition.operation != "lacks"]
+    # The failure is explained for the value that comes nearest.
+    best = max(values, key=lambda value: sum(condition.holds(value) for condition in wanted), default="")
+    for condition in wanted:
+        if not condition.holds(best):
+            lines += _explain(condition, best)
+    return lines
+
+
+def _explain(condition: Condition, value: str) -> list[str]:
+    """Return lines that explain why the condition is false for ``value``."""
+    expected = _quoted(condition.text)
+    if condition.operation == "equals":
+        return ["expected exactly this text (-), there was (+):", *_diff(condition.text, value)]
+    if condition.operation == "lacks":
+        with_it = [line for line in value.splitlines() if condition.text in line]
+        return [f"expected without {expected}; there was:", *_block("\n".join(with_it or [value]), PROMPT_LINES)]
+    wanted = f"expected to {'contain' if condition.operation == 'contains' else 'match'} {expected}"
+    if not value:
+        return [f"{wanted}; the text is empty"]
+    lines = value.splitlines()
+    # In a short text, the place is found at a glance.
+    near = difflib.get_close_matches(condition.text, lines, NEAREST_LINES, NEAREST_CUTOFF) \
+        if condition.operation == "contains" and len(lines) > PROMPT_LINES else []
+    if near:
+        return [f"{wanted}; the nearest lines there:", *_block("\n".join(near))]
+    return [f"{wanted}; there was:", *_block(value, MAX_SHOWN_LINES)]
+
+
+def _diff(expected: str, value: str) -> list[str]:
+    before, after = expected.splitlines(), value.splitlines()
+    # Only the line ends differ, which a diff of lines would not show.
+    if before == after:
+        return [f"- {_quoted(expected)}", f"+ {_quoted(value)}"]
+    lines = list(difflib.unified_diff(before, after, lineterm=""))[2:]
+    whole = len(before) <= CONTEXT_LINES and len(after) <= CONTEXT_LINES
+    # Line numbers are only useful where lines are left out.
+    return _clipped("\n".join(lines[1:] if whole else lines), MAX_SHOWN_LINES)
+
+
+def _quoted(text: str) -> str:
+    """Return a string in quotes, on one line, cut if it is long."""
+    quoted = repr(text[:MAX_SHOWN_CHARACTERS])
+    return quoted if len(text) <= MAX_SHOWN_CHARACTERS else f"{quoted}... ({len(text)} characters)"
+
+
+def _clipped(text: str, lines: int) -> list[str]:
+    """Return the first lines of a string, each cut if it is long."""
+    found = text.splitlines() or [""]
+    cut = [line if len(line) <= MAX_SHOWN_CHARACTERS else f"{line[:MAX_SHOWN_CHARACTERS]}..." for line in found[:lines]]
+    return cut if len(found) <= lines else [*cut, f"... and {len(found) - lines} more lines"]

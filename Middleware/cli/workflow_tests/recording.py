@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from Middleware.cli.workflow_tests.titles import is_title, title_of
+from Middleware.cli.workflow_tests.suites import is_title, title_of
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.llm_call import current_site
 from Middleware.utilities.text_utils import restore_braces

@@ -19,7 +19,7 @@ from Middleware.api.workflow_gateway import start_user_prompt
 from Middleware.cli.check.load_check import LoadCheck
 from Middleware.cli.workflow_tests.expectations import Failure, Outcome, failures_of
 from Middleware.cli.workflow_tests.recording import text_of
-from Middleware.cli.workflow_tests.sandbox import Sandbox, nodes_without_stub
+from Middleware.cli.workflow_tests.sandbox import Sandbox
 from Middleware.cli.workflow_tests.suites import WorkflowTest
 from Middleware.common.constants import OPENAI_CHAT
 from Middleware.exceptions import WilmerError
@@ -54,10 +54,12 @@ def run_tests(tests: Sequence[WorkflowTest], folder: Path, jobs: int = DEFAULT_J
 
     ``folder`` is for their data; ``done`` is called with each result in turn.
     """
+    # One for all tests: each workflow is checked once, and what is wrong is in the log of each test that loads it.
     load_check = LoadCheck()
 
     def run(numbered: tuple[int, WorkflowTest]) -> Result:
         number, test = numbered
+        # An empty context: a thread of the pool must not know the request of its earlier test.
         return contextvars.Context().run(run_test, test, folder / f"t{number}", load_check)
 
     results = []
@@ -76,21 +78,17 @@ def run_test(test: WorkflowTest, folder: Path, load_check: LoadCheck) -> Result:
     request = RequestContext(api_type=OPENAI_CHAT, user=test.suite.user, stream=test.stream, trial=sandbox,
                              listeners=Listeners([sandbox.recorder, load_check]))
     with request_scope(request):
-        failures = _prepare(test, sandbox) or failures_of(test, _run(test, request, sandbox), sandbox)
+        failures = _failures(test, request, sandbox)
     return Result(test, time.perf_counter() - started, failures, sandbox.log)
 
 
-def _prepare(test: WorkflowTest, sandbox: Sandbox) -> list[Failure]:
-    """Write the files of the test, and return the reasons why it cannot be run."""
-    missing = nodes_without_stub(test)
-    if missing:
-        return [Failure("stubs", missing)]
+def _failures(test: WorkflowTest, request: RequestContext, sandbox: Sandbox) -> list[Failure]:
     try:
         sandbox.write_files(test.files)
     # ValueError is raised for a path that no file can have.
     except (OSError, ValueError) as error:
         return [Failure("files", [f"the files cannot be made: {getattr(error, 'strerror', None) or error}"])]
-    return []
+    return failures_of(test, _run(test, request, sandbox), sandbox)
 
 
 def _run(test: WorkflowTest, request: RequestContext, sandbox: Sandbox) -> Outcome:

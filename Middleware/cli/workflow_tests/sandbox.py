@@ -5,25 +5,19 @@ import contextlib
 import logging
 import os
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from Middleware.cli.workflow_tests.recording import Recorder
 from Middleware.cli.workflow_tests.scripted_llm import Script, ScriptedTransport
-from Middleware.cli.workflow_tests.suites import WorkflowTest
-from Middleware.cli.workflow_tests.titles import is_title, title_of
+from Middleware.cli.workflow_tests.suites import WorkflowTest, title_of
 from Middleware.common import instance_global_variables as instance
-from Middleware.exceptions import ConfigurationError, WilmerError
+from Middleware.exceptions import WilmerError
 from Middleware.models.request_context import current_trial
 from Middleware.models.trial import Trial
-from Middleware.utilities import config_utils
-from Middleware.utilities.config.keys.node import NODE
-from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.files.file_access import resolve_file_path
 from Middleware.utilities.text_utils import encode_text
 from Middleware.workflows.events import RunRecord
-from Middleware.workflows.handlers.registry import node_types
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
@@ -36,14 +30,13 @@ class Sandbox(Trial):
 
     Attributes:
         log: warnings that were logged during the test.
-        unstubbed: nodes that were about to reach outside and have no stub.
+        unstubbed: a message for each node that was about to reach outside and has no stub.
     """
 
     def __init__(self, test: WorkflowTest, folder: Path) -> None:
         self.discussions, self.locks = str(folder / "discussions"), str(folder / "locks")
         self._files = folder / "files"
         self._stubs = test.stubs
-        self._lock = threading.Lock()
         self.recorder = Recorder()
         self.script = Script(test.rules)
         self.transport = ScriptedTransport(self.script, self.recorder.caller)
@@ -60,32 +53,38 @@ class Sandbox(Trial):
             _write(Path(self.file_path(name)), encode_text(text))
 
     # -- nodes ---------------------------------------------------------------------------------------------------
-    def stand_in(self, context: ExecutionContext) -> str | None:
+    def stub(self, context: ExecutionContext) -> str | None:
         """Return the stub of a node. Raises MissingStubError for a node that would reach outside and has none."""
         workflow = context.run.workflow_name if context.run is not None else ""
         node_type = context.node_type
         title = title_of(context.config, node_type)
-        stub = stub_for(self._stubs, workflow, title)
-        if stub is None and context.node_handlers[node_type].reaches_outside:
-            with self._lock:
-                self.unstubbed.append(f"{workflow}/{title}")
-            raise MissingStubError(f"node '{title}' ({node_type}) reaches outside and has no stub")
-        return stub
+        # Of two names for the same node, the more exact one applies.
+        for name in (f"{workflow}/{title}", title):
+            if name in self._stubs:
+                return self._stubs[name]
+        if context.node_handlers[node_type].reaches_outside:
+            message = f"node '{workflow}/{title}' ({node_type}) would reach outside: name its output in \"stubs\""
+            self.unstubbed.append(message)
+            raise MissingStubError(message)
+        return None
 
     def delivered(self, record: RunRecord, index: int, output: object) -> None:
         self.recorder.delivered(record, index, output)
 
     # -- files ---------------------------------------------------------------------------------------------------
     def file_path(self, path: str) -> str:
+        # On Windows, each drive becomes a folder.
         drive, rest = os.path.splitdrive(os.path.abspath(resolve_file_path(path)))
         parts = [part.rstrip(":") for part in f"{drive}{os.sep}{rest}".replace("\\", "/").split("/")]
         target = str(self._files.joinpath(*filter(None, parts)))
+        # The slash at the end says that a folder is meant.
         return os.path.join(target, "") if path.endswith(("/", os.sep)) else target
 
     def text_of_file(self, path: str) -> str | None:
         """Return the content of a file that a workflow names; None if there is no such file, or cannot be."""
         try:
             return Path(self.file_path(path)).read_bytes().decode("utf-8", "replace")
+        # ValueError is raised for a path that no file can have.
         except (OSError, ValueError):
             return None
 
@@ -100,12 +99,6 @@ def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def stub_for(stubs: Mapping[str, str], workflow: str, title: str) -> str | None:
-    """Return the output that replaces a node's; of two matching names, the more exact one applies."""
-    return next((text for name, text in sorted(stubs.items(), key=lambda stub: "/" not in stub[0])
-                 if is_title(name, workflow, title)), None)
-
-
 class _TrialLog(logging.Handler):
     """Adds warnings to the log of the test during which they were logged."""
 
@@ -113,47 +106,6 @@ class _TrialLog(logging.Handler):
         trial = current_trial()
         if isinstance(trial, Sandbox):
             trial.log.append(f"{record.levelname}: {record.getMessage()}")
-
-
-def nodes_without_stub(test: WorkflowTest) -> list[str]:
-    """Return lines about the nodes that certainly run and would reach outside; empty if each has a stub.
-
-    Nodes of a workflow that is chosen while the test runs are reported when they are about to run.
-    """
-    if test.is_request:
-        return []
-    found = []
-    for workflow, node in _certain_nodes(test.suite.workflow, test.suite.folder or None, None, set(), test.stubs):
-        title, node_type = title_of(node), str(NODE.value(node, "type"))
-        handler = node_types().get(node_type)
-        if handler is not None and handler.reaches_outside and stub_for(test.stubs, workflow, title) is None:
-            found.append(missing_stub(f"{workflow}/{title}", node_type))
-    return found
-
-
-def missing_stub(name: str, node_type: str = "") -> str:
-    kind = f" ({node_type})" if node_type else ""
-    return f"node '{name}'{kind} would reach outside: name its output in \"stubs\""
-
-
-def _certain_nodes(name: str, folder: str | None, caller: LoadedWorkflow | None, seen: set[str],
-                   stubs: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, object]]]:
-    try:
-        loaded = config_utils.load_workflow(name, folder, caller.folder if caller else None,
-                                            caller.name if caller else None)
-    except ConfigurationError:
-        # The run reports it.
-        return
-    if loaded.path in seen:
-        return
-    seen.add(loaded.path)
-    for node in loaded.nodes:
-        yield loaded.name, node
-        child = NODE.value(node, "workflowName")
-        if NODE.value(node, "type") == "CustomWorkflow" and isinstance(child, str) \
-                and stub_for(stubs, loaded.name, title_of(node)) is None:
-            folder = NODE.value(node, "workflowUserFolderOverride") or None
-            yield from _certain_nodes(child, folder, loaded, seen, stubs)
 
 
 @contextlib.contextmanager
@@ -168,6 +120,7 @@ def temporary_world() -> Iterator[Path]:
         folder = Path(os.path.realpath(name))
         root.addHandler(handler)
         try:
+            # Each test has its own folders; these are for what belongs to no request.
             instance.DISCUSSION_DIRECTORY = str(folder / "discussions")
             instance.USER_LEVEL_SQLITE_DIRECTORY = str(folder / "locks")
             instance.LOGGING_DIRECTORY = str(folder / "logs")

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from Middleware.cli.workflow_tests.patterns import fits
-from Middleware.cli.workflow_tests.suites import Reply, Rule
-from Middleware.cli.workflow_tests.titles import is_title
+from Middleware.cli.workflow_tests.suites import Reply, Rule, fits, is_title
 from Middleware.exceptions import BackendError, BackendStatusError
 from Middleware.llmapis.handlers.base.base_llm_api_handler import LlmApiHandler, Prompt
 from Middleware.llmapis.transport import BackendRequest, Transport, encode_payload

@@ -1,12 +1,46 @@
-"""The data of one workflow test: messages, replies of the LLM, and expectations."""
+"""The data of one workflow test: messages, replies of the LLM, expectations, and the titles by which it names nodes."""
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from Middleware.cli.workflow_tests.patterns import Pattern
 from Middleware.models.messages import ToolCall
+from Middleware.utilities.config.keys.node import NODE
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition on a string. ``operation`` is ``equals``, ``contains``, ``matches`` or ``lacks``."""
+
+    operation: str
+    text: str
+
+    def holds(self, value: str) -> bool:
+        if self.operation == "equals":
+            return value == self.text
+        if self.operation == "matches":
+            return re.search(self.text, value) is not None
+        return (self.text in value) is (self.operation == "contains")
+
+
+Pattern = tuple[Condition, ...]
+
+
+def fits(pattern: Pattern, value: str) -> bool:
+    return all(condition.holds(value) for condition in pattern)
+
+
+def title_of(node: Mapping[str, object], node_type: str = "") -> str:
+    """Return the title by which tests name a node. ``node_type``: the type that an unknown or missing one runs as."""
+    return str(NODE.value(node, "title") or NODE.value(node, "agentName") or node_type
+               or NODE.value(node, "type") or "Standard")
+
+
+def is_title(name: str, workflow: str, title: str) -> bool:
+    """Return whether ``name`` in a test refers to the node ``title`` of ``workflow``."""
+    return name in (title, f"{workflow}/{title}")
 
 
 @dataclass(frozen=True)

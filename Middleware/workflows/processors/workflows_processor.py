@@ -286,7 +286,7 @@ class WorkflowProcessor:
 
     def _call(self, context: ExecutionContext, node_type: str) -> object:
         trial = self.run.request.trial
-        stub = trial.stand_in(context) if trial is not None else None
+        stub = trial.stub(context) if trial is not None else None
         return stub if stub is not None else self.node_handlers[node_type].handle(context)
 
     def _clean(self, context: ExecutionContext, node_type: str, result: object) -> object:

@@ -11,7 +11,6 @@ from Middleware.cli.workflow_tests.command import main
 from Middleware.cli.workflow_tests.reading import read_tests
 from Middleware.cli.workflow_tests.running import Result, run_tests
 from Middleware.cli.workflow_tests.sandbox import temporary_world
-from Middleware.cli.workflow_tests.titles import Titles
 from Middleware.utilities import config_utils
 from Tests.llmapis.lab import Lab
 
@@ -65,12 +64,12 @@ class SuiteLab(Lab):
 
     def findings(self, path: Path) -> list[str]:
         """What is wrong with a test file, as lines."""
-        return [str(finding) for finding in read_tests(str(path), Titles.of_all_workflows())[1]]
+        return [str(finding) for finding in read_tests([str(path)])[1]]
 
     def results(self, *nodes: dict[str, Any], tests: list[dict[str, Any]], jobs: int = 2, **top: Any) -> list[Result]:
         """Run tests of a workflow ``Main`` that consists of ``nodes``."""
         self.workflow("Main", *nodes, **top)
-        read, findings = read_tests(str(self.suite("Main", *tests)), Titles.of_all_workflows())
+        read, findings = read_tests([str(self.suite("Main", *tests))])
         assert not findings, [str(finding) for finding in findings]
         with temporary_world() as folder:
             return run_tests(read, folder, jobs)

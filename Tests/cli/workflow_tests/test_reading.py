@@ -6,7 +6,6 @@ import json
 import pytest
 
 from Middleware.cli.workflow_tests.reading import check_test_files, read_tests
-from Middleware.cli.workflow_tests.titles import Titles
 from Tests.cli.workflow_tests.lab import says, static, test
 
 WRONG = {
@@ -94,7 +93,7 @@ WRONG = {
 
 
 def _findings(path):
-    return read_tests(str(path), Titles.of_all_workflows())[1]
+    return read_tests([str(path)])[1]
 
 
 @pytest.mark.parametrize(("keys", "path", "message", "suggestion"), WRONG.values(), ids=list(WRONG))
@@ -186,8 +185,7 @@ def test_without_a_user_the_folder_must_be_called_like_one(lab):
 def test_a_file_for_another_folder_names_its_user(lab):
     lab.workflow("Main", static("Greet", "x"), folder="_shared")
 
-    [read], findings = read_tests(str(lab.suite("Main", test(), folder="_shared", user="tester")),
-                                  Titles.of_all_workflows())
+    [read], findings = read_tests([str(lab.suite("Main", test(), folder="_shared", user="tester"))])
 
     assert (read.suite.user, read.suite.folder, read.suite.workflow, findings) == ("tester", "_shared", "Main", [])
 
@@ -211,7 +209,7 @@ def test_the_tests_without_mistake_are_kept(lab):
     lab.workflow("Main", static("Greet", "x"))
     file = lab.suite("Main", test(), test(messages=3), test(name="third"))
 
-    tests, findings = read_tests(str(file), Titles.of_all_workflows())
+    tests, findings = read_tests([str(file)])
 
     assert [read.number for read in tests] == [0, 2]
     assert len(findings) == 1
@@ -266,7 +264,7 @@ def test_a_key_that_stands_twice_is_told_where_it_stands_again(lab):
     file = lab.text("Main.test.json", '{"tests": [{"name": "a", "messages": [],\n"expect": {"answer": "no"},\n'
                                       ' "expect": {"answer": "x"}}]}')
 
-    tests, [finding] = read_tests(str(file), Titles.of_all_workflows())
+    tests, [finding] = read_tests([str(file)])
 
     assert tests == []
     assert (finding.json_path, finding.line, finding.column) == ("tests[0].expect", 3, 2)
@@ -321,14 +319,14 @@ def _places(value, path=()):
                          ids=ascii)
 def test_whatever_stands_anywhere_is_read_or_told(lab, odd):
     lab.workflow("Main", static("Greet", "x"))
-    titles, path = Titles.of_all_workflows(), lab.suite("Main", FULL, user="tester")
-    assert read_tests(str(path), titles)[1] == []
+    path = lab.suite("Main", FULL, user="tester")
+    assert read_tests([str(path)])[1] == []
     whole = json.loads(path.read_text(encoding="utf-8"))
 
     for place in _places(whole):
         path.write_text(json.dumps(_replaced(whole, place, odd)), encoding="utf-8")
 
-        tests, findings = read_tests(str(path), titles)
+        tests, findings = read_tests([str(path)])
 
         assert tests or findings, place
 
