@@ -53,7 +53,7 @@ class EndpointFile:
         return BackendSettings(
             endpoint_name=self.name, base_url=self.url, endpoint=config, api_type=self.api_type, samplers=samplers,
             model=model, api_key=resolve_api_key(ENDPOINT.value(config, "apiKey"), endpoint_path(self.name)),
-            connect_timeout=config_utils.get_connect_timeout())
+            connect_timeout=config_utils.user_int("connectTimeoutInSeconds"))
 
     def mistake(self, message: str, key: str, expected: str) -> ConfigValueError:
         """Return an error about ``key`` of this endpoint's file."""

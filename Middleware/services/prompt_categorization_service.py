@@ -30,7 +30,7 @@ class PromptCategorizationService:
 
     def choose_workflow(self) -> tuple[str, str]:
         """Return ``(category, workflow name)``; without a match ``UNKNOWN`` and the default workflow."""
-        name = config_utils.routing_name()
+        name = config_utils.user_name_setting("routingConfig")
         if not name:
             return "", config_utils.DEFAULT_WORKFLOW
         routing = config_utils.load_routing(name)
@@ -42,7 +42,7 @@ class PromptCategorizationService:
     def _categorize(self, routing: Mapping[str, Mapping[str, str]]) -> str:
         workflow = config_utils.categorization_workflow_name()
         variables = category_variables(routing)
-        attempts = config_utils.max_categorization_attempts()
+        attempts = config_utils.user_int("maxCategorizationAttempts")
         for attempt in range(1, attempts + 1):
             answer = self._run_workflow(workflow, variables)
             if isinstance(answer, Mapping):

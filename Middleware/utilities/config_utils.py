@@ -31,12 +31,9 @@ from Middleware.utilities.config.users import (
     custom_workflow_name,
     existing_users,
     flag_in,
-    get_connect_timeout,
     get_current_username,
     get_discussions_root_directory,
     get_lock_database_directory,
-    max_categorization_attempts,
-    routing_name,
     settings_for,
     user_config_exists,
     user_flag,
@@ -70,27 +67,6 @@ from Middleware.utilities.conversations.discussion_paths import (
 )
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.json_data import FrozenDict, private_copy
-
-__all__ = [
-    "CHAT_ONLY_TEMPLATE", "DEFAULT_WORKFLOW", "LoadedWorkflow", "categorization_workflow_name", "chat_template_name",
-    "clean_directory", "config_store", "configured_users", "current_snapshot", "custom_workflow_name",
-    "endpoint_exists_with_samplers", "existing_users", "find_preset", "flag_in", "get_api_type_config",
-    "get_config_path", "get_config_value", "get_connect_timeout", "get_current_username",
-    "get_default_logging_directory", "get_default_tool_prompt_path", "get_discussion_chat_summary_file_path",
-    "get_discussion_condensation_tracker_file_path", "get_discussion_context_compactor_old_file_path",
-    "get_discussion_context_compactor_oldest_file_path", "get_discussion_memory_file_path",
-    "get_discussion_state_document_file_path", "get_discussion_timestamp_file_path",
-    "get_discussion_vision_responses_file_path", "get_discussions_root_directory", "get_endpoint_config",
-    "get_lock_database_directory", "get_project_root_directory_path", "get_root_config_directory",
-    "get_root_public_directory", "get_user_config", "get_user_config_for", "get_workflow_path",
-    "list_shared_workflows", "load_api_type", "load_config", "load_endpoint", "load_mcp_server",
-    "load_prompt_template", "load_routing", "load_settings_file", "load_structured_output", "load_workflow",
-    "max_categorization_attempts", "model_ids", "reset_config_store", "routing_name", "settings_for",
-    "shared_selection", "shared_selection_exists", "shared_workflow_folder", "user_config_exists", "user_flag",
-    "user_int", "user_name_setting", "user_setting", "user_settings", "user_wide_variables",
-    "workflow_at",
-]
-
 
 # -- private copies, for scripts ---------------------------------------------------------------------------------------
 

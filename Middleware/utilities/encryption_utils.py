@@ -207,13 +207,13 @@ def hash_api_key(api_key: str) -> str:
 
 def derive_encryption_key(api_key: str, user_name: str | None = None) -> bytes:
     """Return the Fernet key of an API key and a user name (with its case). Takes some 50 ms the first time."""
-    return process().one(_derived_keys).get(api_key, user_name)
+    return process().one(DerivedKeys).get(api_key, user_name)
 
 
 class DerivedKeys:
-    """The last ``size`` derived keys; thread-safe. Neither API keys nor their plain hashes are kept."""
+    """The derived keys used last; thread-safe. Neither API keys nor their plain hashes are kept."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int = MOST_DERIVED_KEYS) -> None:
         self._secret = secrets.token_bytes(32)
         self._kept: BoundedCache[bytes, bytes] = BoundedCache(size)
 
@@ -225,10 +225,6 @@ class DerivedKeys:
             known = _derive(api_key, user_name)
             self._kept.put(mark, known)
         return known
-
-
-def _derived_keys() -> DerivedKeys:
-    return DerivedKeys(MOST_DERIVED_KEYS)
 
 
 def _derive(api_key: str, user_name: str | None) -> bytes:

@@ -43,14 +43,6 @@ from Middleware.utilities.files.file_access import (
 )
 from Middleware.utilities.text_utils import encode_text, first_pieces, last_pieces, lines_without
 
-__all__ = [
-    "CUSTOM_FILE_MODES", "EMPTY_TEXT", "MISSING_TEXT", "atomic_write", "ensure_json_file_exists",
-    "load_custom_file", "load_timestamp_file", "read_chunks_with_hashes", "read_condensation_tracker",
-    "read_plain_text_file", "read_vision_responses", "resolve_file_path", "save_custom_file", "save_timestamp_file",
-    "update_chunks_with_hashes", "write_chunks_with_hashes", "write_condensation_tracker", "write_plain_text_file",
-    "write_vision_responses",
-]
-
 logger = logging.getLogger(__name__)
 
 MISSING_TEXT = "Custom instruction file did not exist"

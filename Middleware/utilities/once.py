@@ -129,6 +129,3 @@ class Once(Generic[K]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._counts
-
-    def __len__(self) -> int:
-        return len(self._counts)

@@ -13,16 +13,8 @@ from Middleware.models.messages import FunctionCall, Message, ToolCall
 from Middleware.utilities.answers.tool_calls import calls_among
 from Middleware.utilities.config.declarations import SWITCHED_ON, as_flag
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.conversations.discussion_id import (
-    # Users' scripts import it from here.
-    extract_discussion_id as extract_discussion_id,
-)
-from Middleware.utilities.conversations.discussion_id import remove_discussion_id_tag as remove_discussion_id_tag
-from Middleware.utilities.text_utils import (
-    estimate_message,
-    estimation_level_multiplier,
-    message_text,
-)
+from Middleware.utilities.conversations.discussion_id import extract_discussion_id, remove_discussion_id_tag
+from Middleware.utilities.text_utils import estimate_message, estimation_level_multiplier, message_text
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +78,7 @@ def newest_within(messages: Sequence[Message], limit: float, floor: int = 1) -> 
 
 
 def separate_messages(messages: Sequence[Message], separate_sysmes: bool = False) -> tuple[str, list[Message]]:
-    """System contents joined by one space, and the rest. With the flag only leading system messages are taken.
+    """Return the system contents joined by one space, and the rest; with the flag only the leading ones.
 
     Raises ValueError for a message without role or content.
     """
@@ -226,5 +218,4 @@ def context_clamp(node: Mapping[str, object], endpoint: Mapping[str, object], us
 
 
 def _number(value: object) -> float:
-    """Return a JSON number; 0 for anything else."""
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else 0

@@ -5,7 +5,7 @@ contents go in without any prefix or suffix.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from Middleware.utilities.config.keys.api_type import PROMPT_TEMPLATE, turn_key
@@ -36,18 +36,18 @@ def wrap_user_turn(text: str, template: Template | None) -> str:
 
 
 def wrap_system(text: str, template: Template | None) -> str:
-    """``text`` as the system turn; an empty text is wrapped too."""
+    """Return ``text`` as the system turn; an empty text is wrapped too."""
     return _wrap(text, template, "system")
 
 
 def wrap_open_assistant_turn(text: str, template: Template | None) -> str:
-    """``text`` as the beginning of an assistant turn: the prefix in front of it, and no suffix."""
+    """Return ``text`` as the beginning of an assistant turn: prefixed, without suffix."""
     prefix = "" if template is None else _part(template, "assistant", "Prefix")
     return _without_markers(prefix + text)
 
 
 def add_generation_prompt(text: str, template: Template | None) -> str:
-    """``text`` followed by what makes a model begin the assistant's turn."""
+    """Return ``text`` followed by what makes a model begin the assistant's turn."""
     if template is None:
         return _without_markers(text)
     end = str(PROMPT_TEMPLATE.value(template, "promptTemplateEndToken"))
@@ -65,9 +65,9 @@ def _part(template: Template, role: str, end: str) -> str:
     return "" if value is None else str(value)
 
 
-def _without_markers(text: str, markers: Iterable[str] = _MARKERS) -> str:
+def _without_markers(text: str) -> str:
     if "[Beg_" not in text:
         return text
-    for marker in markers:
+    for marker in _MARKERS:
         text = text.replace(marker, "")
     return text

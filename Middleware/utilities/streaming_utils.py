@@ -19,9 +19,10 @@ from Middleware.utilities.answers.text_cleaner import CleaningRules, ThinkFilter
 
 logger = logging.getLogger(__name__)
 
-# A fixed text appears at the pace of a fast model, but a long one must not keep the client waiting.
+# A fixed text appears at the pace of a fast model.
 SECONDS_PER_WORD = 0.02
-MAX_PACED_SECONDS = 5.0
+# A long text must not keep the client waiting for more than 5 seconds.
+MAX_PACED_WORDS = 250
 _WORDS_AND_GAPS = re.compile(r"\s+|\S+")
 
 
@@ -87,19 +88,16 @@ def stream_static_content(text: object, cancel_scope: CancelScope | None = None)
     """
     request = current_request()
     scope = cancel_scope or (request.cancel_scope if request else None)
-    waited = 0.0
-    words_sent = False
     pieces = _WORDS_AND_GAPS.findall(_as_text(text))
+    words = [index for index, piece in enumerate(pieces) if not piece.isspace()]
+    # A pause comes before each word but the first.
+    paced = set(words[1:MAX_PACED_WORDS + 1])
     for index, piece in enumerate(pieces):
-        is_word = not piece.isspace()
-        if is_word and words_sent and waited < MAX_PACED_SECONDS:
-            waited += SECONDS_PER_WORD
+        if index in paced:
             _pause(scope)
         if scope and scope.cancelled:
             break
-        words_sent = words_sent or is_word
-        waits_next = waited < MAX_PACED_SECONDS and words_sent and index + 1 < len(pieces) and not is_word
-        yield _chunk(piece, more=not waits_next)
+        yield _chunk(piece, more=index + 1 not in paced)
     yield {"token": "", "finish_reason": "stop"}
 
 

@@ -75,14 +75,9 @@ def restore_braces_in_data(value: object) -> object:
     return value
 
 
-def escape_brackets_in_string(text: str) -> str:
-    """``escape_braces`` under its older name."""
-    return escape_braces(text)
-
-
-def return_brackets_in_string(text: str) -> str:
-    """``restore_braces`` under the name that users' scripts import."""
-    return restore_braces(text)
+# Users' scripts import them under these names.
+escape_brackets_in_string = escape_braces
+return_brackets_in_string = restore_braces
 
 
 def replace_brackets_in_list(messages: list[Message]) -> list[Message]:

@@ -216,7 +216,7 @@ def test_a_warm_request_opens_and_lists_nothing(tree: Tree, monkeypatch: pytest.
             config.load_prompt_template("T")
             config.find_preset("Only", "P")
             config.load_routing("R")
-            config.get_connect_timeout()
+            config.user_int("connectTimeoutInSeconds")
 
     calls: list[str] = []
     for module, name in ((builtins, "open"), (os, "scandir"), (os, "stat")):
@@ -339,19 +339,19 @@ def test_a_key_that_is_not_declared_cannot_be_read(tree: Tree, read: Callable[[s
 def test_attempts_and_timeout(tree: Tree, attempts: Any, timeout: Any, expected: tuple[int, int]) -> None:
     text = json.dumps({"maxCategorizationAttempts": attempts, "connectTimeoutInSeconds": timeout})
     tree.put("Users/ann", text.replace("Infinity", "1e400"))
-    assert (config.max_categorization_attempts(), config.get_connect_timeout()) == expected
+    assert (config.user_int("maxCategorizationAttempts"), config.user_int("connectTimeoutInSeconds")) == expected
 
 
 def test_absent_numbers(tree: Tree) -> None:
     tree.user()
-    assert (config.max_categorization_attempts(), config.get_connect_timeout()) == (1, 30)
+    assert (config.user_int("maxCategorizationAttempts"), config.user_int("connectTimeoutInSeconds")) == (1, 30)
 
 
 def test_blank_names(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
     tree.user(customWorkflowOverride=True, customWorkflow=" ", chatPromptTemplateName="", routingConfig=None)
     assert config.chat_template_name() == "_chatonly"
     assert config.load_prompt_template("_chatonly") == {}
-    assert config.routing_name() == ""
+    assert config.user_name_setting("routingConfig") == ""
     assert config.categorization_workflow_name() == "_DefaultWorkflow"
     assert "categorizationWorkflow" in caplog.text
     with pytest.raises(ConfigValueError, match="Users/ann.json: .*customWorkflow names no workflow"):
@@ -362,7 +362,7 @@ def test_blank_names(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
     tree.user(customWorkflow="Flow")
     assert config.custom_workflow_name() is None
     tree.user(chatPromptTemplateName=5)
-    with pytest.raises(ConfigValueError, match="Users/ann.json: chatPromptTemplateName must be text"):
+    with pytest.raises(ConfigValueError, match="Users/ann.json: chatPromptTemplateName must be a string"):
         config.chat_template_name()
 
 

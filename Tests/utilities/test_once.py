@@ -14,7 +14,7 @@ class TestOnce:
     def test_each_key_is_reported_once(self):
         once: Once[object] = Once()
         assert [once.first(key) for key in ("a", "b", "a", "b", "c")] == [True, True, False, False, True]
-        assert "a" in once and "d" not in once and len(once) == 3 and once.keys() == ["a", "b", "c"]
+        assert once.keys() == ["a", "b", "c"]
 
     def test_what_was_over_is_reported_again(self):
         once: Once[object] = Once()
@@ -61,7 +61,7 @@ class TestOnce:
         once: Once[object] = Once(quiet_seconds=60.0)
         once.first("a")
         once.clear()
-        assert len(once) == 0 and once.first("a")
+        assert once.keys() == [] and once.first("a")
 
     def test_one_of_many_threads_is_the_first(self):
         once, start = Once[int](), threading.Barrier(8)

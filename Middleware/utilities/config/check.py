@@ -192,7 +192,6 @@ class KeyCheck(Generic[F]):
         return _WANTED["number" if self.of_node and kind == "int" else kind]
 
     def _shown(self, key: ConfigKey, value: object) -> str:
-        """Return a value as a finding shows it."""
         # Strings that take all variables may contain passwords, for example in URLs or arguments.
         secret = self.of_node and isinstance(value, str) and key.variables == "full"
         return "a string" if secret and key.kind not in ("int", "number") else quoted(value, key.name)
@@ -223,7 +222,6 @@ def _is_flag(key: ConfigKey, value: object) -> bool:
 
 
 def _range(least: float | None, most: float | None) -> str:
-    """Return the limits of a number in words."""
     if least is not None and most is not None:
         return f"{least:.15g} to {most:.15g}"
     return f"{least:.15g} or more" if least is not None else f"at most {most:.15g}"

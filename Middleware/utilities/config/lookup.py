@@ -173,7 +173,6 @@ class _Search:
 
 
 def _is_test(folder: Candidate, stem: str) -> bool:
-    """Return whether a file contains tests of the workflow beside it."""
     return folder[:1] == ("Workflows",) and stem.endswith(".test")
 
 
@@ -215,9 +214,8 @@ def find_file(*candidates: Candidate) -> FoundFile | None:
 
 def require_file(kind: str, name: str, *candidates: Candidate) -> FoundFile:
     """Like ``find_file``; raises ``ConfigNotFoundError`` naming every path tried and the nearest name."""
-    root = get_root_config_directory()
-    found = config_lookup().find(root, candidates)
+    found = find_file(*candidates)
     if found is None:
-        raise ConfigNotFoundError(f"{kind} '{name}' does not exist", tried=tried_paths(candidates),
-                                  suggestion=config_lookup().nearest(root, candidates, name))
+        near = config_lookup().nearest(get_root_config_directory(), candidates, name)
+        raise ConfigNotFoundError(f"{kind} '{name}' does not exist", tried=tried_paths(candidates), suggestion=near)
     return found

@@ -251,7 +251,6 @@ def _scan(path: str) -> Mapping[str, bool] | None:
 
 
 def _make_room(cache: dict[str, Any], now: float) -> None:
-    """Drop missing files and unused entries from a full cache."""
     # The names of missing files may come from requests.
     if len(cache) >= MAX_REMEMBERED:
         for path in [known for known, entry in cache.items() if entry.signature is None or now - entry.checked > 60]:

@@ -178,24 +178,24 @@ def int_in(settings: Mapping[str, Any], key: str, user: str) -> int:
 
 
 def _warn(user: str, key: str, value: object, default: object) -> None:
-    """Log an unusable value, once per process."""
     shown = repr(value)[:100]
     if process().one(_reported).first((user, key, shown)):
         logger.warning("%s: %s is %s, which cannot be used; %r is used instead.",
                        user_display_path(user), key, shown, default)
 
 
-def text_setting(settings: Mapping[str, object], key: ConfigKey, default: str | None = None) -> str:
-    """Return a name in a settings file; null and "" count as absent: ``default`` or what ``key`` declares.
+def text_setting(settings: Mapping[str, object], key: ConfigKey, user: str, default: str | None = None) -> str:
+    """Return a name in the settings of ``user``; null and "" count as absent: ``default`` or what ``key`` declares.
 
-    Raises ``ConfigValueError`` if it is not text.
+    Raises ``ConfigValueError`` if it is not a string.
     """
     value = settings.get(key.name)
     if value is None or value == "":
         return (key.default or "") if default is None else default
     if not isinstance(value, str):
         shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
-        raise ConfigValueError(f"{key.name} must be text, not {shown}", json_path=key.name)
+        raise ConfigValueError(f"{key.name} must be a string, not {shown}", file=user_display_path(user),
+                               json_path=key.name)
     return value
 
 
@@ -229,31 +229,13 @@ def user_name_setting(key: str, default: str | None = None) -> str:
     """Return a name from the current user's file; if it is absent or blank, ``default`` or the declared default."""
     snapshot, declared = current_snapshot(), USER[key]
     default = (declared.default or "") if default is None else default
-    try:
-        value = text_setting(snapshot.settings, declared, default)
-    except ConfigValueError as error:
-        raise ConfigValueError(str(error), file=user_display_path(snapshot.name)) from None
+    value = text_setting(snapshot.settings, declared, snapshot.name, default)
     return value if value.strip() else default
-
-
-def get_connect_timeout() -> int:
-    """Return the seconds to wait for a TCP connection to an LLM server."""
-    return user_int("connectTimeoutInSeconds")
-
-
-def max_categorization_attempts() -> int:
-    """Return the limit on runs of the categorization workflow for one request."""
-    return user_int("maxCategorizationAttempts")
 
 
 def chat_template_name() -> str:
     """Return the prompt template of chat-only variables and of endpoints without one."""
     return user_name_setting("chatPromptTemplateName")
-
-
-def routing_name() -> str:
-    """Return the name of the user's routing file; "" if there is none."""
-    return user_name_setting("routingConfig")
 
 
 def custom_workflow_name() -> str | None:

@@ -1,10 +1,9 @@
 """Workflow files: their lookup, their content, and the shared workflows that clients may select."""
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -70,7 +69,7 @@ def load_workflow(name: str, folder_override: str | None = None, calling_folder:
         raise ConfigNotFoundError(f"workflow '{name}' does not exist, as such a file holds tests of a workflow",
                                   suggestion=name[:-len(".test")])
     beside = _folders_beside(calling_folder, calling_name) if calling_folder and not folder_override else []
-    found = require_file("workflow", name, *_candidates(name, folder_override, beside))
+    found = require_file("workflow", name, *workflow_candidates(name, folder_override, beside))
     return _read(name, _caller_folder(found, name), found)
 
 
@@ -111,12 +110,9 @@ def load_settings(cls: type[T], user_key: str, purpose: str, level: int = loggin
         return None
 
 
-def workflow_candidates(name: str, folder_override: str | None = None) -> tuple[Candidate, ...]:
-    """Return the paths that a workflow may have, below the config root."""
-    return _candidates(name, folder_override, [])
-
-
-def _candidates(name: str, folder_override: str | None, beside: list[str]) -> tuple[Candidate, ...]:
+def workflow_candidates(name: str, folder_override: str | None = None,
+                        beside: Sequence[str] = ()) -> tuple[Candidate, ...]:
+    """Return the paths that a workflow may have, below the config root; last those in the folders ``beside``."""
     folders = [*([folder_override] if folder_override else user_workflow_folders()), *beside]
     return tuple(dict.fromkeys(candidate(name, "Workflows", folder, kind="workflow") for folder in folders))
 
@@ -158,11 +154,8 @@ def _split(data: object, display: str) -> tuple[list[dict[str, object]], dict[st
 
 def shared_workflow_folder(user: str | None = None) -> str:
     """Return the folder below ``Workflows`` whose workflows ``user`` (None: the current one) offers as models."""
-    return _shared_folder_in(settings_for(user))
-
-
-def _shared_folder_in(settings: Mapping[str, object]) -> str:
-    return text_setting(settings, USER["sharedWorkflowsSubDirectoryOverride"])
+    name = user or get_current_username()
+    return text_setting(settings_for(user), USER["sharedWorkflowsSubDirectoryOverride"], name)
 
 
 def shared_selection(name: object, user: str | None = None) -> tuple[str, str] | None:
@@ -174,9 +167,8 @@ def shared_selection(name: object, user: str | None = None) -> tuple[str, str] |
     if not is_flat_name(name):
         return None
     assert isinstance(name, str)
-    with _naming_file_of(user):
-        folder = shared_workflow_folder(user)
-        names = _shared_names(folder)
+    folder = shared_workflow_folder(user)
+    names = _shared_names(folder, user)
     is_file = names.get(f"{name}.json") is False
     # A folder beside a file of the same name may contain only what the file calls; then the file is the workflow.
     if names.get(name) and not (is_file and not _has_default(folder, name)):
@@ -194,12 +186,8 @@ def list_shared_workflows(user: str | None = None) -> list[str]:
 
     Names that start with ``_`` are not listed, though they can be selected. ``allowSharedWorkflows`` is ignored.
     """
-    return _list_shared(shared_workflow_folder(user))
-
-
-def _list_shared(folder: str) -> list[str]:
-    listed = set()
-    for name, is_folder in _shared_names(folder).items():
+    listed, folder = set(), shared_workflow_folder(user)
+    for name, is_folder in _shared_names(folder, user).items():
         if name.startswith("_"):
             continue
         if not is_folder:
@@ -214,11 +202,12 @@ def _has_default(folder: str, name: str) -> bool:
     return bool(find_file(candidate(DEFAULT_WORKFLOW, "Workflows", folder, name, kind="workflow")))
 
 
-def _shared_names(folder: str) -> Mapping[str, bool]:
+def _shared_names(folder: str, user: str | None) -> Mapping[str, bool]:
     try:
         parts = split_name(folder)
     except ConfigValueError as error:
-        raise ConfigValueError(f"sharedWorkflowsSubDirectoryOverride: {error}") from None
+        raise ConfigValueError(f"sharedWorkflowsSubDirectoryOverride: {error}",
+                               file=user_display_path(user or get_current_username())) from None
     names = config_lookup().folder_names(get_root_config_directory(), ("Workflows", *parts))
     # A client must not run the tests of a workflow as a model.
     return {name: is_folder for name, is_folder in names.items() if not name.endswith(TEST_SUFFIX)}
@@ -233,25 +222,9 @@ def model_ids() -> list[str]:
 
 
 def _shared_models(user: str) -> list[str]:
-    """Return the shared workflows that this user lists."""
     try:
-        settings = settings_for(user)
-        if not flag_in(settings, "allowSharedWorkflows", user):
-            return []
-        with _naming_file_of(user):
-            return _list_shared(_shared_folder_in(settings))
+        return list_shared_workflows(user) if flag_in(settings_for(user), "allowSharedWorkflows", user) else []
     # One broken file must not hide the models of all other users.
     except ConfigurationError as error:
         logger.warning("The models of user %s cannot be listed: %s", user, error)
         return []
-
-
-@contextlib.contextmanager
-def _naming_file_of(user: str | None) -> Iterator[None]:
-    """Add the user's file (None: the current user's) to errors about settings that are raised in the block."""
-    try:
-        yield
-    except ConfigValueError as error:
-        if error.file:
-            raise
-        raise ConfigValueError(str(error), file=user_display_path(user or get_current_username())) from None

@@ -190,7 +190,8 @@ class PathLocks:
         key = os.path.realpath(path).casefold()
         with self._guard:
             lock = self._locks.setdefault(key, threading.Lock())
-        _wait_until(lambda: lock.acquire(timeout=_slice(timeout)), scope, timeout)
+        pause = _SLICE if timeout is None else max(0.0, min(_SLICE, timeout))
+        _wait_until(lambda: lock.acquire(timeout=pause), scope, timeout)
         try:
             yield
         finally:
@@ -235,10 +236,6 @@ def _wait_until(attempt: Callable[[], bool], scope: CancelScope | None, timeout:
         if end is not None and time.monotonic() >= end:
             raise TimeoutError("another request or process holds the lock")
         time.sleep(pause)
-
-
-def _slice(timeout: float | None) -> float:
-    return _SLICE if timeout is None else max(0.0, min(_SLICE, timeout))
 
 
 if sys.platform == "win32":

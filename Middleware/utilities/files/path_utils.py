@@ -48,7 +48,7 @@ def split_name(name: object) -> tuple[str, ...]:
     a component that has another meaning on Windows.
     """
     if not isinstance(name, str):
-        raise ConfigValueError(f"a name must be text, not {type_name(name)}")
+        raise ConfigValueError(f"a name must be a string, not {type_name(name)}")
     return _split_text(name)
 
 
@@ -101,7 +101,6 @@ def _is_too_long(part: str) -> bool:
 
 
 def _is_encodable(name: str) -> bool:
-    """Return whether a name can be encoded as UTF-8."""
     # JSON may contain lone surrogates, which not every file system accepts.
     try:
         name.encode("utf-8")

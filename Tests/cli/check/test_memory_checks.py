@@ -114,7 +114,7 @@ def test_a_settings_name_that_is_no_text(lab: MemoryChecks) -> None:
     lab.user(**{MEMORY: 5})
     finding = only(lab.found("QualityMemory"))
     assert (finding.severity, finding.json_path) == ("error", MEMORY)
-    assert "must be text" in finding.message
+    assert "must be a string" in finding.message
 
 
 @pytest.mark.parametrize(("written", "meant", "node"), [

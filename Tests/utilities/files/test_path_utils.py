@@ -74,5 +74,5 @@ def test_composed_and_decomposed_letters_may_be_the_same() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [(freeze(["a"]), "list"), (freeze({"a": 1}), "dict"), (5, "int")])
 def test_a_name_that_is_no_text_is_named_by_its_plain_type(name: Any, kind: str) -> None:
-    with pytest.raises(ConfigValueError, match=f"must be text, not {kind}$"):
+    with pytest.raises(ConfigValueError, match=f"must be a string, not {kind}$"):
         split_name(name)
