@@ -37,6 +37,7 @@ class CallSlot:
             return
         waiter = self._semaphore.enqueue()
         try:
+            # A free slot is taken without a line in the log.
             self._held = waiter.wait(0)
             if not self._held:
                 yield from self._wait(waiter, self._semaphore.waiting)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from Middleware.exceptions import BackendResponseError, EarlyTerminationException
 from Middleware.llmapis import api_types
 from Middleware.llmapis.backend_errors import secrets_of, short_body
-from Middleware.llmapis.endpoint_file import EndpointFile
+from Middleware.llmapis.endpoint_file import EndpointFile, mistake
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, bearer_headers
 from Middleware.llmapis.transport import BackendRequest, Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
@@ -167,8 +167,8 @@ class EmbeddingApiService:
         file = EndpointFile.load(endpoint_name)
         handler = TYPES.get(file.type)
         if handler is None:
-            raise file.mistake("this endpoint generates text and cannot make embeddings", "apiTypeConfigFileName",
-                               f"an API type whose 'type' is {' or '.join(TYPES)}")
+            raise mistake(endpoint_name, "this endpoint generates text and cannot make embeddings",
+                          "apiTypeConfigFileName", f"an API type whose 'type' is {' or '.join(TYPES)}")
         self.model_name = api_types.model_name(file.config)
         if scope is None:
             request = current_request()

@@ -43,7 +43,8 @@ class EndpointFile:
         """The base URL. Raises ConfigValueError if the endpoint has none."""
         url = str(ENDPOINT.value(self.config, "endpoint") or "").strip()
         if not url.lower().startswith(("http://", "https://")):
-            raise self.mistake("the endpoint has no usable URL", "endpoint", "a URL such as http://127.0.0.1:5001")
+            raise mistake(self.name, "the endpoint has no usable URL", "endpoint",
+                          "a URL such as http://127.0.0.1:5001")
         return url
 
     def settings(self, samplers: Mapping[str, object]) -> BackendSettings:
@@ -54,10 +55,6 @@ class EndpointFile:
             endpoint_name=self.name, base_url=self.url, endpoint=config, api_type=self.api_type, samplers=samplers,
             model=model, api_key=resolve_api_key(ENDPOINT.value(config, "apiKey"), endpoint_path(self.name)),
             connect_timeout=config_utils.user_int("connectTimeoutInSeconds"))
-
-    def mistake(self, message: str, key: str, expected: str) -> ConfigValueError:
-        """Return an error about ``key`` of this endpoint's file."""
-        return mistake(self.name, message, key, expected)
 
 
 def mistake(name: str, message: str, key: str, expected: str) -> ConfigValueError:

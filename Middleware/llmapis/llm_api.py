@@ -12,7 +12,7 @@ from Middleware.llmapis import api_types, failover
 from Middleware.llmapis.backend_errors import public_text
 from Middleware.llmapis.call_gate import CallSlot
 from Middleware.llmapis.call_watch import CallWatch
-from Middleware.llmapis.endpoint_file import EndpointFile
+from Middleware.llmapis.endpoint_file import EndpointFile, mistake
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, LlmApiHandler, Prompt
 from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
@@ -69,6 +69,7 @@ class LlmApiService:
         self._transport = transport or get_transport()
         self._backup_name = failover.backup_name(self.endpoint_config)
         self._handler = self._transport.caller(handler(self._settings(), self._transport, scope))
+        # At the first call and not at the first failure: a warning during an outage comes too late.
         failover.check_backup(self._file)
         self._backup: LlmApiService | None = None
         self._stream: Generator[Chunk, None, None] | None = None
@@ -192,6 +193,7 @@ class LlmApiService:
         try:
             slot.acquire()
             return self._handler.generate(sent)
+        # A full gate is no failure of the back-end, and the backup would wait at the same gate.
         except (EarlyTerminationException, GateTimeoutError):
             raise
         # Any error of this back-end is a reason to use the backup.
@@ -218,6 +220,7 @@ class LlmApiService:
                 if self._backup_name:
                     begun = yield from failover.up_to_visible(chunks)
                 yield from chunks
+        # A full gate is no failure of the back-end, and the backup would wait at the same gate.
         except (EarlyTerminationException, GateTimeoutError):
             raise
         # Any error of this back-end is a reason to use the backup.
@@ -262,8 +265,8 @@ class LlmApiService:
     # -- configuration -------------------------------------------------------------------------------------------
     def _handler_class(self) -> type[LlmApiHandler]:
         if self.type in api_types.EMBEDDINGS_TYPES:
-            raise self._file.mistake("this endpoint makes embeddings and cannot answer a prompt",
-                                     "apiTypeConfigFileName", "an API type that generates text")
+            raise mistake(self.endpoint_name, "this endpoint makes embeddings and cannot answer a prompt",
+                          "apiTypeConfigFileName", "an API type that generates text")
         return TYPES[self.type]
 
     def _settings(self) -> BackendSettings:

@@ -24,11 +24,13 @@ logger = logging.getLogger(__name__)
 
 # Pairs of endpoint and preset. The preset may come from a variable of a workflow, so there is no natural limit.
 MAX_RESOLVED = 256
+# A null in a preset omits a field, so that a field with the value null needs a spelling of its own.
 NULL_MARKER = "__wilmer_null__"
 CANONICAL_SAMPLERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
 SET_APART = frozenset(key.name for key in THINKING_KEYS)
 THINKING_OFF = frozenset({"off", "false", "no", "0", "none", "disabled"})
 EFFORTS = frozenset({"low", "medium", "high"})
+# In a schema or grammar a null has a meaning, such as ``"default": null``.
 VERBATIM_KEYS = frozenset({"json_schema", "grammar"})
 NOTHING: Mapping[str, object] = MappingProxyType({})
 

@@ -32,6 +32,7 @@ __all__ = ["BackendRequest", "BackendStream", "Transport", "get_transport"]
 _Handler = TypeVar("_Handler")
 logger = logging.getLogger(__name__)
 
+# Short, as a client waits; a server that needs longer says so in ``Retry-After``.
 RETRY_WAITS = (0.5, 1.0)
 # A server may ask for hours, but the client times out long before.
 MAX_RETRY_AFTER_SECONDS = 10.0

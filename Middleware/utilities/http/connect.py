@@ -17,7 +17,8 @@ from Middleware.utilities.http.wire import HttpRequest, Route, Target
 
 logger = logging.getLogger(__name__)
 
-# Callers send heartbeats to their clients while a server is silent; front-ends time out after ten seconds or more.
+# Some proxies in front of this program notice only at the next write that their client has left. With a write per
+# second they pass it on within a second or two, as Docs/User/reverse-proxy.md promises.
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT = b""
 # A server that is restarting refuses connections for a moment, and a refused attempt costs no time.

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,7 +47,7 @@ class Connection:
     """An open connection.
 
     Attributes:
-        sock: the connected socket or TLS transport, with a timeout of one slice.
+        sock: the connected socket or TLS transport, which waits in slices.
         absolute: requests contain the whole URL, because the peer is a plain HTTP proxy.
         proxy_headers: headers that this proxy requires on each request.
         proxied: the peer is a proxy of any kind.
@@ -60,6 +60,16 @@ class Connection:
     proxy_headers: Mapping[str, str] = field(default_factory=dict)
     proxied: bool = False
     expires: float = 0.0
+
+    def wait_in_slices(self) -> None:
+        """Make each read and write raise TimeoutError after a slice without progress."""
+        self.sock.settimeout(SLICE_SECONDS)
+
+    @property
+    def receive(self) -> Callable[[int], bytes]:
+        """The function that reads at most so many bytes, ``b""`` at the end of the connection; it waits in slices."""
+        # The method of the socket itself: a method around it would cost a call for each token.
+        return self.sock.recv
 
     def close(self) -> None:
         """Close the socket. Only the thread that reads it may call this."""
@@ -100,7 +110,7 @@ class Connection:
         try:
             return self.sock.send(data[:RECORD_BYTES])
         finally:
-            self.sock.settimeout(SLICE_SECONDS)
+            self.wait_in_slices()
 
     def require_local(self) -> None:
         """Raise NotLocalError unless the connection leads directly to a peer in the local network."""
@@ -132,7 +142,7 @@ class Connection:
         except ssl.SSLWantReadError:
             return True
         finally:
-            self.sock.settimeout(SLICE_SECONDS)
+            self.wait_in_slices()
 
 
 def open_connection(target: Target, timeout: float, route: Route) -> Connection:
@@ -160,9 +170,9 @@ def open_connection(target: Target, timeout: float, route: Route) -> Connection:
         absolute, proxy_headers = True, authorization_headers(proxy)
     try:
         owner.connect()
-        owner.sock.settimeout(SLICE_SECONDS)
         connection = Connection(sock=owner.sock, owner=owner, absolute=absolute, proxy_headers=proxy_headers,
                                 proxied=proxy is not None)
+        connection.wait_in_slices()
         if route.local_only:
             connection.require_local()
     except BaseException:

@@ -54,7 +54,7 @@ class Exchange:
         self._body = body
         self._scope = scope
         self._stop = StopSwitch(scope)
-        self._http = HttpCall()
+        self._http = HttpCall(request)
         self._rest = b""
         self._connection: Connection | None = None
         self._token: int | None = None
@@ -127,10 +127,10 @@ class Exchange:
     def _send(self, connection: Connection) -> Generator[bytes, None, None]:
         """Write the request. ``sent`` stays False if the peer stopped reading; its answer may contain the reason."""
         self.connected, self._connection = True, connection
-        self._http = HttpCall()
+        self._http = HttpCall(self._request)
         body = self._body or b""
-        head = self._http.request_head(self._request, None if self._body is None else len(body),
-                                       absolute=connection.absolute, extra=connection.proxy_headers)
+        head = self._http.request_head(None if self._body is None else len(body), absolute=connection.absolute,
+                                       extra=connection.proxy_headers)
         pieces = [head + body] if len(body) < JOIN_BELOW_BYTES else [head, body]
         for piece in pieces:
             view = memoryview(piece)
@@ -158,7 +158,7 @@ class Exchange:
         answered = line = False
         while True:
             try:
-                data = connection.sock.recv(BLOCK_BYTES)
+                data = connection.receive(BLOCK_BYTES)
             except TimeoutError:
                 if self._stop.stopped:
                     return None
@@ -190,7 +190,7 @@ class Exchange:
         """
         if self._connection is None:
             return
-        recv, scope, http, idle = self._connection.sock.recv, self._scope, self._http, self.idle
+        receive, scope, http, idle = self._connection.receive, self._scope, self._http, self.idle
         feed, block = http.feed, self._rest
         try:
             while True:
@@ -199,7 +199,7 @@ class Exchange:
                 if http.done:
                     return
                 try:
-                    data = recv(BLOCK_BYTES)
+                    data = receive(BLOCK_BYTES)
                 except TimeoutError:
                     if self._stop.stopped:
                         return

@@ -185,22 +185,22 @@ class HttpCall:
         head: status and headers, None until they have arrived. Interim responses (1xx) are skipped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, request: HttpRequest) -> None:
         self.head: ResponseHead | None = None
         self._body: BodyDecoder | None = None
-        self._request: HttpRequest | None = None
+        self._request = request
         self._http = Connection(CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._start = b""
         self._peer_closed = False
         self._inflater: _Inflater | None = None
 
-    def request_head(self, request: HttpRequest, body_length: int | None, *, absolute: bool = False,
+    def request_head(self, body_length: int | None, *, absolute: bool = False,
                      extra: Mapping[str, str] | None = None) -> bytes:
         """Return the bytes before the body. ``absolute`` writes the whole URL, for a plain HTTP proxy.
 
         ``body_length`` is None without a body. Raises ConfigValueError for a header that cannot be sent.
         """
-        target = request.target
+        request, target = self._request, self._request.target
         where = f"{target.scheme}://{target.host_header}{target.path}" if absolute else target.path
         if body_length is None and request.method in ("POST", "PUT", "PATCH"):
             body_length = 0
@@ -211,7 +211,6 @@ class HttpCall:
         items = {**{name: value for name, value in defaults.items() if value and name.lower() not in given},
                  **request.headers, **(extra or {})}
         raw = [_header(*item) for item in items.items()]
-        self._request = request
         try:
             return self._http.send(Request(method=request.method, target=where, headers=raw))
         except LocalProtocolError:
@@ -274,12 +273,10 @@ class HttpCall:
         self.head = ResponseHead(response.status_code, response.reason.decode("latin-1"),
                                  response.http_version.decode("latin-1"), headers, spelled)
         # The answer to HEAD has no body, whatever length it announces.
-        bodiless = self._request is not None and self._request.method == "HEAD"
-        self._body = body_decoder(204 if bodiless else self.head.status, headers)
+        self._body = body_decoder(204 if self._request.method == "HEAD" else self.head.status, headers)
         encoding = headers.get("content-encoding", "").lower()
-        keeps_encoded = self._request is not None and self._request.keep_encoded
-        if encoding in _Inflater.ENCODINGS or (encoding not in ("", "identity") and not keeps_encoded):
-            self._inflater = _Inflater(encoding, self._request.max_bytes if self._request else None)
+        if encoding in _Inflater.ENCODINGS or (encoding not in ("", "identity") and not self._request.keep_encoded):
+            self._inflater = _Inflater(encoding, self._request.max_bytes)
 
 
 def _header(name: str, value: str) -> tuple[bytes, bytes]:
@@ -298,7 +295,7 @@ class _Inflater:
 
     ENCODINGS = ("gzip", "x-gzip", "deflate")
 
-    def __init__(self, encoding: str, limit: int | None = None) -> None:
+    def __init__(self, encoding: str, limit: int | None) -> None:
         if encoding not in self.ENCODINGS:
             raise WireError(f"the body is compressed as '{encoding[:40]}', which was not asked for")
         self._gzip = encoding != "deflate"

@@ -24,8 +24,8 @@ def to(url: str, **headers: str) -> HttpRequest:
 
 
 def new_call() -> HttpCall:
-    call = HttpCall()
-    call.request_head(to("http://host/v1"), 2)
+    call = HttpCall(to("http://host/v1"))
+    call.request_head(2)
     return call
 
 
@@ -169,20 +169,20 @@ def test_a_compressed_body_has_a_limit(monkeypatch: pytest.MonkeyPatch, pack: ob
 # ---- requests
 
 def test_request_bytes() -> None:
-    head = HttpCall().request_head(to("http://u:p@host:8080/v1?a=1", X_API_key=" k ", accept="a/b"), 7)
+    head = HttpCall(to("http://u:p@host:8080/v1?a=1", X_API_key=" k ", accept="a/b")).request_head(7)
     assert head == (b"POST /v1?a=1 HTTP/1.1\r\nHost: host:8080\r\nAccept-Encoding: identity\r\n"
                     b"Authorization: Basic dTpw\r\nContent-Length: 7\r\nX-API-key: k\r\naccept: a/b\r\n\r\n")
 
 
 def test_a_request_without_a_body() -> None:
-    call = HttpCall()
-    head = call.request_head(HttpRequest(parse_target("http://host/v1"), "HEAD", {"host": "other"}), None)
+    call = HttpCall(HttpRequest(parse_target("http://host/v1"), "HEAD", {"host": "other"}))
+    head = call.request_head(None)
     assert head == b"HEAD /v1 HTTP/1.1\r\nhost: other\r\nAccept-Encoding: identity\r\nAccept: */*\r\n\r\n"
     assert call.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n") == b"" and call.done and call.reusable
 
 
 def test_request_bytes_for_a_proxy() -> None:
-    head = HttpCall().request_head(to("http://host/v1", Content_Type="c", Authorization="Bearer k"), 0, absolute=True,
+    head = HttpCall(to("http://host/v1", Content_Type="c", Authorization="Bearer k")).request_head(0, absolute=True,
                                    extra={"proxy-authorization": "Basic x"})
     assert head == (b"POST http://host/v1 HTTP/1.1\r\nHost: host\r\nAccept-Encoding: identity\r\nAccept: */*\r\n"
                     b"Content-Length: 0\r\nContent-Type: c\r\nAuthorization: Bearer k\r\n"
@@ -193,14 +193,14 @@ def test_request_bytes_for_a_proxy() -> None:
 def test_headers_that_cannot_be_sent(entry: dict[str, str]) -> None:
     key = entry["input"]
     with pytest.raises(ConfigValueError, match="API key") as caught:
-        HttpCall().request_head(to("http://host/", Authorization=key), 0)
+        HttpCall(to("http://host/", Authorization=key)).request_head(0)
     assert key not in str(caught.value)
     assert repr(key)[1:-1] not in str(caught.value)
 
 
 @pytest.mark.parametrize("entry", cases("hostile_headers", kind="outgoing", expected="sent"))
 def test_headers_that_are_odd_but_sent_as_they_are(entry: dict[str, str]) -> None:
-    head = HttpCall().request_head(to("http://host/", Authorization=entry["input"]), 0)
+    head = HttpCall(to("http://host/", Authorization=entry["input"])).request_head(0)
     assert b"Authorization: " + entry["input"].encode("latin-1") + b"\r\n" in head
     assert b"X-Injected" not in head.replace(entry["input"].encode("latin-1"), b"")
 

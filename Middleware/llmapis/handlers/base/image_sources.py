@@ -30,16 +30,6 @@ def looks_like_base64(text: str) -> bool:
     return len(text) >= MIN_RAW_LENGTH and len(text) % 4 == 0 and _BASE64.fullmatch(text) is not None
 
 
-def raw_base64_format(text: str) -> str | None:
-    """Return the image format of raw base64; None if it does not decode to a known image."""
-    if not looks_like_base64(text):
-        return None
-    try:
-        return image_format(base64.b64decode(text, validate=True))
-    except binascii.Error:
-        return None
-
-
 def base64_data(source: object) -> str | None:
     """Return the base64 of an image without the prefix of a data URI; None for web addresses and anything else."""
     if not isinstance(source, str):
@@ -58,5 +48,9 @@ def image_url(source: object) -> str | None:
     if source.startswith(("data:image/", "http://", "https://")):
         return source
     source = without_line_breaks(source)
-    found = raw_base64_format(source)
+    try:
+        found = image_format(base64.b64decode(source, validate=True)) if looks_like_base64(source) else None
+    # Padding characters in the wrong number.
+    except binascii.Error:
+        found = None
     return f"data:image/{found};base64,{source}" if found else None

@@ -22,7 +22,7 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     usage_of,
 )
 from Middleware.llmapis.transport import BackendRequest
-from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
+from Middleware.models.messages import Answer, Chunk, ToolCall, Usage, token_count
 from Middleware.utilities.answers.stream_parsers import NDJSONParser
 from Middleware.utilities.config.keys.api_type import API_TYPE
 
@@ -89,11 +89,10 @@ class OllamaAnswers(LlmApiHandler):
 
     def note_usage(self, body: Mapping[str, object]) -> Usage | None:
         """Return and store the token counts of an object. Ollama omits the count of a cached prompt."""
-        counts = [value if type(value) is int else None
-                  for value in (body.get("prompt_eval_count"), body.get("eval_count"))]
-        if counts == [None, None]:
+        prompt, completion = token_count(body.get("prompt_eval_count")), token_count(body.get("eval_count"))
+        if prompt is None and completion is None:
             return None
-        self.outcome.usage = usage_of(counts[0] or 0, counts[1] or 0)
+        self.outcome.usage = usage_of(prompt or 0, completion or 0)
         return self.outcome.usage
 
     def note_end(self, body: Mapping[str, object], reasoning: str) -> None:
