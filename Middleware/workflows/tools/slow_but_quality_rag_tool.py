@@ -21,8 +21,8 @@ from Middleware.workflows.tools.block_prompts import TEXT_CHUNK, BlockPrompts
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.file_memories import FileMemoryPass, MemoryWriter
-from Middleware.workflows.tools.memory.new_messages import Chunk
 from Middleware.workflows.tools.memory.shared import (
+    Chunk,
     DiscussionMemory,
     memory_lock,
     storage_errors_logged,

@@ -83,10 +83,6 @@ class Argument:
     def allowed(self) -> bool:
         return self.name in _FLAGS or self.name in _WITH_VALUE
 
-    @property
-    def touches_files_or_protocols(self) -> bool:
-        return self.name in _TOUCH_FILES_OR_PROTOCOLS
-
 
 def read_arguments(args: Sequence[str]) -> Iterator[Argument]:
     """Yield the arguments as curl reads them. An option that is not allowed counts as one without a value."""
@@ -280,7 +276,7 @@ def _harm(raw: Sequence[str], argument: Argument, options: Collection[str]) -> s
         # The name of an option that a variable brings may be part of a conversation.
         return f"args[{argument.index}]: " + (
             refusal(argument.name) if ours else "a filled-in value must not bring an option that is not allowed")
-    if not ours and argument.touches_files_or_protocols:
+    if not ours and argument.name in _TOUCH_FILES_OR_PROTOCOLS:
         return f"args[{argument.index}]: a filled-in value must not bring the option '{argument.name}'"
     if argument.value is None or argument.value_index is None:
         return None

@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from Middleware.exceptions import EarlyTerminationException
@@ -166,15 +167,14 @@ class McpSessions:
             await asyncio.wait(tasks, timeout=seconds)
 
 
+@dataclass
 class _Call:
-    """One call and the session it uses."""
-
-    def __init__(self, server: McpServer, redacted: bool) -> None:
-        self.server, self.redacted = server, redacted
-        self.session: _Session | None = None
+    server: McpServer
+    redacted: bool
+    session: _Session | None = None
 
     def give_up(self) -> None:
-        """No new calls to a server that may go on with this one, and no more time for it than others need."""
+        # No new calls to a server that may go on with this one, and no more time for it than others need.
         if self.session:
             self.session.retire(hurry=True)
 

@@ -21,12 +21,14 @@ from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
 from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
 from Middleware.workflows.tools.memory.condensation import Condensation
-from Middleware.workflows.tools.memory.new_messages import Chunk, chunks_of, first_new
 from Middleware.workflows.tools.memory.shared import (
+    Chunk,
     DiscussionMemory,
     MemoryCall,
+    chunks_of,
     counted,
     failure_reason,
+    first_new,
     memory_lock,
     storage_errors_logged,
     stored_memory,

@@ -17,8 +17,8 @@ from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
 
 logger = logging.getLogger(__name__)
 
+# A document of up to this many characters may be replaced by one of any length.
 SHORT_DOCUMENT = 500
-"""A document of up to this many characters may be replaced by one of any length."""
 
 
 def update_state_document(context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder,
@@ -50,7 +50,8 @@ def raise_if_request_ended(error: Exception, context: ExecutionContext) -> None:
 
 def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryStore, facts: Sequence[str]) -> None:
     current = store.state_document()
-    answer = run_helper_workflow(context, settings.state_workflow, (_as_list(facts), current)).strip()
+    listed = "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)
+    answer = run_helper_workflow(context, settings.state_workflow, (listed, current)).strip()
     name = store.folder.display(STATE_FILE)
     if not answer:
         logger.warning("%s is not updated: workflow '%s' gave an empty text", name, settings.state_workflow)
@@ -69,9 +70,5 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
 
 
 def loses_too_much(current: str, new: str, ratio: float) -> bool:
-    """Whether a new document is suspiciously short; a ratio of 0 allows everything."""
+    """Return whether a new document is suspiciously short; a ratio of 0 allows everything."""
     return bool(ratio) and len(current) > SHORT_DOCUMENT and len(new) < ratio * len(current)
-
-
-def _as_list(facts: Sequence[str]) -> str:
-    return "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)

@@ -33,7 +33,8 @@ MOST_LEVELS = 32
 _EFFORT = 16
 _MOST_DIGITS = 300
 
-_FENCE = re.compile(r"```[ \t]*(\w*)")
+# The beginning or end of a fenced block, its label, and what follows up to the next.
+_FENCE = re.compile(r"```[ \t]*(\w*)((?:(?!```).)*)", re.DOTALL)
 # The start of an object that is not empty, a list of objects, or an empty list.
 _START = re.compile(r'\{\s*"|\[\s*[{\]]')
 _NEXT_OBJECT = re.compile(r"[\s,;]*(?=\{)")
@@ -107,27 +108,23 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._left = _EFFORT * (len(text) + 64)
-
-    @property
-    def tired(self) -> bool:
-        return self._left <= 0
+        self.left = _EFFORT * (len(text) + 64)
 
     def at(self, start: int) -> tuple[Any, int] | None:
         """Return the value that begins at ``start`` and its end; None if none does."""
-        if self.tired:
+        if self.left <= 0:
             return None
         try:
             value, end = _DECODER.raw_decode(self.text, start)
         except json.JSONDecodeError as error:
             read_to = len(self.text) if error.msg.startswith("Unterminated") else error.pos
             # The error counts lines from the start.
-            self._left -= read_to - start + 1 + error.pos // _EFFORT
+            self.left -= read_to - start + 1 + error.pos // _EFFORT
             return None
         except (RecursionError, ValueError):
-            self._left -= len(self.text) - start + 1
+            self.left -= len(self.text) - start + 1
             return None
-        self._left -= end - start
+        self.left -= end - start
         return value, end
 
 
@@ -154,18 +151,17 @@ def _search(text: str) -> list[Item] | None:
 
 
 def _fences(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Yield the bounds of fenced blocks for JSON, and of blocks without a label. An open block ends with the text."""
-    marks = list(_FENCE.finditer(text))
+    """Return the bounds of fenced blocks for JSON, and of blocks without a label. An open block ends with the text."""
     labelled: list[tuple[int, int]] = []
     others: list[tuple[int, int]] = []
     inside = False
-    for mark, following in zip(marks, (*marks[1:], None), strict=False):
-        label = mark.group(1).lower()
-        span = (mark.end(), len(text) if following is None else following.start())
+    for mark in _FENCE.finditer(text):
+        label = mark[1].lower()
         if label.startswith("json"):
-            labelled.append(span)
+            labelled.append(mark.span(2))
         elif not label and not inside:
-            others.append(span)
+            others.append(mark.span(2))
+        # A mark with a label always opens a block: the end of the one before may be missing.
         inside = bool(label) or not inside
     return labelled, others
 
@@ -174,7 +170,7 @@ def _first_items(parser: _Parser, start: int, end: int) -> list[Item] | None:
     """Return the candidates of the first value that begins inside the bounds and has any."""
     nothing: list[Item] | None = None
     whole = True
-    while (begin := _START.search(parser.text, start, end)) and not parser.tired:
+    while (begin := _START.search(parser.text, start, end)) and parser.left > 0:
         parsed = parser.at(begin.start())
         if parsed is None:
             start, whole = begin.start() + 1, False

@@ -40,8 +40,7 @@ from Middleware.utilities.text_utils import (
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
-from Middleware.workflows.tools.memory.new_messages import Chunk, chunks_of, indexes_by_hash, reached
-from Middleware.workflows.tools.memory.shared import MemoryCall, memory_lock
+from Middleware.workflows.tools.memory.shared import Chunk, MemoryCall, chunks_of, indexes_by_hash, memory_lock, reached
 from Middleware.workflows.tools.memory.state_document import raise_if_request_ended, update_state_document
 from Middleware.workflows.tools.memory.vector_answers import Item, parse_memories
 

@@ -240,17 +240,16 @@ class _Worker:
         """Take a step and hand out its result. Return whether there may be another."""
         try:
             self.answers.put(_Answer(step(), last=last))
-        # Raised by the script itself; the caller must not take it for its own end.
-        except GeneratorExit as error:
-            failure = RuntimeError("the script raised GeneratorExit")
-            failure.__cause__ = error
-            self.answers.put(_Answer(error=failure, last=True))
-            return False
+            return True
         # This is the boundary of a thread: the waiting one raises it.
         except BaseException as error:
-            self.answers.put(_Answer(error=error, last=True))
+            failure = error
+            # Raised by the script itself; the caller must not take it for its own end.
+            if isinstance(error, GeneratorExit):
+                failure = RuntimeError("the script raised GeneratorExit")
+                failure.__cause__ = error
+            self.answers.put(_Answer(error=failure, last=True))
             return False
-        return True
 
     def _end(self) -> None:
         with self._lock:

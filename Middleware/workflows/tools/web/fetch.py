@@ -67,9 +67,6 @@ class WebRequest:
     def guarded(self) -> bool:
         return self.block_private or self.allowed_hosts is not None
 
-    def has_header(self, name: str) -> bool:
-        return any(known.lower() == name for known in self.headers)
-
 
 @dataclass(frozen=True)
 class WebResponse:
@@ -238,10 +235,10 @@ class _Hop:
                            request.timeout, max_bytes=limit, keep_encoded=True, route=route)
 
     def _headers(self) -> dict[str, str]:
-        headers = {name: value for name, value in DEFAULT_HEADERS.items() if not self.request.has_header(name.lower())}
         # The body is sent unchanged, with its length.
         given = {name: value for name, value in self.request.headers.items() if name.lower() != "transfer-encoding"}
-        return {**headers, **given}
+        names = {name.lower() for name in given}
+        return {**{name: value for name, value in DEFAULT_HEADERS.items() if name.lower() not in names}, **given}
 
     def _response(self, answer: HttpResponse) -> WebResponse:
         response = WebResponse(answer.head.status, answer.head.reason, answer.headers, answer.body)

@@ -20,6 +20,7 @@ Stopped = Callable[[], bool]
 
 
 HIDDEN_ELEMENTS = frozenset({"script", "style", "head", "noscript", "iframe"})
+# What is parsed between two looks at ``stopped``.
 PIECE_CHARACTERS = 64 * 1024
 # How many characters may be read again for each "<" of an unfinished end, which may be text after all.
 MOST_EFFORT = 4_000_000
@@ -50,8 +51,7 @@ class _Reader(HTMLParser):
         self._pieces: list[str] = []
         # The data that belongs to one piece.
         self._open: list[str] = []
-        self._hidden = ""
-        self._depth = 0
+        self._hidden, self._depth = "", 0
 
     def finished(self) -> list[str]:
         self._end_piece()
@@ -78,16 +78,12 @@ class _Reader(HTMLParser):
             if self._depth == 0:
                 self._hidden = ""
 
-    def handle_comment(self, data: str) -> None:
+    def _skip(self, data: str) -> None:
         self._end_piece()
+
+    handle_comment = handle_pi = unknown_decl = _skip
 
     def handle_decl(self, decl: str) -> None:
-        self._end_piece()
-
-    def handle_pi(self, data: str) -> None:
-        self._end_piece()
-
-    def unknown_decl(self, data: str) -> None:
         self._end_piece()
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from Middleware.utilities.conversations.message_places import CONTEXT, MessagePlace, place_from_json, place_of
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
-from Middleware.workflows.tools.memory.new_messages import chunks_of, first_new
+from Middleware.workflows.tools.memory.shared import chunks_of, first_new
 from Tests.tables import table
 
 TEN = [f"m{number}" for number in range(10)]
