@@ -105,6 +105,7 @@ def _warning() -> list[str]:
 
 
 def _start_with_keys(path: str) -> list[str]:
+    # There the command line is part of compose.yaml.
     if in_project_container():
         return ["!!  Then write the list of keys into compose.yaml, and type docker compose up -d again:",
                 f'!!    command: ["--accepted-keys-file", "{path}"]']

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -14,8 +13,11 @@ from Middleware.cli.console import say
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.utilities import config_utils
+from Middleware.utilities.text_utils import nearest
 
 ALL_INTERFACES = "0.0.0.0"
+# Most options are known by a part of their long names.
+OPTION_CUTOFF = 0.6
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
@@ -200,12 +202,13 @@ def _origin(text: str) -> str | None:
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
     """Exit with status 2. The usage is omitted if every unknown option is similar to a known one."""
-    known = {option.lower(): option for action in parser._actions for option in action.option_strings}
+    known = [option for action in parser._actions for option in action.option_strings]
     # The values of unknown options are among the unknown words too.
     names = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown
-    near = [difflib.get_close_matches(name.lower(), list(known), n=1) for name in names]
-    hints = [f"there is no option {name}." + (f" Did you mean {known[found[0]]}?" if found else "")
+    near = [nearest(name, known, OPTION_CUTOFF) for name in names]
+    hints = [f"there is no option {name}." + (f" Did you mean {found}?" if found else "")
              for name, found in zip(names, near, strict=True)]
+    # The usage is long, and would push the hint off the screen.
     if all(near):
         parser.exit(2, f"{parser.prog}: error: {' '.join(hints)}\n")
     parser.error(" ".join(hints))

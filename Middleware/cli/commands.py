@@ -5,13 +5,17 @@ still be given as the older positional ConfigDirectory if it is written as a pat
 """
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
 
+from Middleware.utilities.text_utils import nearest
+
+# The names are short, so that one wrong letter is a large part of them.
+COMMAND_CUTOFF = 0.6
+
+# Takes the words after its own and returns the exit status.
 Command = Callable[[Sequence[str]], int]
-"""Takes the words after its own and returns the exit status."""
 
 
 def _check(words: Sequence[str]) -> int:
@@ -49,6 +53,6 @@ def no_such_command(word: str | None) -> str:
     # A path, or an existing folder, is certainly not a misspelt command.
     if not word or not word.isidentifier() or os.path.isdir(word):
         return ""
-    near = difflib.get_close_matches(word.lower(), COMMANDS, n=1)
-    hint = f"Did you mean '{near[0]}'?" if near else f"The commands: {', '.join(COMMANDS)}."
+    near = nearest(word, COMMANDS, COMMAND_CUTOFF)
+    hint = f"Did you mean '{near}'?" if near else f"The commands: {', '.join(COMMANDS)}."
     return f"There is no command '{word}', and no configuration folder of that name. {hint}"

@@ -9,8 +9,8 @@ import sys
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities.command_lines import COMPOSE_RUN, command, in_project_container
 
+# The environment variable in which run_linux.sh and the other start scripts put how they were called.
 START_SCRIPT = "WILMER_START_SCRIPT"
-"""The environment variable in which run_linux.sh and the other start scripts put how they were called."""
 # A stream takes two sockets, and Waitress accepts 1000 connections.
 WANTED_DESCRIPTORS = 8192
 
@@ -53,6 +53,7 @@ def launcher() -> list[str]:
     """Return the words that start the program: the start script if one was used, else the words that were typed."""
     if in_project_container():
         return list(COMPOSE_RUN)
+    # Users who start with a script do not know the Python in its environment.
     by_script = os.environ.get(START_SCRIPT, "").split()
     return by_script or [next(iter(sys.orig_argv), "python"), sys.argv[0]]
 

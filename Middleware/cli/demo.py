@@ -5,7 +5,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments
@@ -16,6 +15,7 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT as ENDPOINT_KEYS
 from Middleware.utilities.http.addresses import is_loopback
+from Middleware.utilities.http.wire import parse_target
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,9 @@ PAUSE_SECONDS = 0.2
 
 def is_wanted(arguments: LaunchArguments) -> bool:
     """Return whether nothing was chosen on the command line, and the shipped user and its endpoint are unchanged."""
+    # A command line that chooses something is not the first start of a fresh clone.
     chosen = arguments.users or arguments.config_directory or arguments.public_directory
-    return not chosen and not instance.USERS and users.current_user() == DEMO_USER and not _leads_elsewhere(_address())
+    return not chosen and not instance.USERS and users.current_user() == DEMO_USER and not _other_server()
 
 
 def start_backend(port: int = DEMO_PORT) -> None:
@@ -80,41 +81,24 @@ def instructions(base: str, key_needed: bool = False) -> list[str]:
 
 def elsewhere() -> list[str]:
     """Return a line for a demo user whose endpoint leads to another server than the demo back-end, else nothing."""
-    if users.current_user() != DEMO_USER:
-        return []
-    address = _address()
-    if not _leads_elsewhere(address):
-        return []
-    return [f"  Demo user:      the demo back-end is not started; {ENDPOINT} leads to {_shown(address)}"]
+    server = _other_server() if users.current_user() == DEMO_USER else ""
+    return [f"  Demo user:      the demo back-end is not started; {ENDPOINT} leads to {server}"] if server else []
 
 
-def _address() -> str:
-    """Return the address in the demo user's endpoint; empty if its file has none."""
+def _other_server() -> str:
+    """Return scheme, host and port of the server in the demo user's endpoint; "" if it is the demo back-end, or none.
+    """
     try:
         content: object = config_utils.load_config(config_utils.get_config_path("Endpoints/demo", "Demo-LLM"))
+        address = ENDPOINT_KEYS.text(content, "endpoint").strip() if isinstance(content, Mapping) else ""
     # Reported by the check, and by the first request.
     except (ConfigurationError, OSError, ValueError):
         return ""
-    address = ENDPOINT_KEYS.value(content, "endpoint") if isinstance(content, Mapping) else None
-    return address.strip() if isinstance(address, str) else ""
-
-
-def _leads_elsewhere(address: str) -> bool:
-    """Return whether an address is that of another server than the demo back-end."""
+    if not address:
+        return ""
     try:
-        parts = urlsplit(address)
-        return bool(address) and not (parts.scheme == "http" and is_loopback(parts.hostname or "")
-                                      and parts.port == DEMO_PORT)
-    except ValueError:
-        return True
-
-
-def _shown(address: str) -> str:
-    """Return scheme, host and port, without a password."""
-    try:
-        parts = urlsplit(address)
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        where = f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "") if host else ""
-    except ValueError:
-        where = ""
-    return printable(where) or "no server"
+        target = parse_target(address)
+    except ConfigurationError:
+        return "no server"
+    is_demo = target.scheme == "http" and is_loopback(target.host) and target.port == DEMO_PORT
+    return "" if is_demo else printable(f"{target.scheme}://{target.host_header}")

@@ -66,6 +66,7 @@ def _choose(options: dict[str, str], lines: list[str]) -> str:
     offered = {name: set(_words(f"{name} {description}")) for name, description in options.items()}
     seen_in = Counter(word for own in offered.values() for word in own)
     for line in reversed(lines):
+        # A word that several options have in common decides nothing.
         said = {word for word in _words(line) if seen_in[word] == 1}
         best = max(offered, key=lambda name: len(said & offered[name]))
         if said & offered[best]:

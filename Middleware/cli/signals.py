@@ -122,6 +122,7 @@ def end_at_once() -> None:
     logger.info("stopping at once")
     helper = threading.Thread(target=release_at_once, name="release", daemon=True)
     helper.start()
+    # A release that hangs must not keep the process from ending.
     helper.join(RELEASE_SECONDS)
     logger.info("stopped")
     _exit()

@@ -1,7 +1,6 @@
 """The users that the server serves, and the settings in their files for the launch: port and log files."""
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from Middleware.utilities.command_lines import command
 from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.paths import meant_folder, missing_folder
 from Middleware.utilities.files.path_utils import split_name
+from Middleware.utilities.text_utils import nearest
 
 DEFAULT_PORT: int = USER["port"].default
 SEVERAL_USERS_PORT = 5050
@@ -92,11 +92,10 @@ def existing_users_hint(user: str) -> str:
         return f"\n{problem}"
     if not known:
         return ""
-    spelled = {name.casefold(): name for name in known}
-    near = [spelled[name] for name in difflib.get_close_matches(user.casefold(), list(spelled))]
-    names = [*near, *(name for name in known if name not in near)]
+    near = nearest(user, known, 0.6)
+    names = sorted(known, key=lambda name: name != near)
     rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    guess = f" Did you mean '{near[0]}'?" if near else ""
+    guess = f" Did you mean '{near}'?" if near else ""
     return f"\nThe users that exist: {', '.join(names[:MAX_NAMED])}{rest}.{guess}"
 
 
@@ -130,6 +129,7 @@ def resolve_port() -> int:
     """Return ``--port``, else 5050 with several users, else the user's ``port``, else 5000."""
     if instance.PORT is not None:
         return instance.PORT
+    # One server has one port, and the files of several users may name different ones.
     if len(config_utils.configured_users()) > 1:
         say(f"WARNING: with several users their own ports do not apply; using {SEVERAL_USERS_PORT}. "
             "Choose another with --port.", error_stream=True)
@@ -139,6 +139,7 @@ def resolve_port() -> int:
         port = int(value)
     except (TypeError, ValueError):
         port = -1
+    # int() accepts true and false.
     if not isinstance(value, bool) and 0 <= port <= 65535:
         return port
     say(f"WARNING: Users/{current_user()}.json: port {value!r} is not a port number; using port {DEFAULT_PORT}.",
@@ -150,6 +151,7 @@ def resolve_file_logging() -> bool:
     """Return ``--file-logging``, else the only user's ``useFileLogging``, else False."""
     if instance.FILE_LOGGING is not None:
         return instance.FILE_LOGGING
+    # The files of several users may disagree; the flag is for all of them.
     if len(config_utils.configured_users()) > 1:
         return False
     value = _setting("useFileLogging", False, "no log files are written")

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from urllib.parse import SplitResult, urlsplit
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, build_command_parser, parse_command_arguments
@@ -27,8 +26,8 @@ from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.problems import HttpError
 from Middleware.utilities.http.wire import HttpRequest, parse_target
 
+# Return the findings about files with tests, given by their paths.
 FileCheck = Callable[[Iterable[str]], Iterable[Finding]]
-"""Return the findings about files with tests, given by their paths."""
 
 DESCRIPTION = """Checks the configuration: every JSON file, what the files name, and the rules of workflows with the
 settings of each user. Exit status: 0 if there is nothing worse than warnings (with --strict: than notes), 1 otherwise,
@@ -108,6 +107,7 @@ def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str |
         whose = names or _served(result)
         servers = origins({file: content for user in whose for file, content in
                            result.used_endpoints.get(user, {}).items()})
+        # To standard error, so that the output with --json stays one document.
         say(f"Asking {len(servers)} server(s) of {', '.join(whose)} whether they answer: "
             f"{', '.join(servers) or 'none'}", error_stream=True)
         found += probe(servers)
@@ -164,13 +164,10 @@ def _finding(origin: str, files: Sequence[str], problem: str) -> Finding:
 def _origin(url: object) -> str:
     """Return scheme, host and port; empty for an invalid address, which is reported elsewhere. Never has a password."""
     try:
-        parts = urlsplit(url.strip()) if isinstance(url, str) else SplitResult("", "", "", "", "")
-        if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
-            return ""
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return f"{parts.scheme.lower()}://{host}" + (f":{parts.port}" if parts.port else "")
-    except ValueError:
+        target = parse_target(url) if isinstance(url, str) else None
+    except ConfigurationError:
         return ""
+    return f"{target.scheme}://{target.host_header}" if target else ""
 
 
 def why_silent(origin: str) -> str:

@@ -6,23 +6,23 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.lookups import Lookups, path_of
+from Middleware.cli.check.lookups import ConfigFile, Lookups, path_of
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, quoted
 from Middleware.utilities.config.json_source import JsonSource
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
+# Less room than the first is an error, as the next write may fail; less than the second is a warning.
 FULL_BYTES = 10 * 1024 * 1024
 NEARLY_FULL_BYTES = 200 * 1024 * 1024
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
-_REFERENCES = ("env:", "file:")
 
 
 @dataclass(frozen=True)
@@ -36,56 +36,73 @@ class DataDirectory:
 
     def finding(self, severity: Severity, message: str, expected: str = "") -> Finding:
         """Return a finding where the directory is named, or under its own path."""
-        said = f"the directory of {self.purpose}{f' ({self.path})' if self.file else ''}: {message}"
-        return Finding(severity, self.file or os.path.abspath(self.path), self.key, None, said, expected)
+        text = f"the directory of {self.purpose}{f' ({self.path})' if self.file else ''}: {message}"
+        finding = Finding(severity, self.file or os.path.abspath(self.path), self.key, None, text, expected)
+        return _located(finding) if self.key else finding
 
 
-def check_directories(directories: Iterable[DataDirectory]) -> list[Finding]:
-    """Return findings about data directories, each path once."""
-    once = {os.path.abspath(directory.path): directory for directory in directories}
-    return [finding for directory in once.values() for finding in _directory(directory)]
+def _located(finding: Finding) -> Finding:
+    return finding.located(JsonSource.read(path_of(finding.file)))
 
 
-def user_directories(display: str, settings: Mapping[str, Any]) -> Iterator[DataDirectory | Finding]:
-    """Return the data directories of the current user, and findings about unusable names of such directories."""
+def check_data_folders(users: Sequence[str], logs: str | None = None) -> Iterator[Finding]:
+    """Return findings about the folders of these users, including the way they are named.
+
+    ``logs``: the folder of the log files, which may contain ``<user>``; None: it is not checked.
+    """
+    directories: dict[str, DataDirectory] = {}
+    for user in users:
+        with request_scope(RequestContext(request_id=f"check {user}", user=user)):
+            try:
+                for directory, foreign in _of_user(Lookups().user_file()):
+                    # Several users often share a directory, which is checked once.
+                    directories[os.path.abspath(directory.path)] = directory
+                    yield from foreign
+            # Reported at the file.
+            except ConfigurationError:
+                continue
+    if logs is not None:
+        path = os.path.expanduser(logs.partition("<user>")[0]) or os.curdir
+        directories.setdefault(os.path.abspath(path), DataDirectory("log files", path))
+    for directory in directories.values():
+        yield from _directory(directory)
+
+
+def _of_user(file: ConfigFile) -> Iterator[tuple[DataDirectory, list[Finding]]]:
+    """Yield the data directories of the current user, each with a finding if its name means something elsewhere."""
     for purpose, flag, key, find in (
             ("conversations", instance.DISCUSSION_DIRECTORY, "discussionDirectory",
              config_utils.get_discussions_root_directory),
             ("lock databases", instance.USER_LEVEL_SQLITE_DIRECTORY, "sqlLiteDirectory",
              config_utils.get_lock_database_directory)):
-        written = config_utils.clean_directory(settings.get(key)) if not flag else None
+        written = config_utils.clean_directory(file.content.get(key)) if not flag else None
+        path = find()
+        foreign = []
         if written and os.name != "nt" and _WINDOWS_PATH.match(written) and not os.path.isdir(written):
-            yield _placed(Finding("warning", display, key, None, f"{quoted(written)} is a Windows path, which means "
-                                  f"nothing here; {find()} is used", "a path of this system"))
-        yield DataDirectory(purpose, find(), display if written == find() else "", key if written == find() else "")
-
-
-def _placed(finding: Finding) -> Finding:
-    return finding.located(JsonSource.read(path_of(finding.file)))
+            foreign = [_located(Finding("warning", file.display, key, None, f"{quoted(written)} is a Windows path, "
+                                        f"which means nothing here; {path} is used", "a path of this system"))]
+        is_named = written == path
+        yield DataDirectory(purpose, path, file.display if is_named else "", key if is_named else ""), foreign
 
 
 def _directory(directory: DataDirectory) -> Iterator[Finding]:
     path = os.path.abspath(directory.path)
     root = os.path.abspath(config_utils.get_root_config_directory())
+    # Every JSON file below the configuration would count as a part of it.
     if path == root or path.startswith(root + os.sep):
-        yield _place(directory.finding("warning", "it lies among the configuration files", "a directory outside of "
-                                                                                           "Configs"))
+        yield directory.finding("warning", "it lies among the configuration files", "a directory outside of Configs")
     existing = _existing(path)
     problem = _why_not_writable(path, existing)
     if problem:
-        yield _place(directory.finding("error", problem))
+        yield directory.finding("error", problem)
         return
     free = shutil.disk_usage(existing).free
     if free < NEARLY_FULL_BYTES:
-        yield _place(directory.finding("error" if free < FULL_BYTES else "warning",
-                                       f"only {free // 1024 // 1024} MB are free on its disk"))
+        yield directory.finding("error" if free < FULL_BYTES else "warning",
+                                f"only {free // 1024 // 1024} MB are free on its disk")
+    # With the sticky bit, as of /tmp, others cannot touch what is not theirs.
     if os.name != "nt" and existing == path and _mode(path) & stat.S_IWOTH and not _mode(path) & stat.S_ISVTX:
-        yield _place(directory.finding("warning", "every user of this computer can change what it holds",
-                                       f"chmod o-w {path}"))
-
-
-def _place(finding: Finding) -> Finding:
-    return _placed(finding) if finding.json_path else finding
+        yield directory.finding("warning", "every user of this computer can change what it holds", f"chmod o-w {path}")
 
 
 def _existing(path: str) -> str:
@@ -127,8 +144,8 @@ def check_modes(paths: Mapping[str, str], endpoints: Mapping[str, object]) -> It
 
 
 def _holds_key(content: object) -> bool:
-    key = content.get("apiKey") if isinstance(content, Mapping) else None
-    return isinstance(key, str) and bool(key.strip()) and not key.strip().startswith(_REFERENCES)
+    key = ENDPOINT.text(content, "apiKey").strip() if isinstance(content, Mapping) else ""
+    return bool(key) and not key.startswith(("env:", "file:"))
 
 
 def _more(files: list[str]) -> str:
@@ -140,28 +157,3 @@ def _mode(path: str) -> int:
         return os.stat(path).st_mode
     except OSError:
         return 0
-
-
-def check_data_folders(users: Sequence[str], logs: str | None = None) -> Iterator[Finding]:
-    """Return findings about the folders of these users, including the way they are named.
-
-    ``logs``: the folder of the log files, which may contain ``<user>``; None: it is not checked.
-    """
-    found = list(_of_users(users))
-    folders = [entry for entry in found if isinstance(entry, DataDirectory)]
-    if logs is not None:
-        folders.append(DataDirectory("log files", os.path.expanduser(logs.partition("<user>")[0]) or os.curdir))
-    yield from check_directories(folders)
-    yield from (entry for entry in found if isinstance(entry, Finding))
-
-
-def _of_users(users: Sequence[str]) -> Iterator[object]:
-    """Return the data directories of the users, and findings about their names."""
-    for user in users:
-        with request_scope(RequestContext(request_id=f"check {user}", user=user)):
-            try:
-                file = Lookups().user_file()
-                yield from list(user_directories(file.display, file.content))
-            # Reported at the file.
-            except ConfigurationError:
-                continue

@@ -19,26 +19,14 @@ from Middleware.utilities.config.keys.endpoint import CANONICAL_SAMPLER_KEYS, EN
 from Middleware.utilities.config.lookup import candidate, find_file
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.files.path_utils import split_name
+from Middleware.utilities.http.wire import parse_target
 from Middleware.utilities.text_utils import nearest
 
 CANONICAL = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
 NUMBERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS if key.kind in ("int", "number"))
+# Ends of addresses that the program adds itself.
 PATHS = ("/chat/completions", "/completions", "/api/chat", "/api/generate", "/messages", "/embeddings", "/api/embed",
          "/generate/stream")
-"""Ends of addresses that the program adds itself."""
-
-INJECTIONS = (("addTextToStartOfSystem", "textToAddToStartOfSystem"),
-              ("addTextToStartOfPrompt", "textToAddToStartOfPrompt"),
-              ("addTextToStartOfCompletion", "textToAddToStartOfCompletion"))
-
-
-def check_endpoint(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """Yield findings about an endpoint file that apply to every user."""
-    check = _EndpointCheck(display, content)
-    yield from check.address()
-    yield from check.api_type()
-    yield from check.quoted_numbers()
-    yield from check.cleaning()
 
 
 def check_key(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
@@ -54,55 +42,52 @@ def check_key(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
         yield Finding("warning", display, "apiKey", None, message, error.expected)
 
 
-class _EndpointCheck:
+class EndpointCheck:
+    """The findings about an endpoint file that apply to every user."""
+
     def __init__(self, display: str, content: Mapping[str, object]) -> None:
-        self.display, self.content = display, content
+        self._display, self._content = display, content
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._address()
+        yield from self._api_type()
+        yield from self._quoted_numbers()
+        yield from self._cleaning()
+        yield from self._backup()
 
     def _at(self, severity: Severity, path: str, message: str, expected: str = "", suggestion: str = "") -> Finding:
-        return Finding(severity, self.display, path, None, message, expected, suggestion)
+        return Finding(severity, self._display, path, None, message, expected, suggestion)
 
-    def _name(self, key: str) -> str:
-        value = self.content.get(key)
-        return value.strip() if isinstance(value, str) else ""
-
-    def address(self) -> Iterator[Finding]:
-        url = self._name("endpoint")
+    def _address(self) -> Iterator[Finding]:
+        url = _name(self._content, "endpoint")
         if not url:
             # Reported as missing.
             return
         expected = "an address such as http://127.0.0.1:5001"
-        try:
-            parts = urlsplit(url)
-            usable = parts.scheme.lower() in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            usable = False
-        if not usable:
+        if not is_address(url):
             near = f"http://{url}" if not any(mark in url for mark in ("://", "@", "?", " ")) else ""
             yield self._at("error", "endpoint", f"'endpoint' is {shown_address(url)}, which is not an address",
                            expected, near)
-        elif parts.path.rstrip("/").endswith(PATHS):
-            yield self._at("warning", "endpoint", f"the address ends in {quoted(parts.path)}, and such a path is added "
+        elif (path := urlsplit(url).path).rstrip("/").endswith(PATHS):
+            yield self._at("warning", "endpoint", f"the address ends in {quoted(path)}, and such a path is added "
                            "to it once more", "the address of the server without the path of the API")
 
-    def api_type(self) -> Iterator[Finding]:
-        name = self._name("apiTypeConfigFileName")
+    def _api_type(self) -> Iterator[Finding]:
+        name = _name(self._content, "apiTypeConfigFileName")
         if not name:
             return
         try:
             found = config_utils.api_type_file(name)
         except ConfigurationError as error:
-            yield missing(self.display, "apiTypeConfigFileName", error)
+            yield missing(self._display, "apiTypeConfigFileName", error)
             return
-        try:
-            api_type = read_object(found)
-        # Reported at that file.
-        except ConfigurationError:
-            return
-        yield from self._samplers(api_type, name)
-        yield from self._template(api_type)
+        api_type = _content(found)
+        if api_type is not None:
+            yield from self._samplers(api_type, name)
+            yield from self._template(api_type)
 
     def _samplers(self, api_type: Mapping[str, object], name: str) -> Iterator[Finding]:
-        samplers, fields = self.content.get("presetSamplers"), api_type.get("samplerFieldMap")
+        samplers, fields = self._content.get("presetSamplers"), api_type.get("samplerFieldMap")
         if not isinstance(samplers, Mapping):
             return
         fields = fields if isinstance(fields, Mapping) else {}
@@ -112,6 +97,7 @@ class _EndpointCheck:
                 continue
             if sampler in CANONICAL:
                 rejected.append(sampler)
+            # These two have settings of their own in an API type, in place of the name of a field.
             elif sampler not in ("thinkingMode", "chat_template_kwargs"):
                 yield self._at("warning", child("presetSamplers", sampler), f"the sampler {quoted(sampler)} is "
                                "unknown, likely a typo; it is not sent", "", nearest(sampler, {*CANONICAL, *fields}))
@@ -122,39 +108,80 @@ class _EndpointCheck:
                            f"{', '.join(rejected)}; not sent")
 
     def _template(self, api_type: Mapping[str, object]) -> Iterator[Finding]:
-        name = self._name("promptTemplate")
+        name = _name(self._content, "promptTemplate")
         kind = str(api_type.get("type"))
+        # Only text completion builds its prompt from a template.
         if name and ALIASES.get(kind, kind) in COMPLETION_TYPES:
             try:
                 config_utils.prompt_template_file(name)
             except ConfigurationError as error:
-                yield missing(self.display, "promptTemplate", error)
+                yield missing(self._display, "promptTemplate", error)
 
-    def quoted_numbers(self) -> Iterator[Finding]:
+    def _quoted_numbers(self) -> Iterator[Finding]:
         """Yield numbers that are written as strings and sent as such, which most LLM servers refuse."""
-        samplers = self.content.get("presetSamplers")
+        samplers = self._content.get("presetSamplers")
         sent = "is a text and is sent as one, which many servers refuse"
         for name, value in samplers.items() if isinstance(samplers, Mapping) else ():
             if name in NUMBERS and _is_quoted_number(value):
                 yield self._at("warning", child("presetSamplers", name), f"'{name}' {sent}", _unquoted(value))
-        window = self.content.get("maxContextTokenSize")
+        window = self._content.get("maxContextTokenSize")
         if _is_quoted_number(window):
             yield self._at("warning", "maxContextTokenSize", f"'maxContextTokenSize' {sent}; and conversations are not "
                            "shortened to it", _unquoted(window))
 
-    # -- texts ---------------------------------------------------------------------------------------------------------
-    def cleaning(self) -> Iterator[Finding]:
-        content = self.content
+    def _cleaning(self) -> Iterator[Finding]:
+        content = self._content
         start, end, legacy = (isinstance(content.get(key), str) and content[key] != ""
                               for key in ("startThinkTag", "endThinkTag", "thinkTagText"))
+        # The older key gives both tags, and counts only if neither of the others does.
         usable = legacy if not start and not end else start and end
         if ENDPOINT.flag(content, "removeThinking") and not usable:
             what = "a tag is missing" if start or end else "the tags are missing"
             yield self._at("warning", "removeThinking", f"'removeThinking' is on, but {what}; thinking is kept",
                            "'startThinkTag' and 'endThinkTag', such as <think> and </think>")
-        for flag, text in INJECTIONS:
-            if ENDPOINT.flag(content, flag) and not content.get(text):
-                yield self._at("note", flag, f"'{flag}' has no effect, as '{text}' is empty")
+
+    # -- the backup --------------------------------------------------------------------------------------------------
+    def _backup(self) -> Iterator[Finding]:
+        key = "backupEndpointName"
+        name = _name(self._content, key)
+        if not name:
+            if _name(self._content, "backupPresetName"):
+                yield self._at("note", "backupPresetName", f"'backupPresetName' has no effect without '{key}'")
+            return
+        found = beside(self._display, name)
+        if found is None:
+            folder, _, own = self._display.rpartition("/")
+            near = nearest(name, [file for file in files_in(*folder.split("/")) if f"{file}.json" != own], 0.6)
+            yield self._at("error", key, f"endpoint {quoted(name)} does not exist in {folder}", "", near)
+            return
+        backup = _content(found)
+        # A file that cannot be read is reported itself.
+        if backup is None:
+            return
+        circle = self._circle(found)
+        if circle:
+            yield self._at("warning", key, f"the backups form a circle: {circle}", "a last endpoint without a backup")
+        own_type, other = _type_of(self._content), _type_of(backup)
+        if own_type and other and (own_type in EMBEDDINGS_TYPES) != (other in EMBEDDINGS_TYPES):
+            what = ("makes embeddings and cannot write text" if other in EMBEDDINGS_TYPES else
+                    "generates text and cannot make embeddings")
+            yield self._at("error", key, f"endpoint {quoted(name)} {what}")
+        elif not ENDPOINT.flag(backup, "allowRemoteBackup") and _is_remote(backup):
+            yield self._at("warning", key, f"endpoint {quoted(name)} is beyond the local network, and its file does "
+                           "not allow that, so that it is never used as a backup",
+                           '"allowRemoteBackup": true in the file of that endpoint')
+
+    def _circle(self, found: FoundFile) -> str:
+        """Return the names of backups in a circle, at the first of their files only; "" elsewhere."""
+        chain = [self._display]
+        following: FoundFile | None = found
+        while following is not None and following.display not in chain:
+            chain.append(following.display)
+            name = _name(_content(following) or {}, "backupEndpointName")
+            following = beside(following.display, name) if name else None
+        if following is None or not following.display == self._display == min(chain):
+            return ""
+        return " -> ".join(display.rpartition("/")[2].removesuffix(".json") for display in (*chain, self._display))
 
 
 def check_api_type(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
@@ -172,6 +199,14 @@ def check_api_type(display: str, content: Mapping[str, object]) -> Iterator[Find
         if near and near not in fields:
             yield Finding("warning", display, child("samplerFieldMap", name), None, f"the sampler {quoted(name)} is "
                           "unknown, likely a typo", "", near)
+
+
+def is_address(url: str) -> bool:
+    """Return whether a call could connect to a URL."""
+    try:
+        return bool(parse_target(url))
+    except ConfigurationError:
+        return False
 
 
 def _is_quoted_number(value: object) -> bool:
@@ -194,60 +229,6 @@ def _takes(api_type: Mapping[str, object], sampler: str) -> bool:
         return API_TYPE.flag(api_type, "supportsChatTemplateKwargs")
     thinking = api_type.get("thinking")
     return isinstance(thinking, Mapping) and thinking.get("mode") in ("bool", "effort") and bool(thinking.get("field"))
-
-
-class BackupCheck:
-    """The backup of the endpoint in a file."""
-
-    def __init__(self, display: str, content: Mapping[str, object]) -> None:
-        self.display, self.content = display, content
-
-    def findings(self) -> Iterator[Finding]:
-        name = _name(self.content, "backupEndpointName")
-        if not name:
-            if _name(self.content, "backupPresetName"):
-                yield self._at("note", "'backupPresetName' has no effect without 'backupEndpointName'",
-                               key="backupPresetName")
-            return
-        found = beside(self.display, name)
-        if found is None:
-            folder, _, own = self.display.rpartition("/")
-            near = nearest(name, [file for file in files_in(*folder.split("/")) if f"{file}.json" != own], 0.6)
-            yield self._at("error", f"endpoint {quoted(name)} does not exist in {folder}", suggestion=near)
-            return
-        try:
-            backup = read_object(found)
-        # Reported at that file.
-        except ConfigurationError:
-            return
-        yield from self._cycle(found)
-        yield from self._fits(name, backup)
-
-    def _at(self, severity: Severity, message: str, expected: str = "", suggestion: str = "",
-            key: str = "backupEndpointName") -> Finding:
-        return Finding(severity, self.display, key, None, message, expected, suggestion)
-
-    def _cycle(self, found: FoundFile) -> Iterator[Finding]:
-        """Yield backups in a circle once, at the first of their files."""
-        chain = [self.display]
-        following: FoundFile | None = found
-        while following is not None and following.display not in chain:
-            chain.append(following.display)
-            following = _backup_of(following)
-        if following is not None and following.display == self.display == min(chain):
-            names = " -> ".join(display.rpartition("/")[2].removesuffix(".json") for display in (*chain, self.display))
-            yield self._at("warning", f"the backups form a circle: {names}", "a last endpoint without a backup")
-
-    def _fits(self, name: str, backup: Mapping[str, object]) -> Iterator[Finding]:
-        own, other = _type_of(self.content), _type_of(backup)
-        if own and other and (own in EMBEDDINGS_TYPES) != (other in EMBEDDINGS_TYPES):
-            what = ("makes embeddings and cannot write text" if other in EMBEDDINGS_TYPES else
-                    "generates text and cannot make embeddings")
-            yield self._at("error", f"endpoint {quoted(name)} {what}")
-        elif not ENDPOINT.flag(backup, "allowRemoteBackup") and _place(backup) == "remote":
-            yield self._at("warning", f"endpoint {quoted(name)} is beyond the local network, and its file does not "
-                           "allow that, so that it is never used as a backup",
-                           '"allowRemoteBackup": true in the file of that endpoint')
 
 
 # -- presets -----------------------------------------------------------------------------------------------------------
@@ -278,21 +259,11 @@ def _presets(display: str, content: Mapping[str, object]) -> Iterator[tuple[str,
     if own and _preset_type(content):
         yield "appendPresetName", own, _preset_type(content)
     found = beside(display, _name(content, "backupEndpointName")) if backup else None
-    try:
-        preset_type = _preset_type(read_object(found)) if found is not None else ""
-    except ConfigurationError:
-        return
-    if preset_type and not _lends(display, backup):
+    preset_type = _preset_type(_content(found) or {}) if found is not None else ""
+    # The name may be that of an endpoint, which lends its samplers.
+    donor = beside(display, backup) if preset_type and len(split_name(backup)) == 1 else None
+    if preset_type and (donor is None or not (_content(donor) or {}).get("presetSamplers")):
         yield "backupPresetName", backup, preset_type
-
-
-def _lends(display: str, name: str) -> bool:
-    """Return whether a preset's name is that of an endpoint that lends its samplers."""
-    found = beside(display, name) if len(split_name(name)) == 1 else None
-    try:
-        return found is not None and bool(read_object(found).get("presetSamplers"))
-    except ConfigurationError:
-        return True
 
 
 # -- other files -------------------------------------------------------------------------------------------------------
@@ -317,12 +288,12 @@ def _name(content: Mapping[str, object], key: str) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _backup_of(found: FoundFile) -> FoundFile | None:
+def _content(found: FoundFile) -> Mapping[str, object] | None:
+    """Return the content of a file; None if it cannot be read, which is reported at that file."""
     try:
-        name = _name(read_object(found), "backupEndpointName")
+        return read_object(found)
     except ConfigurationError:
         return None
-    return beside(found.display, name) if name else None
 
 
 def _api_type_of(content: Mapping[str, object]) -> Mapping[str, object]:
@@ -344,6 +315,6 @@ def _preset_type(content: Mapping[str, object]) -> str:
     return value if isinstance(value, str) and value in folders_in("Presets") else ""
 
 
-def _place(backup: Mapping[str, object]) -> str:
-    """Return where a backup runs, as far as that is known without resolving a host name."""
-    return classify_host(str(backup.get("endpoint") or ""), resolve=False)
+def _is_remote(backup: Mapping[str, object]) -> bool:
+    # The host name is not resolved: a check uses no network.
+    return classify_host(str(backup.get("endpoint") or ""), resolve=False) == "remote"

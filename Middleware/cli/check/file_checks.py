@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-from Middleware.cli.check.endpoint_checks import BackupCheck, check_api_type, check_endpoint
+from Middleware.cli.check.endpoint_checks import EndpointCheck, check_api_type, is_address
 from Middleware.cli.check.file_kinds import KINDS, FileKind
 from Middleware.cli.check.findings import Finding, shown_address
 from Middleware.cli.check.lookups import files_in
@@ -21,12 +20,11 @@ from Middleware.utilities.config.check import KeyCheck, Severity, is_remark, quo
 from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.json_source import JsonSource, Position, child, decode, legacy_code_page
 from Middleware.utilities.json_data import freeze
-from Middleware.utilities.text_utils import nearest, plain
+from Middleware.utilities.text_utils import nearest
 
 SETTINGS = {"memory-settings": MemorySettings, "compactor-settings": CompactorSettings}
 HOMES = {key.name: f"{'an' if kind.title[0] in 'aeiouA' else 'a'} {kind.title} file ({kind.pattern})"
          for kind in (KINDS["endpoint"], KINDS["api-type"], KINDS["user"]) for key in kind.keys}
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass
@@ -109,8 +107,7 @@ def _keys(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterat
 
 def _more(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterator[Finding]:
     if kind.name == "endpoint":
-        yield from check_endpoint(display, content)
-        yield from BackupCheck(display, content).findings()
+        yield from EndpointCheck(display, content).findings()
     elif kind.name == "api-type":
         yield from check_api_type(display, content)
     elif kind.name == "preset":
@@ -152,6 +149,7 @@ def _finding(severity: Severity, display: str, message: str, expected: str = "")
     return Finding(severity, display, "", None, message, expected)
 
 
+# The server may know keys that no API type lists, so only what is nearly certain to be misspelt counts.
 PRESET_CUTOFF = 0.9
 _NEEDED = {"stdio": "command", "sse": "url", "streamable_http": "url"}
 
@@ -160,12 +158,11 @@ def check_preset(display: str, content: Mapping[str, object]) -> Iterator[Findin
     """Yield keys that are nearly samplers of the API that the preset is for. The server may accept further keys."""
     parts = display.split("/")
     known = native_samplers(parts[1]) if len(parts) > 2 else frozenset()
-    plain_known = {plain(name) for name in known}
     for name in content:
         if name in known or is_remark(name):
             continue
         near = nearest(name, known, PRESET_CUTOFF)
-        if near and (plain(name) not in plain_known or plain(name) == plain(near)):
+        if near:
             yield Finding("warning", display, child("", name), None, f"the key {quoted(name)} is sent as it is, and "
                           "the server probably does not know it", "", near)
 
@@ -200,7 +197,7 @@ def check_mcp_server(display: str, content: Mapping[str, object]) -> Iterator[Fi
         yield Finding("error", display, needed if needed in content else "", None, f"the transport '{transport}' needs "
                       f"'{needed}'", "the program that is the server" if needed == "command" else
                       "an address such as http://127.0.0.1:8000/mcp")
-    elif needed == "url" and isinstance(value, str) and not _is_url(value):
+    elif needed == "url" and isinstance(value, str) and not is_address(value):
         yield Finding("error", display, "url", None, f"'url' is {shown_address(value)}, which is not an address",
                       "a text that begins with http:// or https://")
     folder = content.get("cwd")
@@ -209,20 +206,13 @@ def check_mcp_server(display: str, content: Mapping[str, object]) -> Iterator[Fi
         yield Finding("error", display, "cwd", None, f"the folder {quoted(folder)} does not exist")
 
 
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text.strip())
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        return False
-
-
 def check_workflow_top(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """Yield keys at the top of a workflow that were probably meant to be those that have a meaning."""
     nodes = content.get("nodes")
     if nodes is not None and not isinstance(nodes, (list, tuple)):
         yield Finding("error", display, "nodes", None, f"'nodes' must be a list, not {quoted(nodes)}")
     for name in content:
+        # The other keys are variables, whose names are free.
         if name != "parallelNodes" and nearest(name, ("parallelNodes",), 0.85):
             yield Finding("warning", display, child("", name), None, f"the key {quoted(name)} is a variable of the "
                           "workflow and nothing else", "", "parallelNodes")

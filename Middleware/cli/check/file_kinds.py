@@ -82,8 +82,8 @@ _ALL = (
              (SCHEMA_KEY, *WORKFLOW_FILE_KEYS), is_open=True),
 )
 
+# By name. A file is of the first kind whose pattern matches, unless a user file names it as settings.
 KINDS: Mapping[str, FileKind] = MappingProxyType({kind.name: kind for kind in _ALL})
-"""By name. A file is of the first kind whose pattern matches, unless a user file names it as settings."""
 
 
 def kind_of(path: str) -> FileKind | None:

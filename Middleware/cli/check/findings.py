@@ -12,8 +12,8 @@ from typing import TextIO
 from Middleware.utilities.config.check import Severity, quoted, shortened
 from Middleware.utilities.config.json_source import JsonSource
 
+# The severities, the worst one first.
 PLURALS: Mapping[Severity, str] = {"error": "errors", "warning": "warnings", "note": "notes"}
-"""The severities, the worst one first."""
 
 COLOURS: Mapping[str, str] = {"error": "1;31", "warning": "1;33", "note": "36", "file": "1", "hint": "32"}
 # A file of another kind under the name of a workflow has a finding for nearly every line; the first ones say it all.
@@ -84,6 +84,7 @@ def distinct(findings: Iterable[Finding], bad_files: Container[str] = ()) -> lis
 
     ``bad_files``: files that have a finding of their own, so that references to them need none.
     """
+    # A broken endpoint is reported itself, not at each node that names it.
     kept = [finding for finding in dict.fromkeys(findings) if not finding.about or finding.about not in bad_files]
     together: dict[tuple[str, str], list[Finding]] = {}
     for finding in kept:

@@ -24,6 +24,7 @@ from Middleware.cli.check.workflow_checks import all_located, check_workflow
 from Middleware.cli.console import program_name, same_configuration
 from Middleware.exceptions import ConfigSyntaxError, ConfigurationError, WilmerError
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.node import WORKFLOW_FILE
 from Middleware.utilities.config.store import REVALIDATE_SECONDS, config_store
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.once import BoundedCache
@@ -129,6 +130,7 @@ class LoadCheck(EngineListener):
             kind = kind_of(file) if file else None
             if kind is not None:
                 lookups.named[file] = kind.name
+            # Only without users on the command line does this file decide who is served.
             if not config_utils.configured_users():
                 lookups.named[CURRENT_USER.pattern] = CURRENT_USER.name
             return _check_way_to_workflow(lookups)
@@ -169,6 +171,7 @@ class LoadCheck(EngineListener):
     def _is_news(self, user: str, finding: Finding, version: object) -> bool:
         """Note a finding; return whether it was not logged before about this version of its file."""
         reported = self._reported.get((user, finding.file))
+        # A finding that still applies after an edit is reported again: the edit may have been meant to mend it.
         if reported is None or not _is_same(reported.version, version):
             reported = _Reported(version)
             self._reported.put((user, finding.file), reported)
@@ -261,7 +264,8 @@ def _version(display: str) -> object:
         content: object = config_store().read_json(path_of(display), display=display)
     except ConfigurationError as error:
         return str(error)
-    nodes = content.get("nodes") if isinstance(content, dict) else None
+    nodes = WORKFLOW_FILE.value(content, "nodes") if isinstance(content, dict) and "nodes" in content else None
+    # Anything else may be a constant, which is the same object after each edit.
     return nodes if isinstance(nodes, (list, tuple)) else content
 
 

@@ -13,8 +13,10 @@ from Middleware.llmapis.api_types import EMBEDDINGS_TYPES
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.samplers import find_sources
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import meant_key
+from Middleware.utilities.config.check import meant_key, quoted
 from Middleware.utilities.config.json_source import JsonSource
+from Middleware.utilities.config.keys.api_type import API_TYPE
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.config.users import find_user_file
@@ -23,6 +25,9 @@ from Middleware.utilities.files.path_utils import is_flat_name, split_name
 from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.tools.dynamic_module_loader import is_script_name, text_of
 from Middleware.workflows.tools.file_containment import DIRECTORIES_KEY, allowed_directories, real_path_within
+
+# Folders are few, so that a distant match is still a useful suggestion.
+FOLDER_CUTOFF = 0.6
 
 
 def path_of(display: str) -> str:
@@ -47,6 +52,20 @@ def folder_exists(*parts: str) -> bool:
     return parts[-1].casefold() in (name.casefold() for name in folders_in(*parts[:-1]))
 
 
+def folder_problem(folder: str, *parents: str) -> Problem | None:
+    """Return the problem if none of ``parents``, paths below the config root, has the folder; None if one has it."""
+    try:
+        *above, name = split_name(folder)
+    except ConfigurationError as error:
+        return Problem(str(error), is_invalid=True)
+    if any(folder_exists(*parent.split("/"), *above, name) for parent in parents):
+        return None
+    near = nearest(name, {other for parent in parents for other in folders_in(*parent.split("/"), *above)},
+                   FOLDER_CUTOFF)
+    where = " or ".join(parents) if len(parents) < 3 else "any folder of Presets"
+    return Problem(f"there is no folder {quoted(folder)} in {where}", "/".join((*above, near)) if near else "")
+
+
 @dataclass(frozen=True)
 class Problem:
     """The reason why something that a workflow names cannot be used.
@@ -54,11 +73,13 @@ class Problem:
     Attributes:
         suggestion: the nearest name that exists, or empty.
         file: the file with the mistake, if the name is right; the check of that file reports it.
+        is_invalid: no file or folder can have the name.
     """
 
     message: str
     suggestion: str = ""
     file: str = ""
+    is_invalid: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,8 +116,7 @@ class Lookups:
 
     def endpoint(self, name: str) -> Problem | None:
         """Look up an endpoint together with the API type that it names."""
-        answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
-        return answer if isinstance(answer, Problem) else None
+        return self._problem(("endpoint", name), lambda: self._endpoint(name))
 
     def makes_embeddings(self, name: str) -> bool:
         """Return whether an endpoint makes embeddings, and no text."""
@@ -106,11 +126,11 @@ class Lookups:
     def preset(self, name: str | None, endpoint: str) -> Problem | None:
         """Return the samplers that ``name`` means for a usable endpoint; None: those the endpoint has without a preset.
         """
-        return self._once(("preset", name, endpoint), lambda: self._preset(name, endpoint))
+        return self._problem(("preset", name, endpoint), lambda: self._preset(name, endpoint))
 
     def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
         """Look up a child workflow of ``parent``. If ``folder`` is given, only that folder is searched."""
-        return self._once(("workflow", name, folder, parent.folder, parent.name),
+        return self._problem(("workflow", name, folder, parent.folder, parent.name),
                           lambda: self._workflow(name, folder, parent.folder, parent.name))
 
     def workflow_variables(self, name: str, folder: str | None, parent: LoadedWorkflow) -> frozenset[str] | None:
@@ -121,54 +141,46 @@ class Lookups:
 
     def workflow_folder(self, folder: str) -> Problem | None:
         """Look up a folder below Workflows."""
-        try:
-            *above, name = split_name(folder)
-        except ConfigurationError as error:
-            return Problem(str(error))
-        known = folders_in("Workflows", *above)
-        if name.casefold() in (one.casefold() for one in known):
-            return None
-        near = nearest(name, known, 0.6)
-        return Problem(f"there is no folder '{folder}' in Workflows", "/".join((*above, near)) if near else "")
+        return folder_problem(folder, "Workflows")
 
     def user_workflow(self, name: str) -> Problem | None:
         """Look up a workflow that the user's own file names."""
-        return self._once(("workflow", name, None, None, None), lambda: self._workflow(name, None, None, None))
+        return self._problem(("workflow", name, None, None, None), lambda: self._workflow(name, None, None, None))
 
     def structured_output(self, name: str) -> Problem | None:
         """Look up a JSON schema in StructuredOutputs."""
-        return self._once(("schema", name), lambda: self._found(
-            "structured-output", config_utils.structured_output_file(name),
-            lambda: config_utils.load_structured_output(name)))
+        return _only_problem(self._file("structured-output", name, config_utils.structured_output_file,
+                                        config_utils.load_structured_output))
 
     def mcp_server(self, name: str) -> Problem | None:
         """Look up the file of an MCP server."""
-        return self._once(("mcp", name), lambda: self._found("mcp-server", config_utils.mcp_server_file(name),
-                                                             lambda: config_utils.load_mcp_server(name)))
+        return _only_problem(self._file("mcp-server", name, config_utils.mcp_server_file,
+                                        config_utils.load_mcp_server))
 
     def prompt_template(self, name: str) -> Problem | None:
         """Look up a prompt template."""
-        return self._once(("template", name), lambda: self._found("prompt-template", config_utils.prompt_template_file(
-            name), lambda: config_utils.load_prompt_template(name)))
+        return _only_problem(self._file("prompt-template", name, config_utils.prompt_template_file,
+                                        config_utils.load_prompt_template))
 
     def routing(self, name: str) -> Mapping[str, Mapping[str, str]] | Problem:
         """Return the categories of a routing file."""
-        answer: Mapping[str, Mapping[str, str]] | Problem = self._answer(
-            ("routing", name), lambda: self._found("routing", config_utils.routing_file(name),
-                                                   lambda: config_utils.load_routing(name)))
+        answer: Mapping[str, Mapping[str, str]] | Problem = self._file(
+            "routing", name, config_utils.routing_file, config_utils.load_routing)
         return answer
 
     def script(self, path: str) -> Problem | None:
         """Look up a Python script: a relative path counts from the working or the install directory."""
         expanded = os.path.expanduser(path)
-        places = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
+        paths = (expanded, os.path.join(config_utils.get_project_root_directory_path(), expanded))
         name = os.path.basename(path)
-        found = next(filter(_is_file, places), None)
-        if found is not None:
-            return _script_problem(found, name)
-        near = next(filter(None, map(_nearest_script, places)), "")
-        suggestion = path.removesuffix(name) + near if near else _in_public_directory(expanded)
-        return Problem(f"the Python script '{name}' does not exist", suggestion)
+        found = next(filter(_is_file, paths), None)
+        if found is None:
+            near = next(filter(None, map(_nearest_script, paths)), "")
+            return Problem(f"the Python script '{name}' does not exist", path.removesuffix(name) + near if near else "")
+        if not is_script_name(found):
+            return Problem(f"'{name}' is not a Python script, whose name ends in .py")
+        mistake = script_mistake(found)
+        return Problem(f"the Python script '{name}' {mistake}") if mistake else None
 
     def file_path(self, path: str, reading: bool = False) -> Problem | None:
         """Look up the path of a file, existing or not; for one with a placeholder only the allowed directories are
@@ -180,7 +192,8 @@ class Lookups:
         if directories is None or isinstance(directories, Problem):
             return directories
         meant = [path, os.path.join(config_utils.get_root_public_directory(), path)] if reading else [path]
-        if "{" in path or any(real_path_within(place, directories) is not None for place in meant):
+        # The rest of a path is known only when the node runs, and checked then.
+        if "{" in path or any(real_path_within(one, directories) is not None for one in meant):
             return None
         return Problem(f"the path leads out of the directories that '{DIRECTORIES_KEY}' in the user file allows")
 
@@ -248,6 +261,7 @@ class Lookups:
             missing = isinstance(error, ConfigNotFoundError)
             return Problem(str(error), file=found.display if missing else error.file or found.display)
         finally:
+            # Also for an endpoint that cannot be used: the mistake may be in a file that it names.
             self._note_needs(found)
         return file
 
@@ -271,7 +285,7 @@ class Lookups:
     def _preset(self, name: str | None, endpoint: str) -> object:
         """Return the samplers of an endpoint that lends them, or of a preset file of that name."""
         file, preset = EndpointFile.load(endpoint), (name or "").strip()
-        preset_type = str(file.api_type.get("presetType") or "")
+        preset_type = str(API_TYPE.value(file.api_type, "presetType") or "")
         if preset and not self._is_donor(preset):
             try:
                 self.named[config_utils.preset_file(preset, preset_type).display] = "preset"
@@ -302,7 +316,7 @@ class Lookups:
         """Return the file that names a missing folder of presets, while a folder with nearly that name exists."""
         types = folders_in("Presets")
         if preset_type and preset_type not in types and nearest(preset_type, types):
-            return config_utils.api_type_file(str(file.config.get("apiTypeConfigFileName"))).display
+            return config_utils.api_type_file(ENDPOINT.text(file.config, "apiTypeConfigFileName")).display
         folder = config_utils.user_name_setting("presetConfigsSubDirectoryOverride")
         known = [name for preset_type in types for name in folders_in("Presets", preset_type)]
         return self.user_file().display if folder and folder not in known and nearest(folder, known, 0.6) else ""
@@ -327,23 +341,25 @@ class Lookups:
         lacking = not any(folder_exists("Workflows", *split_name(one)) for one in user_workflow_folders())
         return problem_of(error, self.user_file().display if lacking else "")
 
-    def _found(self, kind: str, found: FoundFile, read: Callable[[], Any]) -> object:
-        """Return the result of ``read`` for a file that exists."""
-        self.named[found.display] = kind
-        return read()
+    def _file(self, kind: str, name: str, locate: Callable[[str], FoundFile], load: Callable[[str], Any]) -> Any:
+        """Return the content of the file ``name`` of a kind, or the problem with it."""
+        def find() -> object:
+            self.named[locate(name).display] = kind
+            return load(name)
 
-    def _once(self, key: tuple[object, ...], find: Callable[[], Any]) -> Problem | None:
-        def problem() -> Problem | None:
-            found = find()
-            return found if isinstance(found, Problem) else None
+        return self._answer((kind, name), find)
 
-        answer: Problem | None = self._answer(key, problem)
-        return answer
+    def _problem(self, key: tuple[object, ...], find: Callable[[], Any]) -> Problem | None:
+        return _only_problem(self._answer(key, find))
 
     def _answer(self, key: tuple[object, ...], find: Callable[[], Any]) -> Any:
         if key not in self._known:
             self._known[key] = find, _ask(find)
         return self._known[key][1]
+
+
+def _only_problem(answer: object) -> Problem | None:
+    return answer if isinstance(answer, Problem) else None
 
 
 def _ask(find: Callable[[], Any]) -> object:
@@ -375,20 +391,6 @@ def _nearest_script(path: str) -> str:
         return ""
 
 
-def _in_public_directory(path: str) -> str:
-    """Return the script that a path such as ``Public/Scripts/x.py`` means if Public is elsewhere; "" if none exists."""
-    first, *rest = path.replace("\\", "/").split("/")
-    meant = "/".join((config_utils.get_root_public_directory().replace(os.sep, "/"), *rest))
-    return meant if first == "Public" and _is_file(meant) else ""
-
-
-def _script_problem(path: str, name: str) -> Problem | None:
-    if not is_script_name(path):
-        return Problem(f"'{name}' is not a Python script, whose name ends in .py")
-    mistake = script_mistake(path)
-    return Problem(f"the Python script '{name}' {mistake}") if mistake else None
-
-
 def _is_file(path: str) -> bool:
     try:
         return os.path.isfile(path)
@@ -397,6 +399,7 @@ def _is_file(path: str) -> bool:
         return False
 
 
+# Parsing this much takes seconds; scripts are far smaller.
 MAX_BYTES = 1_000_000
 ENTRY = "Invoke"
 
@@ -414,6 +417,7 @@ def script_mistake(path: str) -> str:
         return ""
 
 
+# An edited script has another time or size, and so an entry of its own.
 @lru_cache(maxsize=256)
 def _mistake(path: str, _modified: int, _size: int) -> str:
     with open(path, "rb") as file:
@@ -424,14 +428,8 @@ def _mistake(path: str, _modified: int, _size: int) -> str:
         return f"cannot be loaded: {text_of(error)}"
     except (RecursionError, MemoryError):
         return ""
-    # The name may be defined in any way.
-    if ENTRY.encode() in source or _takes_all_names(tree):
+    # The name may be defined in any way, or come with an import.
+    if ENTRY.encode() in source or b"import *" in source:
         return ""
-    functions = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    near = nearest(ENTRY, functions)
+    near = nearest(ENTRY, [node.name for node in tree.body if isinstance(node, ast.FunctionDef)])
     return f"defines no function {ENTRY}" + (f"; is '{near}' meant to be it?" if near else "")
-
-
-def _takes_all_names(tree: ast.AST) -> bool:
-    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
-    return any(alias.name == "*" for node in imports for alias in node.names)

@@ -22,16 +22,16 @@ from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.memory.chat_summary import CURRENT_SUMMARY, LATEST_MEMORIES, PROMPTS
 from Middleware.workflows.tools.memory.condensation import BATCH
 
+# The keys of a node, which also apply in settings files, for LLM calls of their own.
 NODE_KEYS = frozenset(COMMON) | {key.name for key in PROMPT_KEYS}
-"""The keys of a node, which also apply in settings files, for LLM calls of their own."""
 
 EMBEDDINGS_EXPECTED = "an endpoint whose API type has the 'type' openAIEmbeddings or ollamaEmbeddings"
 MEMORY_KEY, COMPACTOR_KEY = memory_settings.USER_KEY, compactor_settings.USER_KEY
 
+# Keys of the user's file that name workflows -> the nodes that run these.
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "recentMemoryToolWorkflow": ("QualityMemory", "RecentMemory"), "chatSummaryToolWorkflow": ("FullChatSummary",),
     "conversationMemoryToolWorkflow": ("ConversationMemory",)}
-"""Keys of the user's file that name workflows -> the nodes that run these."""
 
 USER_KEYS = frozenset({MEMORY_KEY, COMPACTOR_KEY, "fileMemoryToolWorkflow", *HELPERS})
 # The columns of the search index that a search weighs.

@@ -89,9 +89,9 @@ def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
+# The keys of each type whose paths must be in the directories that the user allows.
 FILE_KEYS = {"GetCustomFile": ("filepath",), "SaveCustomFile": ("filepath",),
              "ConversationChunkProcessor": ("cursorDirectory", "returnFile")}
-"""The keys of each type whose paths must be in the directories that the user allows."""
 
 RISKY_KEYS = {"PythonModule": ("module_path",), "MCPToolCall": ("server", "tool")}
 _PATH_PLACEHOLDER = re.compile(r"\{+\s*([^\W\d]\w{0,99})")
@@ -175,8 +175,8 @@ def _preset_key(node: Mapping[str, object]) -> str:
 
 
 def _children(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
-    folder = view.node.get("workflowUserFolderOverride") if "workflowUserFolderOverride" in view.keys else None
-    if folder and (not isinstance(folder, str) or "{" in folder):
+    folder = child_folder(view)
+    if folder is None:
         return
     problem = lookups.workflow_folder(folder) if folder else None
     if problem is not None:
@@ -187,6 +187,14 @@ def _children(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
             yield from _problem(view, "", lookups.workflow(name, folder or None, view.loaded), path)
 
 
+def child_folder(view: NodeView) -> str | None:
+    """Return the folder that the node names for its workflows, or ""; None if only the run of the node shows it."""
+    folder = view.node.get("workflowUserFolderOverride") if "workflowUserFolderOverride" in view.keys else None
+    if not folder:
+        return ""
+    return folder if isinstance(folder, str) and "{" not in folder else None
+
+
 def child_names(view: NodeView) -> Iterator[tuple[str, str]]:
     """Yield paths and names of the workflows that the node may run."""
     for key in CHILD_KEYS:
@@ -194,6 +202,7 @@ def child_names(view: NodeView) -> Iterator[tuple[str, str]]:
             yield child(view.path, key), str(view.node[key])
     table = view.node.get("conditionalWorkflows") if "conditionalWorkflows" in view.keys else None
     for value, name in table.items() if isinstance(table, Mapping) else ():
+        # With default content the node answers itself instead of running this workflow.
         unused = value.strip().lower() == "default" and view.node.get("UseDefaultContentInsteadOfWorkflow") is not None
         if name and not unused:
             yield child(child(view.path, "conditionalWorkflows"), value), str(name)
@@ -209,6 +218,7 @@ def _risky_names(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
         if not isinstance(text, str):
             continue
         variables = {**lookups.user_variables(), **view.loaded.variables}
+        # The output may also come through a variable of the file or the user.
         through = [str(variables[name]) for name in _PATH_PLACEHOLDER.findall(text) if name in variables]
         names = [name for name in _PATH_PLACEHOLDER.findall(" ".join((text, *through))) if _FOREIGN_IN_PATH.match(name)]
         if names:

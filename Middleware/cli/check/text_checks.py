@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,14 +13,13 @@ from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.managers.variable_table import BUILT_IN_VARIABLES
 
 EARLY_BUILT_IN = frozenset({"Discussion_Id"})
+# Names that published examples use although they were never variables, and the closest existing one.
 NOT_VARIABLES: Mapping[str, str] = {
     "current_chat_summary": "", "userInput": "chat_user_prompt_last_one",
     "lastUserMessage": "chat_user_prompt_last_one", "userName": "", "currentDate": "todays_date_pretty",
     "current_username": "", "llm_responder_output": ""}
-"""Names that published examples use although they were never variables, and the closest existing one."""
 
 _NUMBERED = re.compile(r"agent([1-9][0-9]{0,5})(Input|Output)")
-_OUTPUT_PLACEHOLDER = re.compile(r"\{\s*(agent[1-9][0-9]{0,5}Output)\b[^{}]*\}")
 
 
 @dataclass(frozen=True)
@@ -57,11 +56,6 @@ class Names:
         return "that is the output of this node itself" if number == self.number else (
             f"node {number} runs after this node")
 
-    def through(self, name: str) -> list[str]:
-        """Yield the outputs named inside the variable ``name`` of the file that do not exist when this node runs."""
-        found = (match for text in _texts(self.custom.get(name)) for match in _OUTPUT_PLACEHOLDER.findall(text))
-        return [output for output in dict.fromkeys(found) if self.never_comes(output)]
-
     def nearest(self, name: str, early: bool = False) -> str:
         """Return the known name most like ``name``; empty if none is near."""
         if name in NOT_VARIABLES:
@@ -76,23 +70,10 @@ def is_numbered(name: str) -> bool:
     return _NUMBERED.fullmatch(name) is not None
 
 
-def _texts(value: object) -> Sequence[str]:
-    """Yield all strings inside JSON data, without recursion."""
-    found, waiting = [], [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            found.append(item)
-        elif isinstance(item, Mapping):
-            waiting.extend(item.values())
-        elif isinstance(item, (list, tuple)):
-            waiting.extend(item)
-    return found
-
-
 _IDENTIFIER = re.compile(r"[^\W\d]\w{0,99}")
 _SIMPLE = re.compile(r"(?<!\{)\{([^\W\d]\w{0,99})\}(?!\})")
 _JINJA = re.compile(r"\{\{\s+([^\W\d]\w{0,99})\b[^{}]*\}\}|\{%")
+# A text with many unknown names should not push the other findings off the screen.
 MAX_NAMED = 5
 # The longest part of a Jinja2 message to show: such messages end with a list of the expected tags.
 MAX_SAID = 200
@@ -145,7 +126,6 @@ def check_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
     elif _is_jinja(text, rules.names):
         yield TextProblem("warning", 'this looks like Jinja2, but the node does not set "jinja2": true; it stays as '
                                      "written")
-    yield from _through_variables(fields, rules)
 
 
 def check_names(text: str, rules: TextRules) -> Iterator[TextProblem]:
@@ -170,7 +150,6 @@ def check_early_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
             "warning", f"{_listed([name], rules)} cannot be filled in here and stays as written",
             "a key of this file, agentNInput, agentNOutput of an earlier node, Discussion_Id or a user-wide variable",
             _suggestion(name, rules, early=True))
-    yield from _through_variables(fields, rules)
 
 
 def check_handed_down_text(text: str, rules: TextRules) -> Iterator[TextProblem]:
@@ -228,6 +207,7 @@ def check_plain_value(text: str, rules: TextRules) -> Iterator[TextProblem]:
         yield TextProblem("warning", f"variables do not work here; {_listed(known, rules)} is used as written")
 
 
+# Built on first use, as most workflows have no templates, and then kept for all of them.
 @lru_cache(maxsize=1)
 def _environment() -> Any:
     from jinja2 import Environment
@@ -290,16 +270,6 @@ def _stray_braces(text: str, rules: TextRules) -> TextProblem:
         return TextProblem("warning", "there are braces that are not placeholders, so nothing in this text is filled "
                                       f"in{also}; write braces meant as text twice{jinja}")
     return TextProblem("note", "there are braces that are not placeholders; nothing in this text is filled in")
-
-
-def _through_variables(fields: dict[str, str], rules: TextRules) -> Iterator[TextProblem]:
-    for name in fields:
-        missing = rules.names.through(name)
-        if missing:
-            # The placeholder may take a part of a list or object.
-            direct = isinstance(rules.names.custom[name], str)
-            problem = _missing_outputs(missing, rules, "error" if direct else "warning", "it stays as written")
-            yield replace(problem, message=f"through the variable '{shortened(name)}': {problem.message}")
 
 
 def _fields(text: str) -> tuple[dict[str, str], bool]:

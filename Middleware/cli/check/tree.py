@@ -9,7 +9,7 @@ from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, files_in, folders_in
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
-from Middleware.cli.check.node_checks import child_names
+from Middleware.cli.check.node_checks import child_folder, child_names
 from Middleware.cli.check.user_checks import UserCheck
 from Middleware.cli.check.workflow_checks import views_of
 from Middleware.exceptions import ConfigurationError
@@ -18,6 +18,7 @@ from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import is_remark
 from Middleware.utilities.config.declarations import settings_keys
+from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.store import config_store
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.text_utils import nearest, plain
@@ -25,10 +26,11 @@ from Middleware.utilities.text_utils import nearest, plain
 COLLECTIONS = tuple(dict.fromkeys(kind.pattern.partition("/")[0] for kind in KINDS.values()))
 DEFAULT_WORKFLOW = "_DefaultWorkflow.json"
 SETTINGS_KEYS = {MEMORY_KEY: "memory-settings", COMPACTOR_KEY: "compactor-settings"}
+# Collections whose files must not be in folders of their own.
 FLAT_COLLECTIONS = ("MCPServers",)
-"""Collections whose files must not be in folders of their own."""
 
 FOLDER_CUTOFF = 0.6
+# Windows hides the last ending, so that Main.json.txt looks like Main.json there.
 _OTHER_ENDINGS = (".json.txt", ".jsonc", ".json5", ".jsn", ".json.json")
 
 
@@ -159,10 +161,10 @@ def _named_settings(tree: Tree, users: Collection[str] | None) -> Iterator[tuple
     for file in tree.of_kind("user"):
         own = file.display[len("Users/"):-len(".json")]
         settings = _content(file) if wanted is None or own.casefold() in wanted else {}
-        folder = settings.get("workflowConfigsSubDirectoryOverride") or own
+        folder = USER.value(settings, "workflowConfigsSubDirectoryOverride") or own
         for key, kind in SETTINGS_KEYS.items():
-            for place in (f"_overrides/{folder}", folder):
-                yield f"Workflows/{place}/{settings.get(key)}.json".casefold(), kind
+            for parent in (f"_overrides/{folder}", folder):
+                yield f"Workflows/{parent}/{settings.get(key)}.json".casefold(), kind
 
 
 def settings_like(content: Mapping[str, object]) -> str:
@@ -226,6 +228,7 @@ def reached_workflows(user: UserCheck, lookups: Lookups,
         known.add(loaded.display)
         yield loaded
         waiting += _children(loaded, lookups)
+        # The check of the workflow just yielded may have looked up settings files, which name workflows too.
         waiting += [Wanted(str(file.content[key])) for file in lookups.settings_files() for key in SETTINGS_WORKFLOWS
                     if isinstance(file.content.get(key), str) and file.content[key].strip()]
 
@@ -257,8 +260,8 @@ def _shared() -> Iterator[Wanted]:
 
 def _children(loaded: LoadedWorkflow, lookups: Lookups) -> Iterator[Wanted]:
     for view in views_of(loaded, lookups):
-        folder = view.node.get("workflowUserFolderOverride") if "workflowUserFolderOverride" in view.keys else None
-        if folder and (not isinstance(folder, str) or "{" in folder):
+        folder = child_folder(view)
+        if folder is None:
             continue
         for _, name in child_names(view):
             if "{" not in name:

@@ -16,6 +16,7 @@ from Middleware.cli.check.workflow_checks import check_workflow
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.keys.user import USER
 from Middleware.utilities.config.paths import meant_folder, missing_folder
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, load_workflow
@@ -173,6 +174,7 @@ class TreeCheck:
             return
         file = tree.files.get(found.display) or TreeFile(found.display, found.path, None)
         self._users.setdefault(file.display, set()).add(user)
+        # The names in a file that cannot be read are not known.
         if self._source(file).is_broken or not isinstance(self._sources[file.display].content, dict):
             return
         lookups = Lookups()
@@ -253,7 +255,7 @@ def _no_configuration(root: str, meant: str) -> Finding:
 
 
 def _variables(content: object) -> Iterator[str]:
-    variables = content.get("userWideWorkflowVariables") if isinstance(content, dict) else None
+    variables = USER.value(content, "userWideWorkflowVariables") if isinstance(content, dict) else None
     yield from variables if isinstance(variables, dict) else ()
 
 
@@ -261,9 +263,11 @@ def _variables(content: object) -> Iterator[str]:
 
 def _merged(found: Sequence[tuple[str, Finding]], users: dict[str, set[str]]) -> list[Finding]:
     """Return the sorted findings, each once with the users it applies to, without those that follow from others."""
+    # A note does not keep a file from being used.
     bad = {finding.file for _, finding in found if not finding.about and finding.severity != "note"}
     together: dict[tuple[object, ...], tuple[Finding, set[str]]] = {}
     for user, finding in found:
+        # The paths that were tried differ between users; the mistake does not.
         key = (finding.file, finding.json_path, finding.severity, finding.message.partition(" Looked for:")[0])
         together.setdefault(key, (finding, set()))[1].add(user)
     return _in_order(distinct((_for_users(finding, whose, users) for finding, whose in together.values()), bad))

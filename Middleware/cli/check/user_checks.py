@@ -6,9 +6,17 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.lookups import ConfigFile, Lookups, Problem, folder_exists, folders_in
+from Middleware.cli.check.lookups import (
+    FOLDER_CUTOFF,
+    ConfigFile,
+    Lookups,
+    Problem,
+    folder_exists,
+    folder_problem,
+    folders_in,
+)
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, HELPERS, MEMORY_KEY
-from Middleware.exceptions import ConfigurationError, ConfigValueError
+from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_meant, meant_key, no_effect, quoted
 from Middleware.utilities.config.json_source import child
@@ -23,11 +31,9 @@ from Middleware.utilities.config.workflows import user_workflow_folders
 from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.text_utils import nearest
 
-FOLDER_CUTOFF = 0.6
 MEMORY_KEYS = (*HELPERS, "fileMemoryToolWorkflow")
 STARTING_KEYS = ("routingConfig", "customWorkflow", "workflowConfigsSubDirectoryOverride")
 SHARED_FOLDER = "sharedWorkflowsSubDirectoryOverride"
-NOT_NOW = " (not in use at present)"
 
 
 class UserCheck:
@@ -58,12 +64,11 @@ class UserCheck:
         """Yield what concerns memory nodes only. ``known``: JSON paths that have a finding already."""
         if not self._has_workflows():
             return
-        for key in MEMORY_KEYS:
-            if key not in known and self._name(key):
-                yield from self._problem(key, self._lookups.user_workflow(self._name(key)), in_use=False)
-        for key in (MEMORY_KEY, COMPACTOR_KEY):
-            if key not in known and self._name(key):
-                found = self._lookups.settings_file(self._name(key))
+        for key in (*MEMORY_KEYS, MEMORY_KEY, COMPACTOR_KEY):
+            name = self._name(key)
+            if name and key not in known:
+                look_up = self._lookups.user_workflow if key in MEMORY_KEYS else self._lookups.settings_file
+                found = look_up(name)
                 yield from self._problem(key, found if isinstance(found, Problem) else None, in_use=False)
 
     def workflow_names(self) -> list[str]:
@@ -97,6 +102,7 @@ class UserCheck:
                                 *(f"Presets/{preset_type}" for preset_type in types))
         yield from self._folder("workflowConfigsSubDirectoryOverride", "error", "Workflows/_overrides", "Workflows")
         shared: Severity = "warning" if USER.flag(self._settings, "allowSharedWorkflows") else "note"
+        # The default folder need not exist: not every configuration shares workflows.
         if self._name(SHARED_FOLDER) != USER[SHARED_FOLDER].default:
             yield from self._folder(SHARED_FOLDER, shared, "Workflows")
         yield from self._folder("structuredOutputConfigsSubDirectory", "note", "StructuredOutputs")
@@ -104,20 +110,16 @@ class UserCheck:
     def _folder(self, key: str, severity: Severity, *parents: str) -> Iterator[Finding]:
         """Yield a finding if a folder exists in none of ``parents``. An optional one is mentioned only if misspelt."""
         name = self._name(key)
-        try:
-            parts = split_name(name) if name else ()
-        except ConfigValueError as error:
-            yield self._at("error", key, str(error))
+        problem = folder_problem(name, *parents) if name else None
+        if problem is None:
             return
-        if not parts or any(folder_exists(*parent.split("/"), *parts) for parent in parents):
-            return
-        known = {folder for parent in parents for folder in folders_in(*parent.split("/"), *parts[:-1])}
-        near = nearest(parts[-1], known, FOLDER_CUTOFF)
-        if severity == "note" and not near:
-            return
-        near = "/".join((*parts[:-1], near)) if near else ""
-        yield self._at("warning" if severity == "note" else severity, key,
-                       f"there is no folder {quoted(name)} in {_listed(parents)}", suggestion=near)
+        if severity == "note":
+            # An optional folder may be made later, unless no folder can have this name.
+            if not problem.suggestion and not problem.is_invalid:
+                return
+            severity = "warning"
+        yield self._at("error" if problem.is_invalid else severity, key, problem.message,
+                       suggestion=problem.suggestion)
 
     def _has_workflows(self) -> bool:
         """Return whether the user has a folder of workflows. If not, the folder is reported instead of each name."""
@@ -150,7 +152,9 @@ class UserCheck:
         yield from self._workflow("backgroundTaskWorkflow", in_use=True)
         if routing and not custom:
             yield from self._workflow("categorizationWorkflow", in_use=True)
-            yield from self._default_categorization()
+            if not self._name("categorizationWorkflow"):
+                yield self._at("warning", "categorizationWorkflow", "'categorizationWorkflow' is not set, so that "
+                               f"{DEFAULT_WORKFLOW} chooses the category", "the name of a workflow")
         if routing:
             yield from self._routing(routing, in_use=not custom)
         elif not custom:
@@ -159,11 +163,6 @@ class UserCheck:
     def _workflow(self, key: str, in_use: bool) -> Iterator[Finding]:
         if self._name(key):
             yield from self._problem(key, self._lookups.user_workflow(self._name(key)), in_use)
-
-    def _default_categorization(self) -> Iterator[Finding]:
-        if not self._name("categorizationWorkflow"):
-            yield self._at("warning", "categorizationWorkflow", f"'categorizationWorkflow' is not set, so that "
-                           f"{DEFAULT_WORKFLOW} chooses the category", "the name of a workflow")
 
     def _routing(self, name: str, in_use: bool) -> Iterator[Finding]:
         found = self._lookups.routing(name)
@@ -212,8 +211,8 @@ class UserCheck:
 
     def _problem(self, key: str, problem: Problem | None, in_use: bool) -> Iterator[Finding]:
         if problem is not None:
-            finding = self._at("error" if in_use else "note", key, problem.message + ("" if in_use else NOT_NOW),
-                               suggestion=problem.suggestion)
+            message = problem.message + ("" if in_use else " (not in use at present)")
+            finding = self._at("error" if in_use else "note", key, message, suggestion=problem.suggestion)
             yield replace(finding, about=problem.file)
 
     def _at(self, severity: Severity, key: str, message: str, expected: str = "", suggestion: str = "") -> Finding:
@@ -246,7 +245,3 @@ def check_current_user(content: Mapping[str, object], display: str, users: Colle
                           nearest(name, users, FOLDER_CUTOFF))
     except ConfigurationError as error:
         yield Finding("error", display, "currentUser", None, str(error))
-
-
-def _listed(parents: Collection[str]) -> str:
-    return " or ".join(parents) if len(parents) < 3 else "any folder of Presets"

@@ -14,6 +14,7 @@ from Middleware.cli.check.node_checks import (
     NodeView,
     check_curl_node,
     check_targets,
+    child_folder,
     child_names,
     texts_in,
 )
@@ -38,14 +39,14 @@ from Middleware.utilities.templates.substitution import has_braces
 from Middleware.utilities.text_utils import nearest
 from Middleware.workflows.handlers.registry import node_types
 
+# Keys whose texts a child workflow fills in again.
 HANDED_DOWN = frozenset({"firstNodeSystemPromptOverride", "systemPromptOverride", "firstNodePromptOverride",
                          "promptOverride", "routeOverrides"})
-"""Keys whose texts a child workflow fills in again."""
 
 NAMES_OF_NODES = frozenset({"type", "title", "agentName", "dependsOn"})
 NEVER_HONOURED = "isResponder"
+# Keys that may occur in any node as a comment or leftover.
 NOISE = frozenset({NEVER_HONOURED, "displayOnlyComment", "multiModelList", *NUMERIC_FIELDS, *FLOAT_FIELDS})
-"""Keys that may occur in any node as a comment or leftover."""
 
 
 def check_workflow(loaded: LoadedWorkflow, lookups: Lookups) -> list[Finding]:
@@ -147,6 +148,7 @@ class _Check:
         if "allowTools" not in view.keys or not NODE.flag(view.node, "allowTools"):
             return
         nodes = self.loaded.nodes
+        # Only the answer of the responder reaches the client, and with it its tool calls.
         if view.index != next((index for index, node in enumerate(nodes) if is_responder(node)), len(nodes) - 1):
             yield view.finding("warning", "allowTools", "the node gives its model the client's tools, but does not "
                                "answer the client; no tool call of it is carried out")
@@ -155,6 +157,7 @@ class _Check:
         written = node.get("type", "Standard")
         known = isinstance(written, str) and written in node_types()
         runs_as = written if known else "Standard"
+        # A misspelt type runs as Standard, but its author wrote the keys of the type that was meant.
         keys = self._keys(runs_as if known else self._nearest_type(written) or "Standard")
         return NodeView(self.loaded, index, node, runs_as, keys, not known)
 
@@ -202,11 +205,11 @@ class _Check:
 
     def _variables_of_children(self, view: NodeView) -> frozenset[str] | None:
         """Return the variables of all workflows that the node may run; None if one of them is not known."""
-        folder = view.node.get("workflowUserFolderOverride")
+        folder = child_folder(view)
         known: set[str] = set()
         for _, name in child_names(view):
-            unsure = "{" in name or (bool(folder) and (not isinstance(folder, str) or "{" in folder))
-            found = None if unsure else self.lookups.workflow_variables(name, folder or None, self.loaded)
+            is_known = folder is not None and "{" not in name
+            found = self.lookups.workflow_variables(name, folder or None, self.loaded) if is_known else None
             if found is None:
                 return None
             known |= found

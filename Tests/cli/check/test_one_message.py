@@ -63,14 +63,6 @@ def test_a_script_is_looked_at_again_after_an_edit(tmp_path: Path) -> None:
     assert Lookups().script(path.as_posix()) is None
 
 
-def test_a_script_in_a_public_directory_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("Middleware.utilities.config_utils.get_root_public_directory", lambda: str(tmp_path))
-    (tmp_path / "Scripts").mkdir()
-    (tmp_path / "Scripts" / "count_the_days.py").touch()
-    problem = Lookups().script("Public/Scripts/count_the_days.py")
-    assert problem is not None and problem.suggestion == f"{tmp_path.as_posix()}/Scripts/count_the_days.py"
-
-
 def test_a_script_in_no_folder() -> None:
     problem = Lookups().script("no/such/folder/x.py")
     assert problem is not None and problem.suggestion == ""

@@ -42,15 +42,6 @@ def test_output_in_jinja_is_empty() -> None:
     assert "node 3 runs after" in found.message
 
 
-def test_output_through_a_variable_of_the_file() -> None:
-    found = only(second("{p}", static(), p="see {agent3Output}"))
-    assert (found.severity, found.json_path) == ("error", PATH)
-    assert "through the variable 'p'" in found.message
-    assert second("x", p="see {agent3Output}") == []
-    assert second("{p}", p="see {agent1Output}") == []
-    assert only(second("{p[a]}", p={"a": "1", "b": "{agent9Output}"})).severity == "warning"
-
-
 def test_a_variable_may_have_the_name_of_an_output() -> None:
     assert second("{agent9Output}", agent9Output="x") == []
 

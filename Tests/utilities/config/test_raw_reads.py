@@ -26,7 +26,8 @@ WIRE = frozenset({"arguments", "content", "description", "endpoint", "field", "i
 the object is called like one of the configuration."""
 
 # The checks look at files as they are written, wrong kinds and misspelt names included, which a reader hides.
-AS_WRITTEN = ("Middleware/cli/check/", "Middleware/utilities/config/")
+AS_WRITTEN = (*(f"Middleware/cli/check/{name}_checks.py" for name in (
+    "endpoint", "file", "memory", "node", "user", "workflow")), "Middleware/utilities/config/")
 
 ALLOWED = {
     "Middleware/workflows/handlers/impl/specialized/custom_files.py": {"headCount", "tailCount"},  # counts by their key
