@@ -36,11 +36,10 @@ if __name__ == "__main__":
     prerequisites.require_packages()
 
 from Middleware.cli.arguments import LaunchArguments, apply_arguments
-from Middleware.cli.discussions import catalog, export, removal
+from Middleware.cli.discussions import catalog, removal
 from Middleware.cli.discussions.check import check
 from Middleware.cli.discussions.overview import overview
-from Middleware.cli.discussions.reading import ENCRYPTED, Reader
-from Middleware.cli.discussions.searchable import survey
+from Middleware.cli.discussions.reading import ENCRYPTED, Reader, export, survey
 from Middleware.exceptions import DataKeyError, WilmerError
 from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
 from Middleware.services.memory_service import MemoryService
@@ -151,7 +150,7 @@ def export_one(session: Session) -> int:
     reader, target = session.reader(), os.path.expanduser(session.options.output)
     if os.path.exists(target) and not session.options.overwrite:
         raise NotDoneError(f"{target} exists already; --overwrite replaces it.")
-    content = export.export(reader)
+    content = export(reader)
     atomic_write(target, json.dumps(content, indent=2, ensure_ascii=True).encode("ascii"), OWNER_ONLY)
     output.say(f"Discussion '{reader.discussion.discussion_id}' is in {target}, in clear.")
     for problem in content["unreadable"]:

@@ -50,7 +50,7 @@ def table(rows: Sequence[Overview], others: int = 0) -> str:
     """The discussions, those changed last first, in aligned columns; ``others`` is how many are not shown."""
     if not rows:
         return f"No discussions are stored here; {others} elsewhere." if others else "No discussions are stored."
-    ordered = sorted(rows, key=lambda row: row.last_change or 0, reverse=True)
+    ordered = sorted(rows, key=lambda row: row.discussion.last_change or 0, reverse=True)
     lines = [HEADER, *(_cells(row) for row in ordered)]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     text = [_line(line, widths) for line in lines]
@@ -58,7 +58,7 @@ def table(rows: Sequence[Overview], others: int = 0) -> str:
 
 
 def _notes(rows: Sequence[Overview], others: int) -> Iterator[str]:
-    size, encrypted = sum(row.size for row in rows), sum(row.encrypted for row in rows)
+    size, encrypted = sum(row.discussion.size for row in rows), sum(row.encrypted for row in rows)
     yield f"{len(rows)} discussion(s), {human_size(size)}."
     if others:
         yield f"{others} in other places are not shown."
@@ -77,7 +77,7 @@ def _cells(row: Overview) -> tuple[str, ...]:
     return tuple(_CONTROLS.sub("\N{REPLACEMENT CHARACTER}", cell.replace("\n", " ").replace("\t", " ")) for cell in (
         row.discussion.discussion_id, row.discussion.key_hash or "-",
         unknown if row.memories is None else str(row.memories), _yes(row.summary), searchable,
-        _yes(row.state_document), local_time(row.last_change), human_size(row.size),
+        _yes(row.state_document), local_time(row.discussion.last_change), human_size(row.discussion.size),
         " ".join([vectors or "-", *(f"({note})" for note in notes)])))
 
 
@@ -113,13 +113,14 @@ def human_size(count: float) -> str:
 
 def as_json(row: Overview) -> dict[str, Any]:
     """A row for other programs. Sizes in bytes, times in ISO 8601; null is what cannot be told."""
-    changed = None if row.last_change is None else datetime.fromtimestamp(row.last_change).astimezone()
+    last = row.discussion.last_change
+    changed = None if last is None else datetime.fromtimestamp(last).astimezone()
     vectors = {model: {"with": count, "without": (row.searchable or 0) - count} for model, count in row.vectors.items()}
     return {"discussionId": row.discussion.discussion_id, "keyFolder": row.discussion.key_hash,
             "folders": list(row.discussion.folders), "memories": row.memories, "summary": row.summary,
             "searchableMemories": row.searchable, "vectors": vectors, "stateDocument": row.state_document,
             "encrypted": row.encrypted, "damaged": row.damaged,
-            "lastChange": changed.isoformat(timespec="seconds") if changed else None, "bytes": row.size}
+            "lastChange": changed.isoformat(timespec="seconds") if changed else None, "bytes": row.discussion.size}
 
 
 # -- show --------------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ import pytest
 from Middleware.cli.discussions import catalog, removal
 from Middleware.cli.discussions.catalog import JSON_FILES, NoSuchDiscussionError, all_discussions
 from Middleware.cli.discussions.check import check
-from Middleware.cli.discussions.export import export
 from Middleware.cli.discussions.overview import overview
+from Middleware.cli.discussions.reading import export
 from Middleware.exceptions import DataKeyError
 from Middleware.utilities.conversations.discussion_folder import (
     COMPACTOR,
@@ -138,8 +138,8 @@ def test_overview(lab: DiscussionLab) -> None:
     row = overview(lab.find("plain"))
     assert (row.memories, row.summary, row.searchable, row.vectors, row.state_document) == (
         2, True, 2, {"embedder": 1}, True)
-    assert not row.encrypted and not row.damaged and row.last_change
-    assert row.size == sum(len(data) for data in lab.everything().values())
+    assert not row.encrypted and not row.damaged and row.discussion.last_change
+    assert row.discussion.size == sum(len(data) for data in lab.everything().values())
 
 
 @pytest.mark.parametrize("api_key, memories, encrypted", [(None, None, True), (KEY, 2, False)])

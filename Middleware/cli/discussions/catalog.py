@@ -6,10 +6,9 @@ conversation beside the folders, and databases in ``Public``. Scanning creates a
 """
 from __future__ import annotations
 
-import difflib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from Middleware.services.memory.compactor_store import FOLDED_FILE, OLD_FILE, OLDEST_FILE
@@ -26,6 +25,7 @@ from Middleware.services.vision_cache import FILE_NAME as VISION_FILE
 from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_folder import COMPACTOR, KEY_FOLDER, MEMORIES, SHORT, VECTOR_DATABASE
 from Middleware.utilities.files.path_utils import is_flat_name
+from Middleware.utilities.text_utils import nearest
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ DATA_FILES = frozenset((*JSON_FILES, STATE_FILE, *(f"{name}{BACKUP}" for name in
                         *(f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES)))
 NO_KEY = "none"
 _FLAT = {f"_{name}{suffix}": name for name in JSON_FILES for suffix in ("", BACKUP)}
-# More suggestions would not help to choose.
-_NEAR = 3
+# Ids are typed from memory, so that a distant match is still a useful suggestion.
+NEAR_CUTOFF = 0.6
 
 Place = tuple[str | None, str]
 """The folder of an API key, None without one, and the id of a discussion."""
@@ -102,6 +102,7 @@ class StoredDiscussion:
     def database(self) -> str | None:
         """Return the database of its searchable memories; None if there is none."""
         inside = self.data(VECTOR_DATABASE)
+        # Elsewhere there are only databases of conversations without an API key.
         if inside or self.key_hash:
             return inside
         name = f"{self.discussion_id}_{VECTOR_DATABASE}"
@@ -172,6 +173,7 @@ def _scan_folder(folder: os.DirEntry[str], found: dict[Place, _Found], key_hash:
     entries = _entries(folder.path)
     inner = any(os.path.isdir(entry) for entry in entries)
     has_data = any(entry.name.lower() in DATA_FILES or entry.name in LOCK_FILES for entry in entries)
+    # An id may look like the hash of a key, so that one folder is both.
     if has_data or not inner:
         discussion = found.setdefault((key_hash, folder.name), _Found())
         discussion.folders.append(folder.path)
@@ -276,13 +278,5 @@ def _places(discussions: Iterable[StoredDiscussion]) -> str:
 
 def _hint(known: list[StoredDiscussion], wanted: str) -> str:
     names = list(dict.fromkeys(one.discussion_id for one in known))
-    near = list(_nearest(names, wanted))
-    return f" The nearest: {', '.join(near)}" if near else f" {len(names)} others are stored; 'list' shows them."
-
-
-def _nearest(names: list[str], wanted: str) -> Iterator[str]:
-    folded: dict[str, list[str]] = {}
-    for name in names:
-        folded.setdefault(name.casefold(), []).append(name)
-    for near in difflib.get_close_matches(wanted.casefold(), list(folded), _NEAR):
-        yield from folded[near]
+    near = nearest(wanted, names, NEAR_CUTOFF)
+    return f" The nearest: {near}" if near else f" {len(names)} others are stored; 'list' shows them."

@@ -1,14 +1,15 @@
 """Check the stored data of a conversation."""
 from __future__ import annotations
 
-import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
-from Middleware.cli.discussions import searchable
 from Middleware.cli.discussions.catalog import OBJECT_FILES, PAIR_FILES, StoredFile
-from Middleware.cli.discussions.reading import Reader, shape_name
+from Middleware.cli.discussions.reading import Reader, hash_log, metadata_of, opened, survey
 from Middleware.exceptions import DataKeyError, StoredDataError, UnreadableDataError
 from Middleware.services.memory.memory_store import (
     BACKUP,
@@ -21,6 +22,12 @@ from Middleware.services.memory.memory_store import (
 from Middleware.utilities.conversations.discussion_files import pairs_in, texts_in
 from Middleware.utilities.conversations.discussion_folder import VECTOR_DATABASE
 from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
+from Middleware.utilities.conversations.vector_memory.schema import sql_is_clear
+from Middleware.utilities.vector_math_utils import FLOAT_BYTES
+
+_HASH = re.compile("[0-9a-f]{64}")
+# Encrypted memories are in no index of words.
+_CLEAR = sql_is_clear("memory_text")
 
 
 @dataclass(frozen=True)
@@ -56,13 +63,18 @@ def _files(reader: Reader) -> Iterator[Finding]:
 
 def _read(reader: Reader, file: StoredFile) -> None:
     """Read a file, and raise an error for a fault in it."""
-    name, display = shape_name(file), reader.discussion.display(file.name)
-    if name in PAIR_FILES:
+    name, display = file.name.lower().removesuffix(BACKUP), reader.discussion.display(file.name)
+    if _is_one_of(name, PAIR_FILES):
         pairs_in(reader.json(file.path), display)
-    elif name in OBJECT_FILES or name.endswith(tuple(f"_{known}" for known in OBJECT_FILES)):
+    elif _is_one_of(name, OBJECT_FILES):
         texts_in(reader.json(file.path), display)
     elif file.name in (STATE_FILE, STATE_FILE + BACKUP):
         reader.bytes(file.path).decode("utf-8")
+
+
+def _is_one_of(name: str, known: tuple[str, ...]) -> bool:
+    # Beside the folders, older files have the discussion's name before it.
+    return name in known or name.endswith(tuple(f"_{one}" for one in known))
 
 
 def _locked(reader: Reader, name: str) -> Finding:
@@ -103,10 +115,10 @@ def _database(reader: Reader) -> Iterator[Finding]:
         return
     display = reader.discussion.display(VECTOR_DATABASE)
     try:
-        yield from (Finding(f"{display}: {text}") for text in searchable.faults(path))
+        yield from (Finding(f"{display}: {text}") for text in _faults(path))
         yield from (Finding(f"{display}: {text}") for text in _metadata_faults(reader, path))
-        found = searchable.survey(path)
-        if found.memories and not searchable.hash_log(path):
+        found = survey(path)
+        if found.memories and not hash_log(path):
             yield Finding(f"{display}: no processed message is logged, so the whole conversation is processed again",
                           False)
     except DataKeyError:
@@ -118,13 +130,65 @@ def _database(reader: Reader) -> Iterator[Finding]:
 def _metadata_faults(reader: Reader, path: str) -> Iterator[str]:
     with VectorMemories(path, cipher=reader.cipher) as memories:
         for row in memories.all_memories():
-            if not _is_metadata(row["metadata_json"]):
+            if metadata_of(row["metadata_json"]) is None:
                 yield f"the metadata of memory {row['id']} is not a JSON object"
 
 
-def _is_metadata(text: object) -> bool:
+def _faults(path: str) -> list[str]:
+    """Return the faults of the database as sentences. Raises sqlite3.Error if it cannot be read at all."""
+    with opened(path) as (database, tables):
+        broken = [row[0] for row in database.execute("PRAGMA quick_check(5)") if row[0] != "ok"]
+        if broken or "memories" not in tables:
+            return [f"the database is damaged: {text}" for text in broken] or ["it has no table 'memories'"]
+        # Tables that older versions did not have are made when they are first needed.
+        missing = [f"it has no table '{name}'; rebuild-index makes it"
+                   for name in sorted(schema.NAMES - tables - {"memory_embeddings", "memory_indexed_topics"})]
+        return [*missing, *_index_faults(database, tables), *_vector_faults(database, tables),
+                *_log_faults(database, tables)]
+
+
+def _index_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterator[str]:
+    if "memories_fts" not in tables:
+        return
+    lost = _count(database, f"FROM memories WHERE {_CLEAR} AND id NOT IN (SELECT rowid FROM memories_fts)")
+    if lost:
+        yield f"{lost} of the memories are not in the index of words, so no search finds them; rebuild-index adds them"
+    stray = _count(database, "FROM memories_fts WHERE rowid NOT IN (SELECT id FROM memories)")
+    if stray:
+        yield f"the index of words has {stray} rows without a memory; rebuild-index removes them"
+
+
+def _vector_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterator[str]:
+    if "memory_embeddings" not in tables:
+        return
+    stray = _count(database, "FROM memory_embeddings WHERE memory_id NOT IN (SELECT id FROM memories)")
+    if stray:
+        yield f"{stray} vectors belong to no memory"
+    odd = _count(database, "FROM memory_embeddings WHERE typeof(vector) = 'blob' AND "
+                           f"length(vector) <> dim * {FLOAT_BYTES}")
+    if odd:
+        yield f"{odd} vectors do not have their recorded length"
+
+
+def _log_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iterator[str]:
+    if "vector_memory_hash_log" not in tables:
+        return
+    rows = database.execute("SELECT id, message_hash, timestamp FROM vector_memory_hash_log ORDER BY id").fetchall()
+    for row in rows:
+        if not isinstance(row["message_hash"], str) or not _HASH.fullmatch(row["message_hash"]):
+            yield f"entry {row['id']} of the log of processed messages is not a hash"
+        if not _is_date(row["timestamp"]):
+            yield f"entry {row['id']} of the log of processed messages has no time"
+
+
+def _is_date(value: Any) -> bool:
     try:
-        schema.parse_metadata(text)  # type: ignore[arg-type]
-    except (ValueError, json.JSONDecodeError):
+        datetime.fromisoformat(value)
+    except (TypeError, ValueError):
         return False
     return True
+
+
+def _count(database: sqlite3.Connection, rest: str) -> int:
+    number: int = database.execute(f"SELECT count(*) {rest}").fetchone()[0]
+    return number

@@ -1,97 +1,71 @@
 """An overview of each stored conversation, fast enough for thousands of them."""
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from Middleware.cli.discussions.catalog import StoredDiscussion
-from Middleware.cli.discussions.reading import Reader, looks_encrypted
-from Middleware.cli.discussions.searchable import Searchable, survey
+from Middleware.cli.discussions.reading import Reader, Searchable, survey
 from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import MEMORIES_FILE, STATE_FILE, SUMMARY_FILE
+from Middleware.utilities.encryption_utils import is_token
 
 
-@dataclass(frozen=True)
+@dataclass
 class Overview:
     """The amount and state of a discussion's data.
 
     Attributes:
         memories: the number of file memories; None if the file is encrypted or unreadable.
+        summary, state_document: there is one, readable or not.
         searchable: the number of memories in the database; None if it cannot be read.
         vectors: for each embedding model, the number of memories with a vector.
         encrypted: some data is encrypted, and the key was not given.
         damaged: some data cannot be read for another reason.
-        last_change: seconds since 1970.
-        size: bytes.
     """
 
     discussion: StoredDiscussion
-    memories: int | None
-    summary: bool
-    searchable: int | None
-    vectors: dict[str, int]
-    state_document: bool
-    encrypted: bool
-    damaged: bool
-
-    @property
-    def last_change(self) -> float | None:
-        return self.discussion.last_change
-
-    @property
-    def size(self) -> int:
-        return self.discussion.size
+    memories: int | None = None
+    summary: bool = True
+    searchable: int | None = None
+    vectors: dict[str, int] = field(default_factory=dict)
+    state_document: bool = True
+    encrypted: bool = False
+    damaged: bool = False
 
 
 def overview(discussion: StoredDiscussion, keys: DiscussionKeys = NO_KEYS) -> Overview:
     """Return the overview of a discussion. Faults in its files raise no error."""
-    look = _Survey(Reader(discussion, keys))
-    memories, summary = look.count(MEMORIES_FILE), look.count(SUMMARY_FILE)
-    searchable, state = look.searchable(), look.has_text(STATE_FILE)
-    return Overview(discussion, memories, summary is None or summary > 0,
-                    None if searchable is None else searchable.memories, searchable.vectors if searchable else {},
-                    state, look.encrypted, look.damaged)
+    row, reader = Overview(discussion), Reader(discussion, keys)
+    locked = reader.encryption_key is None
+    with _faults_in(row):
+        row.memories = len(reader.pairs(MEMORIES_FILE))
+    with _faults_in(row):
+        row.summary = bool(reader.pairs(SUMMARY_FILE))
+    with _faults_in(row):
+        path = discussion.data(STATE_FILE)
+        row.state_document = path is not None and os.path.getsize(path) > 0
+        # Decrypting every document would be too slow for a list.
+        row.encrypted |= path is not None and locked and is_token(Path(path).read_bytes())
+    with _faults_in(row):
+        path = discussion.database()
+        found = survey(path) if path else Searchable()
+        row.searchable, row.vectors = found.memories, found.vectors
+        row.encrypted |= found.encrypted and locked
+    return row
 
 
-class _Survey:
-    """Reads the files of a discussion, and notes which data could not be read."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self.encrypted = self.damaged = False
-
-    def count(self, name: str) -> int | None:
-        try:
-            return len(self._reader.pairs(name))
-        except DataKeyError:
-            self.encrypted = True
-        except (StoredDataError, OSError):
-            self.damaged = True
-        return None
-
-    def has_text(self, name: str) -> bool:
-        path = self._reader.discussion.data(name)
-        if path is None:
-            return False
-        try:
-            # Decrypting every document would be too slow for a list.
-            if self._reader.encryption_key is None and looks_encrypted(path):
-                self.encrypted = True
-            return os.path.getsize(path) > 0
-        except OSError:
-            self.damaged = True
-            return True
-
-    def searchable(self) -> Searchable | None:
-        path = self._reader.discussion.database()
-        if path is None:
-            return Searchable()
-        try:
-            found = survey(path)
-        except (sqlite3.Error, OSError):
-            self.damaged = True
-            return None
-        self.encrypted |= found.encrypted and self._reader.encryption_key is None
-        return found
+@contextlib.contextmanager
+def _faults_in(row: Overview) -> Iterator[None]:
+    """Note in ``row`` that a part cannot be read."""
+    try:
+        yield
+    except DataKeyError:
+        row.encrypted = True
+    except (StoredDataError, OSError, sqlite3.Error):
+        row.damaged = True

@@ -1,22 +1,36 @@
-"""Read the files of one stored conversation. Faults are raised as errors, not logged."""
+"""Read one stored conversation: its files, its database, and all of it for an export.
+
+Faults are raised as errors, not logged.
+"""
 from __future__ import annotations
 
+import base64
+import contextlib
 import os
-from dataclasses import dataclass
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from Middleware.cli.discussions.catalog import PAIR_FILES, StoredDiscussion, StoredFile
+from Middleware.cli.discussions.catalog import LOCK_FILES, SQLITE_SUFFIXES, StoredDiscussion, StoredFile
 from Middleware.exceptions import ConfigSyntaxError, UnreadableDataError
 from Middleware.services.memory.discussion_keys import NO_KEYS, DiscussionKeys
 from Middleware.services.memory.memory_store import BACKUP, STATE_FILE
+from Middleware.utilities import sqlite
 from Middleware.utilities.config.json_source import decode_text, parse_json
 from Middleware.utilities.conversations.discussion_files import Pair, pairs_in, texts_in
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import VECTOR_DATABASE, DiscussionFolder
+from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
 from Middleware.utilities.encryption_utils import Cipher, cipher_for, is_token
 
 ENCRYPTED = "encrypted (needs --api-key)"
 WRONG_KEY = "encrypted for another API key or user"
 SWITCHED_OFF = "encrypted, but encryptUsingApiKey of this user is off"
+FORMAT = "wilmer-discussion"
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -80,18 +94,114 @@ class Reader:
 
     def bytes(self, path: str) -> bytes:
         """Return the content of a file, decrypted if it is encrypted."""
-        with open(path, "rb") as file:
-            data = file.read()
+        data = Path(path).read_bytes()
         return self.cipher.decrypt(data) if is_token(data) else data
 
 
-def looks_encrypted(path: str) -> bool:
-    """Return whether a file is encrypted, with whatever key. Raises OSError."""
-    with open(path, "rb") as file:
-        return is_token(file.read())
+# -- database ----------------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Searchable:
+    """The contents of a database, as far as they can be counted without a key.
+
+    Attributes:
+        vectors: for each embedding model, the number of memories with a vector.
+        encrypted: the newest memory is encrypted.
+    """
+
+    memories: int = 0
+    vectors: dict[str, int] = field(default_factory=dict)
+    encrypted: bool = False
 
 
-def shape_name(file: StoredFile) -> str:
-    """Return the kind of a JSON file: its name without the discussion's name before it and ``.bak`` after it."""
-    name = file.name.lower().removesuffix(BACKUP)
-    return next((known for known in PAIR_FILES if name == known or name.endswith(f"_{known}")), name)
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[tuple[sqlite3.Connection, frozenset[str]]]:
+    """Yield a connection and the names of the existing tables. Raises sqlite3.Error, also for other files."""
+    with closing(schema.connect(path)) as database:
+        yield database, sqlite.when_free(lambda: schema.table_names(database))
+
+
+def survey(path: str) -> Searchable:
+    """Return the number of memories and vectors. Raises sqlite3.Error."""
+    with opened(path) as (database, tables):
+        if "memories" not in tables:
+            return Searchable()
+        count = database.execute("SELECT count(*) FROM memories").fetchone()[0]
+        newest = database.execute("SELECT memory_text FROM memories ORDER BY id DESC LIMIT 1").fetchone()
+        vectors = {}
+        if "memory_embeddings" in tables:
+            vectors = dict(database.execute("SELECT model, count(*) FROM memory_embeddings WHERE memory_id IN "
+                                            "(SELECT id FROM memories) GROUP BY model ORDER BY model").fetchall())
+    return Searchable(count, vectors, newest is not None and schema.is_token(newest[0]))
+
+
+def hash_log(path: str) -> list[dict[str, object]]:
+    """Return the hashes of processed messages with their times, oldest first. Raises sqlite3.Error."""
+    with opened(path) as (database, tables):
+        if "vector_memory_hash_log" not in tables:
+            return []
+        rows = database.execute("SELECT message_hash, timestamp FROM vector_memory_hash_log ORDER BY id")
+        return [{"hash": row["message_hash"], "timestamp": row["timestamp"]} for row in rows]
+
+
+def metadata_of(text: Any) -> dict[str, object] | None:
+    """Return the metadata of a searchable memory; None if they are not a JSON object."""
+    try:
+        return schema.parse_metadata(text)
+    except ValueError:
+        return None
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+def export(reader: Reader) -> dict[str, Any]:
+    """Return the contents of the files, by their names, and the rows of the database.
+
+    A file that is not valid JSON or UTF-8 is included as text and named in ``unreadable``. A damaged database is only
+    named there. Raises DataKeyError for data without the key, and OSError.
+    """
+    discussion = reader.discussion
+    files: dict[str, object] = {}
+    unreadable: list[str] = []
+    for file in discussion.files:
+        name = _name_in_export(reader, file)
+        # Of two folders, the server reads the first.
+        if name and name not in files:
+            files[name], problem = _content(reader, file)
+            unreadable += [problem] if problem else []
+    try:
+        database = _database(reader, discussion.database())
+    except sqlite3.Error as error:
+        database, unreadable = None, [*unreadable, f"{discussion.display(VECTOR_DATABASE)}: {error}"]
+    return {"format": FORMAT, "version": VERSION, "discussionId": discussion.discussion_id,
+            "keyFolder": discussion.key_hash, "exportedAt": datetime.now(UTC).isoformat(timespec="seconds"),
+            "files": files, "vectorMemory": database, "unreadable": unreadable}
+
+
+def _name_in_export(reader: Reader, file: StoredFile) -> str:
+    """Return the name without that of the discussion; "" for locks, databases and temporary files."""
+    discussion = reader.discussion
+    outside = os.path.dirname(file.path) not in discussion.folders
+    name = file.name[len(discussion.discussion_id) + 1:] if outside else file.name
+    databases = {f"{VECTOR_DATABASE}{suffix}" for suffix in SQLITE_SUFFIXES}
+    return "" if name in LOCK_FILES or name in databases or name.endswith(".tmp") else name
+
+
+def _content(reader: Reader, file: StoredFile) -> tuple[Any, str]:
+    """Return the content of a file, and a message if it is damaged."""
+    try:
+        if file.name.lower().removesuffix(BACKUP).endswith(".json"):
+            return reader.json(file.path), ""
+    except UnreadableDataError as error:
+        return reader.text(file.path), str(error)
+    return reader.text(file.path), ""
+
+
+def _database(reader: Reader, path: str | None) -> dict[str, object] | None:
+    if path is None:
+        return None
+    with VectorMemories(path, cipher=reader.cipher) as memories:
+        rows = [{**row, "metadata": metadata_of(row["metadata_json"])} for row in memories.all_memories()]
+        vectors = [{"memoryId": number, "model": model, "float32": base64.b64encode(blob).decode("ascii")}
+                   for model in survey(path).vectors for number, blob in memories.embeddings(model)]
+    return {"memories": rows, "vectors": vectors, "processedMessages": hash_log(path)}
