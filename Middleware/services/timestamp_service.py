@@ -15,7 +15,7 @@ from Middleware.exceptions import UnreadableDataError
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.messages import Message
 from Middleware.utilities.answers.text_cleaner import find_generation_prompt
-from Middleware.utilities.conversations.discussion_files import if_readable, read_json, texts_in, write_json
+from Middleware.utilities.conversations.discussion_files import if_readable, read_object, write_file
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.datetime_utils import (
     add_seconds_to_timestamp,
@@ -130,11 +130,11 @@ class TimestampService:
         folder = self._folder(discussion_id)
         try:
             with folder.lock(SHORT, self._scope):
-                before = self._read(folder)
+                before = read_object(folder, FILE_NAME)
                 times = dict(before)
                 change(times)
                 if times != before:
-                    write_json(folder.file(FILE_NAME), times, folder.cipher, folder.file_mode)
+                    write_file(folder, FILE_NAME, times)
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
@@ -143,13 +143,7 @@ class TimestampService:
 
     def _load(self, discussion_id: str) -> Times:
         folder = self._folder(discussion_id)
-        return if_readable(lambda: self._read(folder), {})
-
-    @staticmethod
-    def _read(folder: DiscussionFolder) -> Times:
-        display = folder.display(FILE_NAME)
-        content = read_json(folder.file(FILE_NAME), folder.cipher, display)
-        return {} if content is None else texts_in(content, display)
+        return if_readable(lambda: read_object(folder, FILE_NAME), {})
 
     def _folder(self, discussion_id: str) -> DiscussionFolder:
         return DiscussionFolder(discussion_id, self._key_hash, self._encryption_key)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.process import process
-from Middleware.utilities.conversations.discussion_files import if_readable, read_json, texts_in, write_json
+from Middleware.utilities.conversations.discussion_files import if_readable, read_object, write_file
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.once import BoundedCache
 
@@ -43,24 +43,14 @@ class VisionResponses:
             with self._folder.lock(SHORT, scope):
                 known = self._load()
                 if known is not None and not descriptions.keys() <= known.keys():
-                    write_json(self._folder.file(FILE_NAME), {**descriptions, **known}, self._folder.cipher,
-                               self._folder.file_mode)
+                    write_file(self._folder, FILE_NAME, {**descriptions, **known})
         except OSError as error:
             logger.error("Descriptions of images in discussion %s were not saved: %s", self._folder.discussion_id,
                          error.strerror or type(error).__name__)
 
     def _load(self) -> dict[str, object] | None:
         """Return the object in the file; None for other content, which must not be overwritten."""
-        return if_readable(self._read, None)
-
-    def _read(self) -> dict[str, object] | None:
-        display = self._folder.display(FILE_NAME)
-        try:
-            content = read_json(self._folder.file(FILE_NAME), self._folder.cipher, display)
-        except OSError as error:
-            logger.error("%s cannot be read: %s", display, error.strerror)
-            return None
-        return {} if content is None else texts_in(content, display)
+        return if_readable(lambda: read_object(self._folder, FILE_NAME), None)
 
 
 def recent_descriptions() -> BoundedCache[str, str]:

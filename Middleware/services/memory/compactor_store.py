@@ -8,18 +8,15 @@ how far that summary reaches nevertheless.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from Middleware.exceptions import StoredDataError, UnreadableDataError
 from Middleware.utilities.conversations.discussion_files import (
     Pair,
-    pairs_in,
-    read_json,
-    texts_in,
-    write_chunks_with_hashes,
-    write_json,
+    pairs_as_json,
+    read_object,
+    read_pairs,
+    write_file,
 )
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 
@@ -117,7 +114,7 @@ class CompactorStore:
     def folded(self) -> Folded | None:
         """Return the extent of the oldest summary, if known. The file is optional: an unusable one is ignored."""
         try:
-            return Folded.parse(self._folded_content())
+            return Folded.parse(read_object(self.folder, FOLDED_FILE))
         except (StoredDataError, OSError) as error:
             logger.warning("%s is not used: %s", self.folder.display(FOLDED_FILE), _reason(error))
         return None
@@ -130,50 +127,30 @@ class CompactorStore:
         file of a summary has other content, and OSError.
         """
         for name in (OLD_FILE, OLDEST_FILE):
-            self._pairs(name)
+            read_pairs(self.folder, name)
         if oldest is not None:
-            self._write(OLDEST_FILE, [oldest])
+            write_file(self.folder, OLDEST_FILE, pairs_as_json([oldest]))
         if folded is not None:
             self._note(folded)
-        self._write(OLD_FILE, [old, (BOUNDARY, str(boundary))])
+        write_file(self.folder, OLD_FILE, pairs_as_json([old, (BOUNDARY, str(boundary))]))
 
     def _readable(self, name: str) -> list[Pair] | None:
         """Return the entries of a file, none without a file; None, with a logged error, if it cannot be read."""
         try:
-            return self._pairs(name)
+            return read_pairs(self.folder, name) or []
         except UnreadableDataError as error:
             logger.error("%s", error)
         except OSError as error:
             logger.error("%s cannot be read: %s", self.folder.display(name), _reason(error))
         return None
 
-    def _folded_content(self) -> dict[str, object]:
-        display = self.folder.display(FOLDED_FILE)
-        content = read_json(self.folder.file(FOLDED_FILE), self.folder.cipher, display)
-        return {} if content is None else texts_in(content, display)
-
     def _note(self, folded: Folded) -> None:
         """Write the file about the oldest summary, unless it has other content; a failure is only logged."""
         try:
-            if Folded.parse(self._folded_content()) != folded:
-                self._make_folder()
-                write_json(self.folder.file(FOLDED_FILE), folded.as_json(), self.folder.cipher, self.folder.file_mode)
+            if Folded.parse(read_object(self.folder, FOLDED_FILE)) != folded:
+                write_file(self.folder, FOLDED_FILE, folded.as_json())
         except (StoredDataError, OSError) as error:
             logger.warning("%s is not written: %s", self.folder.display(FOLDED_FILE), _reason(error))
-
-    def _pairs(self, name: str) -> list[Pair]:
-        display = self.folder.display(name)
-        content = read_json(self.folder.file(name), self.folder.cipher, display)
-        return [] if content is None else pairs_in(content, display)
-
-    def _write(self, name: str, pairs: Sequence[Pair]) -> None:
-        self._make_folder()
-        write_chunks_with_hashes(pairs, self.folder.file(name), overwrite=True,
-                                 encryption_key=self.folder.encryption_key, mode=self.folder.file_mode)
-
-    def _make_folder(self) -> None:
-        if not os.path.isdir(self.folder.folder):
-            self.folder.create()
 
 
 def _reason(error: Exception) -> str:

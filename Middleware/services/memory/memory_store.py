@@ -6,9 +6,7 @@ were empty, writers raise UnreadableDataError. A caller that reads and then writ
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
-from typing import Any
 
 from Middleware.exceptions import UnreadableDataError
 from Middleware.utilities.conversations.discussion_files import (
@@ -19,8 +17,9 @@ from Middleware.utilities.conversations.discussion_files import (
     pairs_as_json,
     pairs_in,
     read_json,
-    texts_in,
-    write_json,
+    read_object,
+    read_pairs,
+    write_file,
 )
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.file_utils import read_plain_text_file, write_plain_text_file
@@ -44,7 +43,7 @@ class MemoryStore:
     # -- memories --------------------------------------------------------------------------------------------------
     def memories(self) -> list[Pair]:
         """Return the memories and the hashes of the last messages they cover, oldest first."""
-        return if_readable(lambda: self._pairs(MEMORIES_FILE) or [], [])
+        return if_readable(lambda: read_pairs(self.folder, MEMORIES_FILE) or [], [])
 
     def read_memories(self) -> list[Pair]:
         """Return ``memories`` for a node that shows them, and create the missing file: with it, fewer messages are
@@ -57,26 +56,27 @@ class MemoryStore:
 
     def require_readable(self) -> None:
         """Raise UnreadableDataError if the memories, the summary or the tracker must not be written."""
-        self._pairs(MEMORIES_FILE)
-        self._pairs(SUMMARY_FILE)
-        self._object(TRACKER_FILE)
+        read_pairs(self.folder, MEMORIES_FILE)
+        read_pairs(self.folder, SUMMARY_FILE)
+        read_object(self.folder, TRACKER_FILE)
 
     def open_memories(self) -> tuple[list[Pair], bool]:
         """Return the memories, and whether their file existed; create it otherwise.
 
         Raises UnreadableDataError, because no memories must be added to ones that cannot be read.
         """
-        pairs = self._pairs(MEMORIES_FILE)
+        pairs = read_pairs(self.folder, MEMORIES_FILE)
         if pairs is None:
             self._write(MEMORIES_FILE, [])
         return pairs or [], pairs is not None
 
     def append_memory(self, text: str, stored_hash: str) -> None:
         """Append a memory. Other keys in the file are preserved."""
-        known = self._read(MEMORIES_FILE)
+        display = self.folder.display(MEMORIES_FILE)
+        known = read_json(self.folder.file(MEMORIES_FILE), self.folder.cipher, display)
         if known is None:
             known = []
-        pairs_in(known, self.folder.display(MEMORIES_FILE))
+        pairs_in(known, display)
         self._write(MEMORIES_FILE, [*known, *pairs_as_json([(text, stored_hash)])])
 
     def replace_memories(self, pairs: Sequence[Pair]) -> None:
@@ -87,7 +87,7 @@ class MemoryStore:
     # -- summary ---------------------------------------------------------------------------------------------------
     def summary(self) -> Pair | None:
         """Return the rolling summary and the hash of the last memory in it."""
-        pairs = if_readable(lambda: self._pairs(SUMMARY_FILE), None)
+        pairs = if_readable(lambda: read_pairs(self.folder, SUMMARY_FILE), None)
         return pairs[0] if pairs else None
 
     def save_summary(self, text: str, stored_hash: str, covered: int | None = None) -> None:
@@ -109,12 +109,12 @@ class MemoryStore:
         It distinguishes memories with equal hashes, and is valid only while the last of them has the summary's hash.
         """
         nothing: dict[str, object] = {}
-        found = if_readable(lambda: self._object(TRACKER_FILE), nothing).get(SUMMARIZED)
+        found = if_readable(lambda: read_object(self.folder, TRACKER_FILE), nothing).get(SUMMARIZED)
         return found if type(found) is int else None
 
     def save_summary_position(self, covered: int | None) -> None:
         """Store the ``summary_position``, beside the summary, whose file has a fixed form; None removes it."""
-        tracker = self._object(TRACKER_FILE)
+        tracker = read_object(self.folder, TRACKER_FILE)
         if tracker.get(SUMMARIZED) == covered:
             return
         rest = {key: value for key, value in tracker.items() if key != SUMMARIZED}
@@ -124,11 +124,11 @@ class MemoryStore:
     def condensation_hash(self) -> str | None:
         """Return the hash of the newest memory that condensation has processed."""
         nothing: dict[str, object] = {}
-        found = if_readable(lambda: self._object(TRACKER_FILE), nothing).get(CONDENSED_UP_TO)
+        found = if_readable(lambda: read_object(self.folder, TRACKER_FILE), nothing).get(CONDENSED_UP_TO)
         return found if isinstance(found, str) and found else None
 
     def save_condensation_hash(self, stored_hash: str) -> None:
-        self._write(TRACKER_FILE, {**self._object(TRACKER_FILE), CONDENSED_UP_TO: stored_hash})
+        self._write(TRACKER_FILE, {**read_object(self.folder, TRACKER_FILE), CONDENSED_UP_TO: stored_hash})
 
     # -- state document --------------------------------------------------------------------------------------------
     def state_document(self) -> str:
@@ -141,25 +141,11 @@ class MemoryStore:
                               self.folder.file_mode)
 
     # -- files -----------------------------------------------------------------------------------------------------
-    def _pairs(self, name: str) -> list[Pair] | None:
-        content = self._read(name)
-        return None if content is None else pairs_in(content, self.folder.display(name))
-
-    def _object(self, name: str) -> dict[str, object]:
-        content = self._read(name)
-        return {} if content is None else texts_in(content, self.folder.display(name))
-
-    def _read(self, name: str) -> Any:
-        return read_json(self.folder.file(name), self.folder.cipher, self.folder.display(name))
-
     def _write(self, name: str, content: object) -> None:
-        if not os.path.isdir(self.folder.folder):
-            self.folder.create()
-        path, cipher = self.folder.file(name), self.folder.cipher
-        write_json(path, content, cipher, self.folder.file_mode)
-        hide_file(path + BACKUP, cipher)
+        write_file(self.folder, name, content)
+        hide_file(self.folder.file(name) + BACKUP, self.folder.cipher)
 
     def _back_up(self, name: str) -> None:
         """Copy a file that can be read; raises UnreadableDataError for one that cannot."""
-        if self._pairs(name) is not None:
+        if read_pairs(self.folder, name) is not None:
             copy_file(self.folder.file(name), BACKUP, self.folder.cipher, self.folder.file_mode)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError, UnreadableDataError
 from Middleware.models.request_context import first_logged
 from Middleware.utilities.config.json_source import parse_json
+from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
     TOKEN_START,
@@ -149,14 +150,14 @@ def if_readable(read: Callable[[], T], otherwise: T) -> T:
     try:
         return read()
     except UnreadableDataError as error:
-        _tell_once(str(error))
+        _log_once(str(error))
     except OSError as error:
         name = os.path.basename(str(error.filename or "a file"))
-        _tell_once(f"{name} of a discussion cannot be read: {error.strerror or type(error).__name__}")
+        _log_once(f"{name} of a discussion cannot be read: {error.strerror or type(error).__name__}")
     return otherwise
 
 
-def _tell_once(text: str) -> None:
+def _log_once(text: str) -> None:
     if first_logged(text):
         logger.error("%s", text)
 
@@ -185,6 +186,34 @@ def texts_in(content: object, display: str) -> dict[str, object]:
         raise UnreadableDataError(f"{display}: an object was expected, not {type(content).__name__}. "
                                   "The file is left as it is.")
     return content
+
+
+# -- by folder ---------------------------------------------------------------------------------------------------------
+
+def read_pairs(folder: DiscussionFolder, name: str) -> list[Pair] | None:
+    """Return the texts and hashes in the file ``name`` of a conversation; None if there is none.
+
+    Raises UnreadableDataError for other content, DataKeyError, and OSError.
+    """
+    content = _read(folder, name)
+    return None if content is None else pairs_in(content, folder.display(name))
+
+
+def read_object(folder: DiscussionFolder, name: str) -> dict[str, object]:
+    """Return the object in the file ``name`` of a conversation; empty if there is none. Raises like ``read_pairs``."""
+    content = _read(folder, name)
+    return {} if content is None else texts_in(content, folder.display(name))
+
+
+def _read(folder: DiscussionFolder, name: str) -> Any:
+    return read_json(folder.file(name), folder.cipher, folder.display(name))
+
+
+def write_file(folder: DiscussionFolder, name: str, content: object) -> None:
+    """Replace the file ``name`` of a conversation by JSON, and create the folder. Raises OSError and DataKeyError."""
+    if not os.path.isdir(folder.folder):
+        folder.create()
+    write_json(folder.file(name), content, folder.cipher, folder.file_mode)
 
 
 # -- by path -----------------------------------------------------------------------------------------------------------
@@ -236,38 +265,18 @@ def update_chunks_with_hashes(chunks: Iterable[Pair], path: str, mode: str = "ap
 
 
 def _read_object(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
+    """Return the object in the file; empty if there is none. Raises UnreadableDataError for other content."""
     content = read_json(path, cipher_for(encryption_key))
     return {} if content is None else texts_in(content, os.path.basename(path))
 
 
-def _write_object(content: Mapping[str, object], path: str, encryption_key: bytes | None = None) -> None:
-    # It raises if the file has other content, which must not be replaced.
+def _write_object(path: str, content: Mapping[str, object], encryption_key: bytes | None = None) -> None:
+    """Replace the object in the file. Raises UnreadableDataError if the file has other content."""
     _read_object(path, encryption_key)
     write_json(path, dict(content), cipher_for(encryption_key))
 
 
-def load_timestamp_file(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
-    """Return the times of messages by their hash; empty if there is no file. Raises UnreadableDataError."""
-    return _read_object(path, encryption_key)
-
-
-def save_timestamp_file(path: str, timestamps: Mapping[str, object], encryption_key: bytes | None = None) -> None:
-    _write_object(timestamps, path, encryption_key)
-
-
-def read_condensation_tracker(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
-    """Return ``{"lastCondensationHash": hash}``; empty if there is no file. Raises UnreadableDataError."""
-    return _read_object(path, encryption_key)
-
-
-def write_condensation_tracker(path: str, tracker: Mapping[str, object], encryption_key: bytes | None = None) -> None:
-    _write_object(tracker, path, encryption_key)
-
-
-def read_vision_responses(path: str, encryption_key: bytes | None = None) -> dict[str, object]:
-    """Return image descriptions by the hash of their message; empty without a file. Raises UnreadableDataError."""
-    return _read_object(path, encryption_key)
-
-
-def write_vision_responses(path: str, responses: Mapping[str, object], encryption_key: bytes | None = None) -> None:
-    _write_object(responses, path, encryption_key)
+# The times of messages by the hash of the message, {"lastCondensationHash": hash}, and image descriptions by the hash
+# of the message: users' scripts know a function for each of these files.
+load_timestamp_file = read_condensation_tracker = read_vision_responses = _read_object
+save_timestamp_file = write_condensation_tracker = write_vision_responses = _write_object

@@ -10,6 +10,7 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import DataKeyError, UnreadableDataError
+from Middleware.services.memory import compactor_store
 from Middleware.services.memory.compactor_store import Boundary, CompactorState, CompactorStore, Folded
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.encryption_utils import derive_encryption_key
@@ -93,14 +94,14 @@ def test_a_folder_in_place_of_the_note(root: Path, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize(("dies_at", "noted"), [(OLDEST, None), (OLD, MARK)])
 def test_the_note_is_written_between_the_summaries(root: Path, monkeypatch: pytest.MonkeyPatch, dies_at: str,
                                                    noted: Folded | None) -> None:
-    write = CompactorStore._write
+    write = compactor_store.write_file
 
-    def die(self: CompactorStore, name: str, pairs: list[tuple[str, str]]) -> None:
+    def die(folder: DiscussionFolder, name: str, content: object) -> None:
         if name == dies_at:
             raise KeyboardInterrupt
-        write(self, name, pairs)
+        write(folder, name, content)
 
-    monkeypatch.setattr(CompactorStore, "_write", die)
+    monkeypatch.setattr(compactor_store, "write_file", die)
     with pytest.raises(KeyboardInterrupt):
         store().save(("old", "h5"), Boundary("h3", 3), ("oldest", "h0"), MARK)
     assert store().folded() == noted

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities.conversations import discussion_paths
+from Middleware.utilities import config_utils
 
 FILES = {"memory": "memories.json", "chat_summary": "chat_summary.json", "timestamp": "timestamps.json",
          "condensation_tracker": "condensation_tracker.json", "vision_responses": "vision_responses.json",
@@ -21,7 +21,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def path_of(kind: str, *arguments: str) -> Path:
-    return Path(getattr(discussion_paths, f"get_discussion_{kind}_file_path")(*arguments))
+    return Path(getattr(config_utils, f"get_discussion_{kind}_file_path")(*arguments))
 
 
 @pytest.mark.parametrize(("kind", "name"), FILES.items())
