@@ -182,13 +182,13 @@ def load_prompt_template(name: str) -> dict[str, object]:
 
 
 def load_routing(name: str) -> dict[str, dict[str, str]]:
-    """Return a routing file: category to ``description`` and ``workflow``, both of which must be text."""
+    """Return a routing file: category to ``description`` and ``workflow``, both of which must be strings."""
     found = routing_file(name)
     categories = read_object(found)
     for category, entry in categories.items():
         for key in ROUTING:
             if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
-                raise ConfigValueError(f"category '{category}' needs the text '{key}'", file=found.display,
+                raise ConfigValueError(f"category '{category}' needs the string '{key}'", file=found.display,
                                        json_path=f"{category}.{key}")
     return categories
 
@@ -205,6 +205,7 @@ def load_structured_output(name: str) -> dict[str, object]:
     """
     found = structured_output_file(name)
     schema = read_document(found)
+    # An empty schema allows any answer, so the node would seem to work.
     if not schema:
         raise ConfigValueError("the schema is empty", file=found.display, expected="a JSON schema such as an object "
                                "with 'type' and 'properties'")

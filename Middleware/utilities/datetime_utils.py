@@ -21,12 +21,12 @@ def weekday_name(moment: datetime) -> str:
 
 
 def pretty_date(moment: datetime) -> str:
-    """For example ``November 03, 2026``."""
+    """Return, for example, ``November 03, 2026``."""
     return f"{month_name(moment)} {moment.day:02d}, {moment.year}"
 
 
 def time_12h(moment: datetime) -> str:
-    """For example ``5:06 AM``."""
+    """Return, for example, ``5:06 AM``."""
     return f"{moment.hour % 12 or 12}:{moment.minute:02d} {'AM' if moment.hour < 12 else 'PM'}"
 
 

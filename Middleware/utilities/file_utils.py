@@ -178,6 +178,7 @@ def save_custom_file(path: str, content: str = "", mode: str = "overwrite", find
     """
     if mode not in CUSTOM_FILE_MODES:
         raise ValueError(f"unknown mode '{mode}'; known are {', '.join(CUSTOM_FILE_MODES)}")
+    # An empty string is found everywhere, so every line would be removed.
     if mode in ("replace", "remove") and not find:
         raise ValueError(f"'find' is empty, and mode '{mode}' needs a text to look for")
     if not path.strip():

@@ -33,6 +33,7 @@ def hash_messages(messages: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def _hash_of(text: str, message: Mapping[str, object], known: dict[str, str]) -> str:
+    # Not cached: the key of the cache is the text, and such messages differ only in their images.
     if not text.strip():
         return hash_content(text + _images(message))
     return known.setdefault(text, hash_content(text))

@@ -63,5 +63,5 @@ def private_copy(value: object) -> object:
 
 
 def type_name(value: object) -> str:
-    """Name of the value's type, for messages; of read-only data that of the plain type which it stands for."""
+    """Return the name of the value's type for messages; of read-only data that of the plain type."""
     return next((kind.__name__ for kind in (list, dict) if isinstance(value, kind)), type(value).__name__)

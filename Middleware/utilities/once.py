@@ -99,6 +99,7 @@ class Once(Generic[K]):
     def first(self, key: K) -> bool:
         """Note ``key`` and return whether it is to be reported: neither known nor reported a moment ago."""
         with self._lock:
+            # A key that is not over was reported already, so the time since then does not matter.
             if self._quiet_seconds and key not in self._counts:
                 now, reported = self._clock(), self._reports.get(key)
                 if reported is not None and now - reported < self._quiet_seconds:

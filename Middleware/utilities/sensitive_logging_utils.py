@@ -47,7 +47,8 @@ def is_encryption_active() -> bool:
 
 
 def sensitive_log(logger: logging.Logger, level: int, msg: str, *args: object) -> None:
-    """``logger.log``, or ``[Redacted]`` in its place."""
+    """Log a message; ``[Redacted]`` while conversation text of the current request is redacted."""
+    # The record names the caller, as with ``logger.log``.
     if is_encryption_active():
         logger.log(level, REDACTED, stacklevel=2)
     else:

@@ -81,14 +81,14 @@ return_brackets_in_string = restore_braces
 
 
 def replace_brackets_in_list(messages: list[Message]) -> list[Message]:
-    """Escape the text content of every message in place; returns the same list."""
+    """Escape the text content of every message in place; return the same list."""
     for message in messages:
         _change_content(message, escape_braces)
     return messages
 
 
 def return_brackets(messages: list[Message]) -> list[Message]:
-    """Restore the text content of every message in place; returns the same list."""
+    """Restore the text content of every message in place; return the same list."""
     for message in messages:
         _change_content(message, restore_braces)
     return messages
@@ -147,7 +147,7 @@ def message_text(message: Mapping[str, object]) -> str:
 
 
 def estimate_message(message: Mapping[str, object]) -> int:
-    """Estimated tokens of the content as the model will see it, that is with real braces."""
+    """Return the estimated tokens of the content as the model will see it, that is with real braces."""
     return rough_estimate_token_length(restore_braces(message_text(message)))
 
 

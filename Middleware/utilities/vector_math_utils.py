@@ -79,10 +79,10 @@ class NormalisedVectors:
     def __init__(self, candidates: Iterable[tuple[int, bytes]]) -> None:
         self._ids: list[int] = []
         by_size: dict[int, list[tuple[int, bytes]]] = {}
-        for place, (number, blob) in enumerate(candidates):
+        for index, (number, blob) in enumerate(candidates):
             self._ids.append(number)
-            by_size.setdefault(len(blob), []).append((place, blob))
-        self._rows = {size // FLOAT_BYTES: ([place for place, _ in rows], _matrix([blob for _, blob in rows], size))
+            by_size.setdefault(len(blob), []).append((index, blob))
+        self._rows = {size // FLOAT_BYTES: ([index for index, _ in rows], _matrix([blob for _, blob in rows], size))
                       for size, rows in by_size.items() if size and size % FLOAT_BYTES == 0}
 
     def __len__(self) -> int:
@@ -92,16 +92,17 @@ class NormalisedVectors:
         """Return the ids of the ``limit`` most similar vectors, best first; ties in the given order."""
         if limit < 1 or not self._ids:
             return []
-        places, matrix = self._rows.get(len(query), ([], None))
-        if len(places) < len(self._ids):
+        indexes, matrix = self._rows.get(len(query), ([], None))
+        if len(indexes) < len(self._ids):
             logger.warning("%d of %d stored vectors do not have the %d numbers of the query",
-                           len(self._ids) - len(places), len(self._ids), len(query))
+                           len(self._ids) - len(indexes), len(self._ids), len(query))
         direction = _normalised(query)
-        scores = dict.fromkeys(places, 0.0)
+        scores = dict.fromkeys(indexes, 0.0)
         if direction and matrix is not None:
-            scores.update(zip(places, _products(matrix, direction), strict=True))
-        best = heapq.nlargest(limit, scores, key=lambda place: (scores[place], -place))
-        return [self._ids[place] for place in best]
+            scores.update(zip(indexes, _products(matrix, direction), strict=True))
+        # Equal scores stay in the given order.
+        best = heapq.nlargest(limit, scores, key=lambda index: (scores[index], -index))
+        return [self._ids[index] for index in best]
 
 
 def _matrix(blobs: list[bytes], size: int) -> Any:

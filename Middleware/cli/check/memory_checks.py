@@ -50,7 +50,7 @@ def _key_check(display: str, asked_by: str) -> KeyCheck[Finding]:
     def at(severity: Severity, path: str, message: str, expected: str, suggestion: str) -> Finding:
         return Finding(severity, display, path, None, message, expected, suggestion, asked_by)
 
-    return KeyCheck(at, near_only=True, known=NODE_KEYS, says_instead=True)
+    return KeyCheck(at, near_only=True, known=NODE_KEYS, of_settings=True)
 
 
 def holds(texts: Collection[str], marker: str, loaded: LoadedWorkflow, lookups: Lookups) -> bool:

@@ -9,6 +9,7 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT
 
 # Reasoning never begins with these, but an answer that is data does.
 _DATA = ("{", "[", "```")
+# Mistral writes its tag as [THINK]; other words in square brackets are ordinary text.
 THOUGHT_TAG = re.compile(r"(?:<|\[(?=/?THINK]))(/?)((?i:think|thinking|thoughts?|reasoning))[>\]]")
 """The usual tags around reasoning, whatever an endpoint file says. Groups: the slash of a closing tag, the name."""
 

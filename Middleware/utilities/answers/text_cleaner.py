@@ -19,6 +19,7 @@ from Middleware.utilities.text_utils import restore_braces, without_surrogates
 logger = logging.getLogger(__name__)
 
 DEFAULT_GRACE_PERIOD: int = ENDPOINT["openingTagGracePeriod"].default
+# The engine writes these before the messages of a prompt, and an answer may begin in the same way.
 TIMESTAMP_PREFIX = "[Sent less than a minute ago]"
 ASSISTANT_PREFIX = "Assistant:"
 # A longer line that ends in a colon is a sentence of the user, not the name of a speaker.
@@ -162,7 +163,7 @@ class SurrogateJoiner:
     def feed(self, text: str) -> str:
         if not self._half and (text.isascii() or not _SURROGATE.search(text)):
             return text
-        # Nothing arrived: the half stays held.
+        # Nothing arrived, so whether the other half follows is still open.
         if not text:
             return ""
         text, self._half = self._half + text, ""
@@ -200,6 +201,7 @@ class ThinkFilter:
     def __init__(self, rule: ThinkRule) -> None:
         self._open, self._close = fold_case(rule.start_tag), fold_case(rule.end_tag)
         self._grace = rule.grace_period
+        # Without an opening tag the whole answer is reasoning until a closing tag comes.
         self._in_block = rule.closing_only
         self._open_length = 0 if rule.closing_only else len(rule.start_tag)
         self.removed = ""
@@ -380,6 +382,7 @@ class ResponseCleaner:
         self._speaker: SpeakerFilter | None = None
         self._filters: list[Filter] = []
         self._think = ThinkFilter(rules.think) if rules.think else None
+        # The order counts: a prefix or a name may follow the reasoning, and only the last filter sees the whole end.
         if self._think:
             self._filters.append(self._think)
         if not rules.verbatim:
@@ -434,6 +437,7 @@ class ResponseCleaner:
         text = self._joiner.finish()
         for link in self._filters:
             text = link.feed(text)
+            # An answer of tool calls alone must not become a message that consists of a name.
             if not (tool_calls_seen and link is self._speaker and self._speaker.empty):
                 text += link.finish()
         self._filters = []

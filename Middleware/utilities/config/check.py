@@ -48,7 +48,7 @@ class KeyCheck(Generic[F]):
         of_node: check as leniently as the engine, which converts numbers to strings, and strings with placeholders to
             numbers.
         strict: report everything as an error, and leave nested objects to the caller.
-        says_instead: report an unusable value together with the value that replaces it.
+        of_settings: check a settings file, whose reader replaces unusable values: findings name the replacement.
     """
 
     at: Callable[[Severity, str, str, str, str], F]
@@ -58,7 +58,7 @@ class KeyCheck(Generic[F]):
     homes: Mapping[str, str] | None = None
     of_node: bool = False
     strict: bool = False
-    says_instead: bool = False
+    of_settings: bool = False
 
     def findings(self, content: Mapping[str, object], keys: Mapping[str, ConfigKey], path: str = "",
                  is_open: bool = False) -> Iterator[F]:
@@ -99,7 +99,7 @@ class KeyCheck(Generic[F]):
         kinds = (key.kind, *key.also)
         if not any(self._fits(key, kind, value) for kind in kinds):
             # A name of the wrong type leads to no file, so the request fails; elsewhere the default applies.
-            names = key.names and key.names != "directory" and not self.of_node and not self.says_instead
+            names = key.names and key.names != "directory" and not self.of_node and not self.of_settings
             wanted = " or ".join(self._wanted(kind) for kind in kinds)
             yield self._wrong(key, value, path, f"must be {wanted}, not {self._shown(key, value)}",
                               severity="error" if names or (key.required and not self.of_node) else "warning")
@@ -116,21 +116,22 @@ class KeyCheck(Generic[F]):
     # -- keys --------------------------------------------------------------------------------------------------------
     def _unknown(self, name: str, content: Mapping[str, object], keys: Mapping[str, ConfigKey],
                  path: str) -> Iterator[F]:
-        said, place, meant = no_effect(name), child(path, name), meant_key(name, keys)
+        message, here, meant = no_effect(name), child(path, name), meant_key(name, keys)
         home = (self.homes or {}).get(name, "") if not path else ""
         if self.strict:
-            yield self.at("error", place, said, f"one of {', '.join(keys)}", meant or nearest(name, keys))
+            yield self.at("error", here, message, f"one of {', '.join(keys)}", meant or nearest(name, keys))
         elif home and not meant:
-            yield self.at("warning", place, f"the key {quoted(name)} has no effect here", f"it in {home}", "")
+            yield self.at("warning", here, f"the key {quoted(name)} has no effect here", f"it in {home}", "")
         elif meant and content.get(meant) is not None:
-            yield self.at("note", place, f"{said}; '{meant}' counts", "", "")
+            yield self.at("note", here, f"{message}; '{meant}' counts", "", "")
         elif meant:
-            yield self.at("error" if keys[meant].required or meant in self.needed else "warning", place, said, "",
+            yield self.at("error" if keys[meant].required or meant in self.needed else "warning", here, message, "",
                           meant)
         elif not self.near_only:
-            yield self.at("note", place, said, "", "")
+            yield self.at("note", here, message, "", "")
 
     def _inside(self, key: ConfigKey, value: Mapping[str, object], path: str) -> Iterator[F]:
+        # A strict caller reads nested objects itself, and checks each with the keys that apply there.
         if key.keys and not self.strict:
             yield from self.findings(value, KeyTable(key.keys), path, key.is_open)
         for name, entry in value.items() if key.entries else ():
@@ -174,7 +175,7 @@ class KeyCheck(Generic[F]):
         written = value.strip().lower() if key.caseless or self.of_node else value
         known = [choice.lower() for choice in key.choices] if self.of_node else key.choices
         # A blank choice counts as not given; only settings files have no such rule.
-        given = value.strip() or self.says_instead
+        given = value.strip() or self.of_settings
         if written not in known and given and not (self.of_node and "{" in value):
             yield self._wrong(key, value, path, f"is {self._shown(key, value)}, which is unknown",
                               ", ".join(key.choices), nearest(value, key.choices, CHOICE_CUTOFF),
@@ -182,7 +183,8 @@ class KeyCheck(Generic[F]):
 
     def _limits(self, key: ConfigKey, value: object, path: str) -> Iterator[F]:
         number = number_from(value, whole=False)
-        most = MOST if key.most is None and self.says_instead else key.most
+        # The reader of a settings file applies this limit to every number.
+        most = MOST if key.most is None and self.of_settings else key.most
         if number is not None and ((key.least is not None and number < key.least)
                                    or (most is not None and number > most)):
             yield self._wrong(key, value, path, f"is {self._shown(key, value)}, which is out of range",
@@ -201,7 +203,7 @@ class KeyCheck(Generic[F]):
 
     def _wrong(self, key: ConfigKey, value: object, path: str, problem: str, expected: str = "", suggestion: str = "",
                severity: Severity = "warning") -> F:
-        instead = f"; {_instead(key, value)}" if self.says_instead else ""
+        instead = f"; {_instead(key, value)}" if self.of_settings else ""
         return self.at(self._severity(severity), path, f"'{key.name}' {problem}{instead}", expected, suggestion)
 
 

@@ -114,6 +114,7 @@ class JsonSource:
             offset = next((match.start() for match in _TOKEN.finditer(self.text) if match.group() == str(error)), 0)
         except RecursionError:
             raise ConfigSyntaxError(self.display, "nested too deeply") from None
+        # A number with more digits than Python converts.
         except ValueError as error:
             raise ConfigSyntaxError(self.display, str(error)) from None
         raise ConfigSyntaxError(self.display, message, self.text, offset)

@@ -104,8 +104,8 @@ def _differences(meant: str, used: str) -> list[tuple[str, str]]:
     # Another candidate was found, in a folder of another depth: the parts do not correspond.
     if len(asked) != len(real):
         return [(meant, used)]
-    return [("/".join([*real[:place], name]), "/".join(real[:place + 1]))
-            for place, name in enumerate(asked) if name != real[place]]
+    return [("/".join([*real[:index], name]), "/".join(real[:index + 1]))
+            for index, name in enumerate(asked) if name != real[index]]
 
 
 class _Search:
@@ -124,6 +124,7 @@ class _Search:
                 exact = self._file((*folder, candidate[-1])) if folder not in (None, candidate[:-1]) else None
             if exact is not None:
                 return exact
+        # Only now: an exact name in a later folder takes precedence over another spelling in an earlier one.
         for candidate in candidates:
             folder = self.folder(candidate[:-1])
             if folder is None:

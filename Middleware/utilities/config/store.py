@@ -168,6 +168,7 @@ class ConfigStore:
             raise ConfigNotFoundError("the file does not exist", file=display)
         if entry.loaded != entry.signature:
             with self._lock:
+                # Another thread may have loaded it while this one waited for the lock.
                 if entry.loaded != entry.signature:
                     _load(entry, path, display)
         if not entry.has_value:

@@ -117,6 +117,7 @@ def existing_users() -> list[str]:
         names += [f"{prefix}{name[:-len('.json')]}" for name in files
                   if name.lower().endswith(".json") and not name.startswith(".")
                   and os.path.isfile(os.path.join(folder, name))]
+    # The names of most shipped examples begin with an underscore; they come after a user's own.
     return sorted((name for name in names if name != CURRENT_USER_FILE),
                   key=lambda name: ("/" in name, name.startswith("_"), name))
 
@@ -179,6 +180,7 @@ def int_in(settings: Mapping[str, Any], key: str, user: str) -> int:
 
 def _warn(user: str, key: str, value: object, default: object) -> None:
     shown = repr(value)[:100]
+    # Each request reads the key again.
     if process().one(_reported).first((user, key, shown)):
         logger.warning("%s: %s is %s, which cannot be used; %r is used instead.",
                        user_display_path(user), key, shown, default)
@@ -215,6 +217,7 @@ def user_wide_variables() -> Mapping[str, object]:
 def user_flag(key: str) -> bool:
     """Return ``flag_in`` for the current user."""
     snapshot = current_snapshot()
+    # Requests read many flags, and nearly all of them are JSON booleans.
     value = snapshot.settings.get(USER[key].name)
     return value if value is True or value is False else flag_in(snapshot.settings, key, snapshot.name)
 

@@ -65,6 +65,7 @@ def load_workflow(name: str, folder_override: str | None = None, calling_folder:
     first, then ``calling_folder``, the folder of the calling workflow, then the sub-folder that ``calling_name``, the
     name of that workflow, contains. Raises ``ConfigurationError``.
     """
+    # The name of a test file without ``.json`` would otherwise lead to it.
     if f"{name}.json".casefold().endswith(TEST_SUFFIX):
         raise ConfigNotFoundError(f"workflow '{name}' does not exist, as such a file holds tests of a workflow",
                                   suggestion=name[:-len(".test")])

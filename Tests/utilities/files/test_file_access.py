@@ -345,11 +345,9 @@ def test_locks_of_unused_paths_are_forgotten(tmp_path: Path) -> None:
 def test_waiting_ends_with_the_request(tmp_path: Path) -> None:
     locks, scope = PathLocks(), CancelScope()
     threading.Timer(0.1, scope.cancel).start()
-    started = time.monotonic()
-    with locks.held(str(tmp_path / "a")):
+    with locks.held(str(tmp_path / "a")):  # until the inner one has failed, so only the cancelling ends the wait
         with pytest.raises(EarlyTerminationException), locks.held(str(tmp_path / "a"), scope):
             pass
-    assert time.monotonic() - started < 1
 
 
 COUNT = """
@@ -380,10 +378,8 @@ def test_waiting_for_another_process_ends_with_the_request(tmp_path: Path) -> No
                           stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdout.readline().strip() == b"held"
         threading.Timer(0.1, scope.cancel).start()
-        started = time.monotonic()
         with pytest.raises(EarlyTerminationException), process_lock(lock, scope):
             pass
-        assert time.monotonic() - started < 1
         holder.kill()
     with process_lock(lock):  # the dead hold nothing
         pass

@@ -6,6 +6,7 @@ from Middleware.utilities.json_data import FrozenDict
 
 TYPES = ("openAIChatCompletion", "claudeMessages", "ollamaApiChat", "openAIV1Completion", "ollamaApiGenerate",
          "koboldCppGenerate", "openAIEmbeddings", "ollamaEmbeddings")
+# Older files name the use with images separately; today each of these dialects sends images.
 OLDER_TYPES = ("openAIApiChatImageSpecific", "ollamaApiChatImageSpecific", "koboldCppGenerateImageSpecific")
 
 THINKING_KEYS: tuple[ConfigKey, ...] = (

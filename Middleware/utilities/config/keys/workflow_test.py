@@ -48,7 +48,7 @@ EXPECT_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("endpoints", "object", FrozenDict(), "Node title to the endpoint that answered its calls.",
               entries="str"),
     ConfigKey("files", "object", FrozenDict(), f"Path to the text of that file after the run: {PATTERN}."),
-    ConfigKey("error", "any", None, f"The run fails, and the client is told: {PATTERN}."),
+    ConfigKey("error", "any", None, f"The run fails, and the client gets this error: {PATTERN}."),
 )
 TEST_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("name", "str", "", "One sentence that says what must be true.", required=True),
