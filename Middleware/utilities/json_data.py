@@ -5,7 +5,7 @@ raises. Every copy (``copy.copy``, ``copy.deepcopy``, ``dict(x)``, ``x.copy()``)
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NoReturn, overload
 
 
@@ -65,3 +65,15 @@ def private_copy(value: object) -> object:
 def type_name(value: object) -> str:
     """Return the name of the value's type for messages; of read-only data that of the plain type."""
     return next((kind.__name__ for kind in (list, dict) if isinstance(value, kind)), type(value).__name__)
+
+
+def strings_in(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all strings in JSON data with their JSON paths, such as ``strings[2]`` or ``arguments.query``."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from strings_in(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from strings_in(item, f"{path}[{index}]")

@@ -138,7 +138,7 @@ class Listeners:
                 method(*arguments)
             # A listener must not break what it observes.
             except (Exception, SystemExit):
-                logger.exception("Listener %s failed in %s", _name_of(method), event)
+                logger.exception("Listener %s failed in %s", type(getattr(method, "__self__", method)).__name__, event)
 
     def listens_to(self, *events: str) -> bool:
         """Return whether a listener handles one of ``events``."""
@@ -162,10 +162,6 @@ def _method(listener: object, event: str) -> Callable[..., object] | None:
         return None
     idle = getattr(method, "__func__", method) is getattr(EngineListener, event, None)
     return method if callable(method) and not idle else None
-
-
-def _name_of(method: Callable[..., object]) -> str:
-    return type(getattr(method, "__self__", method)).__name__
 
 
 def default_listeners() -> list[EngineListener]:

@@ -7,6 +7,9 @@ that no later pass can take it for a template. Callers restore the sentinels whe
 from __future__ import annotations
 
 import re
+
+# What string.Formatter itself takes the names in placeholders apart with.
+from _string import formatter_field_name_split  # type: ignore[import-not-found]
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -134,37 +137,14 @@ def _parts(text: str, depth: int) -> list[str | Field]:
 
 
 def _field(expression: str, spec: str, conversion: str, depth: int) -> Field:
-    name, path = _split(expression)
-    if not name or name.isdecimal():
+    name, rest = formatter_field_name_split(expression)
+    # str.format would take a number, or nothing, for the position of an argument.
+    if not isinstance(name, str) or not name:
         raise SubstitutionError("a placeholder needs a name")
     if conversion and conversion not in _CONVERSIONS:
         raise SubstitutionError(f"unknown conversion '!{conversion}'")
     source = "{" + expression + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
-    return Field(name, path, conversion, Template(tuple(_parts(spec, depth - 1))) if spec else None, source)
-
-
-def _split(expression: str) -> tuple[str, tuple[tuple[bool, str | int], ...]]:
-    """Take ``name.attribute[key]`` apart."""
-    end = min((index for index in (expression.find("."), expression.find("[")) if index >= 0),
-              default=len(expression))
-    name, rest = expression[:end], expression[end:]
-    path: list[tuple[bool, str | int]] = []
-    while rest:
-        if rest[0] == ".":
-            end = min((index for index in (rest.find(".", 1), rest.find("[")) if index > 0), default=len(rest))
-            key, is_attribute = rest[1:end], True
-            rest = rest[end:]
-        elif rest[0] == "[" and "]" in rest:
-            key, _, rest = rest[1:].partition("]")
-            is_attribute = False
-        else:
-            raise SubstitutionError("a key in a placeholder is not well-formed")
-        if not key:
-            raise SubstitutionError("empty key in a placeholder")
-        # As in str.format, digits in brackets are an index. No list is so long that ten are needed.
-        is_index = not is_attribute and key.isascii() and key.isdecimal() and len(key) < 10
-        path.append((is_attribute, int(key) if is_index else key))
-    return name, tuple(path)
+    return Field(name, tuple(rest), conversion, Template(tuple(_parts(spec, depth - 1))) if spec else None, source)
 
 
 def _render(field: Field, lookup: Lookup) -> str:

@@ -41,9 +41,10 @@ class VariableSpec:
 class Values:
     """The values that one substitution sees."""
 
-    def __init__(self, context: ExecutionContext, categories: Mapping[str, object]) -> None:
+    def __init__(self, context: ExecutionContext) -> None:
         self.context = context
-        self._categories = categories
+        # The routing variables exist in a categorization run only.
+        self._categories = context.run.category_variables if context.run is not None else {}
         self._memory: dict[str, tuple[Any, bool]] = {}
 
     def find_text(self, name: str) -> tuple[Any, bool]:
@@ -72,8 +73,6 @@ class Values:
             return context.messages if context.messages is not None else [], False
         if name in self._categories:
             return self._categories[name], True
-        if context.run is not None and name in context.run.category_variables:
-            return context.run.category_variables[name], True
         if name in context.agent_inputs:
             return context.agent_inputs[name], False
         if name in context.agent_outputs:
@@ -91,9 +90,8 @@ class Values:
     def names(self) -> list[str]:
         """Return all names that ``find`` knows."""
         context = self.context
-        run = context.run.category_variables if context.run is not None else {}
-        sources = (VARIABLES, context.workflow_config, self._categories, run, context.agent_inputs,
-                   context.agent_outputs, config_utils.user_wide_variables())
+        sources = (VARIABLES, context.workflow_config, self._categories, context.agent_inputs, context.agent_outputs,
+                   config_utils.user_wide_variables())
         return [*dict.fromkeys(str(name) for source in sources for name in source if name != "nodes"), "messages"]
 
     # --- inputs of the table ---

@@ -85,8 +85,7 @@ class WorkflowManager:
     @staticmethod
     def handle_conversation_memory_parser(request_id: str, discussion_id: str | None, messages: list[Message],
                                           api_key: str | None = None) -> Any:
-        """Return the result of the workflow in the user's ``conversationMemoryToolWorkflow``; the client never sees it.
-        """
+        """Return the result of the user's ``conversationMemoryToolWorkflow``; the client never sees it."""
         return _run_named_by_user("conversationMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
 
     @staticmethod

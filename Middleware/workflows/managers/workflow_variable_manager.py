@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.json_data import strings_in
 from Middleware.utilities.templates.jinja_limits import RenderLimitError
 from Middleware.utilities.templates.substitution import (
     SubstitutionError,
@@ -18,7 +19,7 @@ from Middleware.utilities.templates.substitution import (
     substitute_wherever_possible,
 )
 from Middleware.utilities.text_utils import nearest, restore_braces
-from Middleware.workflows.managers.variable_table import CATEGORY_VARIABLES, Values, readable
+from Middleware.workflows.managers.variable_table import Values, readable
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 logger = logging.getLogger(__name__)
@@ -29,14 +30,7 @@ _OUTPUT_NAME = re.compile(r"agent(\d+)Output")
 
 
 class WorkflowVariableManager:
-    """Fills in the variables of one text at a time. It holds no request state, so that one object serves all requests.
-
-    The keyword arguments are the routing variables (``CATEGORY_VARIABLES``); they exist only if given, or if the
-    run that a node belongs to carries them.
-    """
-
-    def __init__(self, **categories: object) -> None:
-        self._categories = {name: categories[name] for name in CATEGORY_VARIABLES if name in categories}
+    """Fills in the variables of one text at a time. It holds no request state, so that one serves all requests."""
 
     def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str:
         """Return ``text`` with the variables of this node filled in.
@@ -88,7 +82,7 @@ class WorkflowVariableManager:
                                           context.discussion_id, config_utils.user_wide_variables())
 
     def _apply_format(self, text: str, context: ExecutionContext) -> str:
-        values = Values(context, self._categories)
+        values = Values(context)
         try:
             return substitute(text, values.find_text)
         except SubstitutionError as problem:
@@ -103,7 +97,7 @@ class WorkflowVariableManager:
         # Imported here because most workflows have no templates, and Jinja2 is slow to load.
         from Middleware.utilities.templates.jinja_rendering import render_template
 
-        values = Values(context, self._categories)
+        values = Values(context)
         try:
             return render_template(text, values.for_jinja, escaped)
         # A missing prompt template is a mistake in the configuration, not in this text.
@@ -146,17 +140,5 @@ def _hint(name: str, values: Values | None) -> str:
 
 def _warn(problem: Exception, text: str, values: Values, outcome: str = "left as written") -> None:
     config = values.context.config
-    field = next((path for path, found in _texts(config) if found == text), "a text")
+    field = next((path for path, found in strings_in(config) if found == text), "a text")
     logger.warning("Node '%s': '%s' was %s: %s", values.context.node_name, field, outcome, _describe(problem, values))
-
-
-def _texts(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Return all texts in a node with their JSON paths, such as ``strings[2]`` or ``arguments.query``."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _texts(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _texts(item, f"{path}[{index}]")

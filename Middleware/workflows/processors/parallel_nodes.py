@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.json_data import strings_in
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 
 MAX_WORKERS = 16
@@ -113,16 +114,8 @@ def _outputs_in(value: object) -> set[int]:
 
 
 def _texts(value: object) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, entry in value.items():
-            # A title that mentions an output does not use it.
-            if key not in ("title", "agentName"):
-                yield from _texts(entry)
-    elif isinstance(value, (list, tuple)):
-        for entry in value:
-            yield from _texts(entry)
+    # A title that mentions an output does not use it.
+    return (text for path, text in strings_in(value) if path not in ("title", "agentName"))
 
 
 def _demanded(node: Node, nodes: Sequence[Node]) -> set[int]:

@@ -193,8 +193,10 @@ class WorkflowProcessor:
             raise _RunEnds from error
         # The innermost workflow names the position; the workflows around it must not replace it.
         if not early and not hasattr(error, "location"):
-            location = f"workflow '{self._shown_name()}', node {index + 1} '{name}'{self._unknown_type_note(index)}"
-            error.location = location  # type: ignore[attr-defined]
+            problem = self._type_problem(index)
+            note = f", which has the {problem} and ran as Standard" if problem else ""
+            error.location = (  # type: ignore[attr-defined]
+                f"workflow '{self._shown_name()}', node {index + 1} '{name}'{note}")
         raise error
 
     def _shown_name(self) -> str:
@@ -216,26 +218,19 @@ class WorkflowProcessor:
         return next((i for i, node in enumerate(self.run.nodes) if any(key in node for key in OVERRIDABLE)), -1)
 
     def _node_type(self, index: int) -> str:
-        node_type = self.run.nodes[index].get(*_TYPE)
-        if self._is_type(node_type):
-            return str(node_type)
-        logger.warning("Workflow %s, node %d: unknown type %r, running it as Standard%s", self._shown_name(),
-                       index + 1, node_type, self._nearest_type(node_type))
+        problem = self._type_problem(index)
+        if not problem:
+            return str(self.run.nodes[index].get(*_TYPE))
+        logger.warning("Workflow %s, node %d: %s, running it as Standard", self._shown_name(), index + 1, problem)
         return "Standard"
 
-    def _is_type(self, node_type: object) -> bool:
-        return isinstance(node_type, str) and node_type in self.node_handlers
-
-    def _unknown_type_note(self, index: int) -> str:
-        """Return a possible cause of the failure of a node whose type is unknown."""
+    def _type_problem(self, index: int) -> str:
+        """Return the unknown type of a node, which may be why the node fails; an empty string for a known one."""
         node_type = self.run.nodes[index].get(*_TYPE)
-        if self._is_type(node_type):
+        if isinstance(node_type, str) and node_type in self.node_handlers:
             return ""
-        return f", which has the unknown type {node_type!r:.80} and ran as Standard{self._nearest_type(node_type)}"
-
-    def _nearest_type(self, node_type: object) -> str:
         near = nearest(str(node_type), self.node_handlers, 0.6)
-        return f" (did you mean '{near}'?)" if near else ""
+        return f"unknown type {node_type!r:.80}" + (f" (did you mean '{near}'?)" if near else "")
 
     # -- one node ------------------------------------------------------------------------------------------------
     def _node(self, index: int) -> dict[str, object]:

@@ -195,8 +195,7 @@ class StreamingResponseHandler:
         return self._cleaner.finish(tool_calls_seen=self.tool_calls_seen)
 
     def _outgoing(self, chunk: Chunk, text: str) -> Chunk:
-        """Return a copy of a chunk with cleaned text, without what is kept for the end. Counts the text as delivered.
-        """
+        """Return a copy of a chunk with the cleaned text, which now counts as delivered."""
         if text:
             self._parts.append(text)
         out: Chunk = {**chunk, "token": text, "finish_reason": None}

@@ -90,9 +90,8 @@ def test_warning_names_the_placeholder(caplog):
     ("category_lst", "category_list")])
 def test_warning_names_the_nearest_variable(user, caplog, name, near):
     user["userWideWorkflowVariables"] = {"of_user": 1}
-    manager = WorkflowVariableManager(category_list=[])
-    ctx = context(workflow_config={"tone": "dry"}, agent_inputs={"agent1Input": "i"})
-    manager.apply_variables("{" + name + "}", ctx)
+    run = types.SimpleNamespace(category_variables={"category_list": []})
+    apply("{" + name + "}", workflow_config={"tone": "dry"}, agent_inputs={"agent1Input": "i"}, run=run)
     assert f"'{{{name}}}' (did you mean '{{{near}}}'?)" in caplog.text
 
 
@@ -348,9 +347,9 @@ def test_context_clamp_bounds_slices():
 
 
 def test_category_variables():
-    manager = WorkflowVariableManager(category_list=["RECIPES", "OTHER"], categoriesSeparatedByOr="RECIPES or OTHER")
-    assert manager.apply_variables("{category_list}: {categoriesSeparatedByOr}", context()) == (
-        "['RECIPES', 'OTHER']: RECIPES or OTHER")
+    run = types.SimpleNamespace(category_variables={
+        "category_list": ["RECIPES", "OTHER"], "categoriesSeparatedByOr": "RECIPES or OTHER"})
+    assert apply("{category_list}: {categoriesSeparatedByOr}", run=run) == "['RECIPES', 'OTHER']: RECIPES or OTHER"
     assert apply("{category_list}") == "{category_list}"
 
 

@@ -257,7 +257,7 @@ def test_group_chat_name_switched_off(lab: EngineLab, flag: Any) -> None:
 # -- values and tool calls ---------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("node_type", "hint"), [
-    ("StaticRespons", "'StaticRespons' and ran as Standard (did you mean 'StaticResponse'?)"),
+    ("StaticRespons", "'StaticRespons' (did you mean 'StaticResponse'?) and ran as Standard"),
     (None, "None and ran as Standard"), (["a"], "['a'] and ran as Standard")])
 def test_the_failure_of_a_node_with_an_unknown_type_speaks_of_the_type(lab: EngineLab, node_type: Any,
                                                                        hint: str) -> None:

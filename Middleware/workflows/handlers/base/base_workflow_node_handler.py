@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from Middleware.exceptions import ConfigValueError
 from Middleware.utilities.config.declarations import ConfigKey, KeyTable
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.streaming_utils import stream_static_content, stream_text
@@ -66,6 +67,13 @@ class BaseHandler(ABC):
     def is_pure(cls, node: Mapping[str, object]) -> bool:
         """Return whether ``pure`` holds for a node with these keys."""
         return cls.pure
+
+    @staticmethod
+    def check_endpoint(context: ExecutionContext) -> None:
+        """Raise ConfigValueError for a node without an endpoint of its own."""
+        if context.llm_handler is None or context.llm_handler.llm is None:
+            raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
+                                   json_path="endpointName", expected="the name of a file in Endpoints")
 
     def table(self, context: ExecutionContext) -> KeyTable:
         """Return the keys of the node's type."""

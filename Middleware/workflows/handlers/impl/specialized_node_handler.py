@@ -169,8 +169,7 @@ class ArithmeticProcessorHandler(BaseHandler):
 
 
 class WorkflowLockHandler(BaseHandler):
-    """Takes the lock for this run, or ends the run if another run holds it; the lock is released at the end of the run.
-    """
+    """Takes the lock until the end of this run, or ends the run if another run holds it."""
 
     # The nodes after the lock must not start before it is held.
     acts = "writes"

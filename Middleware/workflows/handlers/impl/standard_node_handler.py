@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import logging
 
-from Middleware.exceptions import ConfigValueError
 from Middleware.services.llm_dispatch_service import LLMDispatchService
 from Middleware.utilities.config.keys.node import NODE, PROMPT_KEYS
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -23,9 +22,7 @@ class StandardNodeHandler(BaseHandler):
     KEYS = {"Standard": PROMPT_KEYS}
 
     def handle(self, context: ExecutionContext) -> object:
-        if context.llm_handler is None or context.llm_handler.llm is None:
-            raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
-                                   json_path="endpointName", expected="the name of a file in Endpoints")
+        self.check_endpoint(context)
         _warn_of_tools(context)
         accept_images = NODE.flag(context.config, "acceptImages")
         limit = NODE.value(context.config, "maxImagesToSend")

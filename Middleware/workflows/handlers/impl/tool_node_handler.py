@@ -105,8 +105,7 @@ NO_KEYWORDS = "No keywords specified in Keyword Search node"
 
 
 class MemoryKeywordSearchHandler(BaseHandler):
-    """Returns the blocks of text that hold any of the words; ``searchTarget`` alone decides which texts are searched.
-    """
+    """Returns the blocks of text that hold any of the words; ``searchTarget`` says which texts are searched."""
 
     acts = "reads"
 

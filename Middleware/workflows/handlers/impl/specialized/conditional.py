@@ -62,8 +62,7 @@ class ConditionSyntaxError(ValueError):
 
 
 def evaluate_condition(expression: str, node_name: str = "N/A") -> bool:
-    """Return whether ``expression`` holds. Empty and malformed ones do not; the warning for the latter names the node.
-    """
+    """Return whether ``expression`` holds. An empty one does not, nor does a malformed one, which is logged."""
     if not expression.strip():
         return False
     try:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from Middleware.exceptions import ConfigValueError
 from Middleware.models.messages import Message
 from Middleware.services.vision_cache import VisionResponses
 from Middleware.utilities.config.declarations import ConfigKey
@@ -49,9 +48,7 @@ class ImageProcessorHandler(BaseHandler):
                   "How many messages are searched if descriptions are stored.", "early"))}
 
     def handle(self, context: ExecutionContext) -> object:
-        if context.llm_handler is None or context.llm_handler.llm is None:
-            raise ConfigValueError(f"node '{context.node_name}' calls an LLM but names no endpoint",
-                                   json_path="endpointName", expected="the name of a file in Endpoints")
+        self.check_endpoint(context)
         kept = self.value(context, "saveVisionResponsesToDiscussionId") and is_flat_name(context.discussion_id)
         return self._describe_kept(context) if kept else self._describe_all(context)
 
