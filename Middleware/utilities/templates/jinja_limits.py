@@ -24,9 +24,6 @@ _GIVEN_WORK = 10
 # A product of larger numbers takes Python seconds, in which it looks at no clock.
 MAX_INTEGER_BITS = 100_000
 
-# A width or precision of a million would only fill the memory.
-LONG_NUMBER = re.compile(r"\d{7}")
-
 # What an item of a container counts besides its own text: the space of one reference.
 ITEM_SIZE = 8
 

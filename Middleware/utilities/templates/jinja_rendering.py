@@ -22,7 +22,6 @@ from markupsafe import Markup
 from Middleware.utilities.templates.jinja_limits import (
     CONTAINERS,
     LIMITED_FILTERS,
-    LONG_NUMBER,
     RenderLimitError,
     check_call,
     check_operator,
@@ -30,10 +29,8 @@ from Middleware.utilities.templates.jinja_limits import (
     limited,
     weight,
 )
+from Middleware.utilities.templates.substitution import LONG_NUMBER, MAX_CACHED_LENGTH
 from Middleware.utilities.text_utils import escape_braces
-
-# Longer texts are rare, and 256 of them would take much memory.
-MAX_CACHED_LENGTH = 16_384
 
 # So many small steps between two looks at the clock, which costs as much as one of them.
 _BATCH = 16

@@ -19,20 +19,20 @@ from typing import Any
 
 from Middleware.utilities.text_utils import escape_braces, restore_braces
 
+# name -> (value, whether it comes from the configuration); raises UnknownVariableError.
 Lookup = Callable[[str], "tuple[Any, bool]"]
-"""name -> (value, whether it comes from the configuration); raises UnknownVariableError."""
 
-# Longer texts are rare, and 512 of them would take much memory.
+# Longer texts are rare, and some hundred of them would take much memory.
 MAX_CACHED_LENGTH = 16_384
 _KNOWN_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
-# A width of a million would only fill the memory.
-_LONG_NUMBER = re.compile(r"\d{7}")
+# A width or precision of a million would only fill the memory.
+LONG_NUMBER = re.compile(r"\d{7}")
 _CONVERSIONS: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
 
 
 class SubstitutionError(ValueError):
-    """A text cannot be filled in: its braces are no valid template, or a placeholder cannot be resolved."""
+    """A text cannot be filled in: its braces are not a valid template, or a placeholder cannot be resolved."""
 
 
 class UnknownVariableError(SubstitutionError):
@@ -152,7 +152,7 @@ def _render(field: Field, lookup: Lookup) -> str:
     if isinstance(value, str) and not (field.path or field.conversion or field.spec):
         return value if from_config else escape_braces(value)
     spec = field.spec.fill(lookup) if field.spec else ""
-    if _LONG_NUMBER.search(spec):
+    if LONG_NUMBER.search(spec):
         raise SubstitutionError("a format specification asks for too large a number")
     try:
         text = _format(value, field, restore_braces(spec), from_config)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What one run of one workflow is asked to do; never changed while it runs.
+    """One run of one workflow; never changed while it runs.
 
     Attributes:
         non_responder: None for the responder chain, True for a run whose result becomes a variable.

@@ -9,6 +9,7 @@ import contextvars
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from graphlib import TopologicalSorter
 from typing import Any
 
 from Middleware.utilities.config.keys.node import NODE
@@ -50,35 +51,31 @@ def dependencies(nodes: Sequence[Node], variables: Mapping[str, Any],
     return result
 
 
-def run_together(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: Callable[[int], Any]) -> list[object]:
-    """Run ``run(index)`` for all ``indexes``, each when those it needs are done; returns the results in order.
+def run_when_ready(indexes: Iterable[int], needed: Sequence[frozenset[int]], run: Callable[[int], object]) -> None:
+    """Call ``run(index)`` for all ``indexes``, each when those it needs are done.
 
     Indexes that are in ``needed`` but not in ``indexes`` are done already. After a failure no further node is started,
     the running ones are waited for, and the failure of the first node in order is raised.
     """
-    waiting = list(indexes)
-    missing = set(waiting)
-    results: dict[int, Any] = {}
-    running: dict[Future[Any], int] = {}
+    wanted = frozenset(indexes)
+    order = TopologicalSorter({index: needed[index] & wanted for index in wanted})
+    order.prepare()
+    running: dict[Future[object], int] = {}
     failures: dict[int, BaseException] = {}
-    with ThreadPoolExecutor(min(len(waiting), MAX_WORKERS) or 1, thread_name_prefix="parallel-node") as pool:
-        while (waiting and not failures) or running:
-            for index in [] if failures else [index for index in waiting if not needed[index] & missing]:
-                waiting.remove(index)
+    with ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="parallel-node") as pool:
+        while running or (order.is_active() and not failures):
+            for index in () if failures else sorted(order.get_ready()):
                 # Threads of a pool know nothing of the current request, which the context names.
                 running[pool.submit(contextvars.copy_context().run, run, index)] = index
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
                 index = running.pop(future)
-                missing.discard(index)
                 error = future.exception()
-                if error is not None:
-                    failures[index] = error
+                if error is None:
+                    order.done(index)
                 else:
-                    results[index] = future.result()
+                    failures[index] = error
     if failures:
         raise failures[min(failures)]
-    return [results[index] for index in sorted(results)]
 
 
 def _keeps_order(node: Node, handlers: Mapping[str, BaseHandler]) -> bool:

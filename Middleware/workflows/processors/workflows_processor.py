@@ -39,7 +39,7 @@ from Middleware.workflows.models.execution_context import (
     name_of,
 )
 from Middleware.workflows.processors.message_times import MessageTimes
-from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
+from Middleware.workflows.processors.parallel_nodes import dependencies, run_when_ready
 from Middleware.workflows.streaming.response_handler import StreamingResponseHandler
 from Middleware.workflows.streaming.value_stream import as_message, chunks_to_value, value_to_chunks
 
@@ -122,8 +122,7 @@ class WorkflowProcessor:
             done[index] = self._run_quietly(index)
 
         try:
-            if indexes:
-                run_together(indexes, needed, run)
+            run_when_ready(indexes, needed, run)
         # Also those that delivered before another failed.
         finally:
             for index in sorted(done):
@@ -194,7 +193,7 @@ class WorkflowProcessor:
         # The innermost workflow names the position; the workflows around it must not replace it.
         if not early and not hasattr(error, "location"):
             problem = self._type_problem(index)
-            note = f", which has the {problem} and ran as Standard" if problem else ""
+            note = f", which has the unknown type {problem} and ran as Standard" if problem else ""
             error.location = (  # type: ignore[attr-defined]
                 f"workflow '{self._shown_name()}', node {index + 1} '{name}'{note}")
         raise error
@@ -221,16 +220,17 @@ class WorkflowProcessor:
         problem = self._type_problem(index)
         if not problem:
             return str(self.run.nodes[index].get(*_TYPE))
-        logger.warning("Workflow %s, node %d: %s, running it as Standard", self._shown_name(), index + 1, problem)
+        logger.warning("Workflow %s, node %d: unknown type %s, running it as Standard", self._shown_name(), index + 1,
+                       problem)
         return "Standard"
 
     def _type_problem(self, index: int) -> str:
-        """Return the unknown type of a node, which may be why the node fails; an empty string for a known one."""
+        """Return the unknown type of a node, which may be why it fails; an empty string for a known one."""
         node_type = self.run.nodes[index].get(*_TYPE)
         if isinstance(node_type, str) and node_type in self.node_handlers:
             return ""
         near = nearest(str(node_type), self.node_handlers, 0.6)
-        return f"unknown type {node_type!r:.80}" + (f" (did you mean '{near}'?)" if near else "")
+        return f"{node_type!r:.80}" + (f" (did you mean '{near}'?)" if near else "")
 
     # -- one node ------------------------------------------------------------------------------------------------
     def _node(self, index: int) -> dict[str, object]:

@@ -11,7 +11,7 @@ import pytest
 
 from Middleware.exceptions import BackendStatusError
 from Middleware.workflows.handlers.registry import build_registry
-from Middleware.workflows.processors.parallel_nodes import dependencies, run_together
+from Middleware.workflows.processors.parallel_nodes import dependencies, run_when_ready
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, status_reply
 from Tests.workflows.engine_lab import EngineLab, Recorder, last_text, llm, reply_to, start, static
 
@@ -56,14 +56,17 @@ def test_dependencies(nodes: list[dict[str, Any]], expected: list[tuple[int, ...
 
 def test_each_runs_when_those_it_needs_are_done() -> None:
     done: list[int] = []
+    gate = threading.Event()
 
-    def run(index: int) -> int:
-        time.sleep(0.05 if index == 0 else 0)
+    def run(index: int) -> None:
+        if index == 0:
+            gate.wait(5)
         done.append(index)
-        return index * 10
+        if index == 2:
+            gate.set()
 
     needed = [frozenset[int](), frozenset({0}), frozenset[int](), frozenset({1, 2})]
-    assert run_together(range(4), needed, run) == [0, 10, 20, 30]
+    run_when_ready(range(4), needed, run)
     assert done == [2, 0, 1, 3]
 
 
@@ -81,7 +84,7 @@ def test_after_a_failure_nothing_new_begins_and_the_first_in_order_is_raised() -
             raise ValueError("first in order")
 
     with pytest.raises(ValueError, match="first in order"):
-        run_together(range(4), [frozenset[int](), frozenset[int](), frozenset[int](), frozenset({1, 2})], run)
+        run_when_ready(range(4), [frozenset[int](), frozenset[int](), frozenset[int](), frozenset({1, 2})], run)
     assert sorted(begun) == [0, 1, 2]
 
 

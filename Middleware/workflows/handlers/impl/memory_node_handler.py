@@ -29,12 +29,6 @@ def keys_of(context: ExecutionContext) -> dict[str, Any]:
     return {"encryption_key": context.encryption_key, "api_key_hash": context.api_key_hash}
 
 
-def helper_result(context: ExecutionContext, user_key: str) -> str | None:
-    """Return the result of the workflow that the user's file names under ``user_key``; None if it names none."""
-    name = config_utils.user_name_setting(user_key)
-    return run_helper_workflow(context, name) if name else None
-
-
 TURNS = ConfigKey("maxTurnsToPull", "int", 0,
                   "How many messages to use if there is no discussion id.", "early", required=True)
 
@@ -114,11 +108,18 @@ RECENT_WORKFLOW = "recentMemoryToolWorkflow"
 CONVERSATION_WORKFLOW = "conversationMemoryToolWorkflow"
 
 
-class QualityMemoryHandler(BaseHandler):
-    """Writes the memories that are due; its output is empty."""
-
-    # The workflows that the user's settings name may have nodes of any type.
+class _UsersWorkflowHandler(BaseHandler):
+    # The workflows that the user's file and settings name may have nodes of any type.
     acts = "outside"
+
+    def helper_result(self, context: ExecutionContext, user_key: str) -> str | None:
+        """Return the result of the workflow that the user's file names under ``user_key``; None if it names none."""
+        name = config_utils.user_name_setting(user_key)
+        return run_helper_workflow(context, name) if name else None
+
+
+class QualityMemoryHandler(_UsersWorkflowHandler):
+    """Writes the memories that are due; its output is empty."""
 
     KEYS = {"QualityMemory": ()}
 
@@ -126,39 +127,33 @@ class QualityMemoryHandler(BaseHandler):
         if context.discussion_id:
             SlowButQualityRAGTool().handle_discussion_id_flow(context)
             return ""
-        result = helper_result(context, RECENT_WORKFLOW)
+        result = self.helper_result(context, RECENT_WORKFLOW)
         return NOT_GENERATED if result is None else result
 
 
-class RecentMemoryHandler(BaseHandler):
+class RecentMemoryHandler(_UsersWorkflowHandler):
     """Writes the memory files that are due, and returns the result of the user's workflow for them."""
-
-    # The workflow that the user's file names may have nodes of any type.
-    acts = "outside"
 
     KEYS = {"RecentMemory": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         if context.discussion_id:
             SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=True)
-        result = helper_result(context, RECENT_WORKFLOW)
+        result = self.helper_result(context, RECENT_WORKFLOW)
         if result is not None:
             return result
         return MemoryService().get_recent_memories(raw_messages(context), context.discussion_id, **keys_of(context))
 
 
-class ConversationMemoryHandler(BaseHandler):
+class ConversationMemoryHandler(_UsersWorkflowHandler):
     """Returns the result of the user's workflow for the memories; all memories if there is no such workflow."""
-
-    # The workflow that the user's file names may have nodes of any type.
-    acts = "outside"
 
     KEYS = {"ConversationMemory": ()}
 
     def handle(self, context: ExecutionContext) -> object:
         if not context.discussion_id:
             return NO_MEMORIES
-        result = helper_result(context, CONVERSATION_WORKFLOW)
+        result = self.helper_result(context, CONVERSATION_WORKFLOW)
         if result is not None:
             return result
         return CHUNK_BREAK.join(MemoryService().get_current_memories(context.discussion_id, **keys_of(context)))
@@ -168,11 +163,8 @@ NOT_FOUND = "No summary found"
 SUMMARY_WORKFLOW = "chatSummaryToolWorkflow"
 
 
-class FullChatSummaryHandler(BaseHandler):
+class FullChatSummaryHandler(_UsersWorkflowHandler):
     """Returns the summary, which the user's workflow updates first if more than one memory is missing in it."""
-
-    # The workflow that the user's file names may have nodes of any type.
-    acts = "outside"
 
     KEYS = {"FullChatSummary": (
         ConfigKey("isManualConfig", "bool", False, "Only return the summary as it is."),)}
@@ -187,7 +179,7 @@ class FullChatSummaryHandler(BaseHandler):
         SlowButQualityRAGTool().handle_discussion_id_flow(context, force_file_memory=True)
         if _is_current(store):
             return _text(store)
-        result = helper_result(context, SUMMARY_WORKFLOW)
+        result = self.helper_result(context, SUMMARY_WORKFLOW)
         if result is not None:
             return result
         return MemoryService().get_current_summary(context.discussion_id, **keys_of(context))

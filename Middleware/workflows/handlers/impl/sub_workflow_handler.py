@@ -150,7 +150,7 @@ _ID = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True)
 class _Settings:
-    """The node's keys, checked. ``folder`` is the child's, ``inputs`` are its ``agent2Input`` and following."""
+    """The checked keys of a node. ``folder`` is the child's, ``inputs`` are its ``agent2Input`` and following."""
 
     workflow: str
     folder: str | None
