@@ -81,6 +81,11 @@ class AdmissionMiddleware:
             return self.app(environ, start_response)
         return self._admit(RequestContext(request_id=request_id), environ, start_response)
 
+    def refuses(self, environ: WSGIEnvironment) -> bool:
+        """Return whether the request will be refused, judged by its head alone; for servers that read bodies first."""
+        judgement = self._browsers.judge(environ)
+        return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
+
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._keys is None:
             return None

@@ -16,6 +16,7 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from waitress.task import ThreadedTaskDispatcher
 
+from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.running.shutdown import shut_down
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import DescriptorExhaustion
@@ -162,7 +163,7 @@ def make_server(application: WSGIApplication, sock: socket.socket, channels: dic
     adjustments = Adjustments(sockets=[sock], **waitress_settings())
     server = Server(application, channels, True, sock, Dispatcher(limits.WORKER_THREADS), adjustments,
                     bind_socket=False, sockinfo=(sock.family, sock.type, sock.proto, sock.getsockname()))
-    server.is_unwelcome = getattr(application, "refuses", None)
+    server.is_unwelcome = application.refuses if isinstance(application, AdmissionMiddleware) else None
     return server
 
 
