@@ -5,7 +5,7 @@ import logging
 
 from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services.service_http import INVALID_JSON, ServiceHttp, ServiceReply, service_http
+from Middleware.services.service_http import INVALID_JSON, ServiceHttp, service_http
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER
 
@@ -51,17 +51,14 @@ class OfflineResearcherApiClient:
         payload: dict[str, object] = {"query": query, "mode": mode}
         if max_iterations is not None:
             payload["max_iterations"] = max_iterations
-        reply = self._post(payload, timeout)
+        host = str(config_utils.user_setting("offlineResearcherApiHost") or "").strip() or DEFAULT_HOST
+        port = config_utils.user_int("offlineResearcherApiPort")
+        reply = self._http.post(host, port, "/search", payload, self._scope, timeout)
         if reply.problem:
             return {"status": "error", "reason": reply.problem}
         if not isinstance(reply.value, dict):
             return {"status": "error", "reason": INVALID_JSON}
         return reply.value
-
-    def _post(self, payload: dict[str, object], timeout: float) -> ServiceReply:
-        host = str(config_utils.user_setting("offlineResearcherApiHost") or "").strip() or DEFAULT_HOST
-        port = config_utils.user_int("offlineResearcherApiPort")
-        return self._http.post(host, port, "/search", payload, self._scope, timeout)
 
 
 def _answer(found: dict[str, object], include_sources: bool) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.services.service_http import ServiceHttp, ServiceReply, service_http
+from Middleware.services.service_http import ServiceHttp, service_http
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER
 
@@ -71,20 +71,18 @@ class OfflineWikiApiClient:
         if not config_utils.user_flag("useOfflineWikiApi"):
             return disabled
         parameters = {"prompt": prompt, "percentile": percentile, "num_results": num_results, **(more or {})}
-        reply = self._call(path, parameters)
+        host = str(config_utils.user_setting("offlineWikiApiHost") or "").strip() or DEFAULT_HOST
+        port = config_utils.user_int("offlineWikiApiPort")
+        reply = self._http.get(host, port, path, parameters, self._scope)
         if reply.status == 404:
             return not_found
         if not reply.problem:
             try:
                 return on_success(reply.value)
+            # The service answered with data of another shape.
             except TypeError as error:
                 logger.warning("The offline Wikipedia service answered with something other than articles: %s", error)
         return f"I'm sorry, I couldn't find any Wikipedia information about '{prompt}'."
-
-    def _call(self, path: str, parameters: dict[str, object]) -> ServiceReply:
-        host = str(config_utils.user_setting("offlineWikiApiHost") or "").strip() or DEFAULT_HOST
-        port = config_utils.user_int("offlineWikiApiPort")
-        return self._http.get(host, port, path, parameters, self._scope)
 
 
 def _titled(found: object, untitled: str, separator: str) -> str:

@@ -143,7 +143,8 @@ class McpSessions:
             if not limit.expired():
                 raise SessionError(describe(error)) from None
             call.give_up()
-            raise SessionTimeout(session.phase) from None
+            raise SessionTimeout(
+                "waiting for the tool" if session.connected else "connecting to the server") from None
         finally:
             session.release()
 
@@ -206,10 +207,6 @@ class _Session:
     @property
     def connected(self) -> bool:
         return self._client is not None
-
-    @property
-    def phase(self) -> str:
-        return "waiting for the tool" if self.connected else "connecting to the server"
 
     def take(self) -> None:
         self._users += 1

@@ -15,7 +15,7 @@ from Middleware.utilities.conversations.discussion_files import Pair, read_json,
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
 from Middleware.utilities.hashing_utils import hash_messages
-from Middleware.utilities.text_utils import messages_to_text_block, restore_braces, rough_estimate_token_length
+from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
@@ -25,6 +25,7 @@ from Middleware.workflows.tools.memory.shared import (
     Chunk,
     DiscussionMemory,
     MemoryCall,
+    are_enough,
     chunks_of,
     counted,
     failure_reason,
@@ -43,6 +44,7 @@ class MemoryWriter:
     def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder) -> None:
         self._context, self._settings, self._discussion = context, settings, folder.discussion_id
         self._store, self._anchors = MemoryStore(folder), MemoryAnchors(folder)
+        self._call = MemoryCall(context, settings.raw, settings.endpoint, settings.preset, settings.max_response_tokens)
         self._written = 0
 
     def write(self, chunks: Sequence[Chunk], as_condensed: bool = False) -> bool:
@@ -117,12 +119,6 @@ class MemoryWriter:
                                    expected="'prompt', 'systemPrompt' or 'fileMemoryWorkflowName'")
         return self._call.ask(settings.system_prompt, settings.prompt, {**known.markers, TEXT_CHUNK: text})
 
-    @cached_property
-    def _call(self) -> MemoryCall:
-        settings = self._settings
-        return MemoryCall(self._context, settings.raw, settings.endpoint, settings.preset,
-                          settings.max_response_tokens)
-
 
 def _problem_with(text: str) -> str:
     """Return why a text cannot be a memory, "" if it can."""
@@ -171,12 +167,9 @@ class FileMemoryPass:
         return hash_messages(self._messages)
 
     def _due(self, start: int, existed: bool) -> bool:
-        """Return whether there is enough new text; if the memory file existed before, enough messages also count."""
-        new = self._messages[start:self._end]
-        if not new:
-            return False
-        tokens = rough_estimate_token_length(restore_braces(messages_to_text_block(new)))
-        return tokens >= self._settings.file_chunk_size or (existed and len(new) >= self._settings.chunk_messages)
+        # In a conversation that is new here, only enough text counts: a short history waits for its next messages.
+        count = self._settings.chunk_messages if existed else None
+        return are_enough(self._messages[start:self._end], self._settings.file_chunk_size, count)
 
     def _write(self, existed: bool) -> None:
         # Another request may have written them while this one waited for the lock.

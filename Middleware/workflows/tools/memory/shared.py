@@ -23,7 +23,12 @@ from Middleware.utilities.conversations.discussion_files import if_readable
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, find_place, place_of
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
-from Middleware.utilities.text_utils import chunk_messages_by_token_size, messages_to_text_block
+from Middleware.utilities.text_utils import (
+    chunk_messages_by_token_size,
+    messages_to_text_block,
+    restore_braces,
+    rough_estimate_token_length,
+)
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import (
     CHAT_SUMMARY,
@@ -109,6 +114,14 @@ def chunks_of(messages: Sequence[Message], hashes: Sequence[str], start: int, en
         last += len(group)
         chunks.append(Chunk(messages_to_text_block(group), hashes[last], place_of(hashes, last)))
     return chunks
+
+
+def are_enough(messages: Sequence[Message], tokens: int, count: int | None) -> bool:
+    """Return whether messages are worth memories: estimated at ``tokens``, or ``count`` of them (None: any number)."""
+    if not messages:
+        return False
+    return (count is not None and len(messages) >= count) or tokens <= rough_estimate_token_length(
+        restore_braces(messages_to_text_block(messages)))
 
 
 # -- stored memories and LLM calls -------------------------------------------------------------------------------------

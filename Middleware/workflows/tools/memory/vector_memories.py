@@ -20,7 +20,6 @@ from Middleware.exceptions import (
     StoredDataError,
 )
 from Middleware.llmapis.backend_errors import public_text
-from Middleware.models.messages import Message
 from Middleware.models.process import process
 from Middleware.services.memory.embedding_service import PASSING_STATUSES, embed_new_rows
 from Middleware.services.memory.memory_settings import MemorySettings
@@ -31,16 +30,19 @@ from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_messages
 from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
-from Middleware.utilities.text_utils import (
-    escape_braces,
-    messages_to_text_block,
-    restore_braces,
-    rough_estimate_token_length,
-)
+from Middleware.utilities.text_utils import escape_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
-from Middleware.workflows.tools.memory.shared import Chunk, MemoryCall, chunks_of, indexes_by_hash, memory_lock, reached
+from Middleware.workflows.tools.memory.shared import (
+    Chunk,
+    MemoryCall,
+    are_enough,
+    chunks_of,
+    indexes_by_hash,
+    memory_lock,
+    reached,
+)
 from Middleware.workflows.tools.memory.state_document import raise_if_request_ended, update_state_document
 from Middleware.workflows.tools.memory.vector_answers import Item, parse_memories
 
@@ -131,16 +133,9 @@ class VectorMemoryPass:
         if warn and logged and new.start == 0:
             logger.warning("Discussion %s: none of the messages with memories is known any more, so all are new",
                            self._folder.discussion_id)
-        return new if self._are_enough(self._of(new)) else range(0)
-
-    def _are_enough(self, messages: Sequence[Message]) -> bool:
-        if not messages:
-            return False
-        tokens = rough_estimate_token_length(restore_braces(messages_to_text_block(messages)))
-        return len(messages) >= self._settings.vector_chunk_messages or tokens >= self._settings.vector_chunk_size
-
-    def _of(self, positions: range) -> list[Message]:
-        return self._messages[positions.start:positions.stop]
+        enough = are_enough(self._messages[new.start:new.stop], self._settings.vector_chunk_size,
+                            self._settings.vector_chunk_messages)
+        return new if enough else range(0)
 
     @cached_property
     def _hashes(self) -> list[str]:
@@ -219,8 +214,9 @@ class ChunkWriter:
     def __init__(self, context: ExecutionContext, settings: MemorySettings, folder: DiscussionFolder,
                  memories: VectorMemories) -> None:
         self._context, self._settings, self._folder, self._memories = context, settings, folder, memories
-        self.stored = 0
-        self._done = 0
+        self._call = MemoryCall(context, settings.raw, settings.vector_endpoint, settings.vector_preset,
+                                settings.vector_max_response_tokens)
+        self.stored = self._done = 0
         self._embedding_works = True
         self._after: str | None = None
 
@@ -269,12 +265,6 @@ class ChunkWriter:
             return run_helper_workflow(self._context, self._settings.vector_workflow, (text,))
         return self._call.ask(self._settings.vector_system_prompt or SYSTEM_PROMPT,
                               self._settings.vector_prompt or PROMPT, {TEXT_CHUNK: text})
-
-    @cached_property
-    def _call(self) -> MemoryCall:
-        settings = self._settings
-        return MemoryCall(self._context, settings.raw, settings.vector_endpoint, settings.vector_preset,
-                          settings.vector_max_response_tokens)
 
     def _store(self, items: Sequence[Item], chunk: Chunk) -> None:
         # The memories and the hash come first, together: the steps after that may fail.
