@@ -16,13 +16,13 @@ class FairSemaphore:
             raise ValueError("the initial value of a semaphore cannot be negative")
         self._size = self._free = value
         # Ordered by arrival; empty while a slot is free.
-        self._line: dict[Waiter, None] = {}
+        self._queue: dict[Waiter, None] = {}
         self._lock = threading.Lock()
 
     @property
     def waiting(self) -> int:
         """The number of waiters in the queue."""
-        return len(self._line)
+        return len(self._queue)
 
     def enqueue(self) -> Waiter:
         """Return a waiter at the end of the queue, with a slot immediately if one is free."""
@@ -32,7 +32,7 @@ class FairSemaphore:
                 self._free -= 1
                 waiter.granted.set()
             else:
-                self._line[waiter] = None
+                self._queue[waiter] = None
         return waiter
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
@@ -46,9 +46,9 @@ class FairSemaphore:
     def release(self) -> None:
         """Release a slot. Raises ValueError if all of them are free."""
         with self._lock:
-            if self._line:
-                waiter = next(iter(self._line))
-                del self._line[waiter]
+            if self._queue:
+                waiter = next(iter(self._queue))
+                del self._queue[waiter]
                 waiter.granted.set()
             elif self._free >= self._size:
                 raise ValueError("a slot was released that was not taken")
@@ -64,8 +64,8 @@ class FairSemaphore:
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter from the queue; if it got its slot in the meantime, release that."""
         with self._lock:
-            if waiter in self._line:
-                del self._line[waiter]
+            if waiter in self._queue:
+                del self._queue[waiter]
                 return
         self.release()
 

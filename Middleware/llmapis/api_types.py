@@ -12,7 +12,6 @@ from Middleware.utilities.text_utils import nearest
  OLLAMA_EMBEDDINGS) = TYPES
 # Configurations of older versions contain these names.
 ALIASES = dict(zip(OLDER_TYPES, (OPENAI_CHAT, OLLAMA_CHAT, KOBOLD_GENERATE), strict=True))
-CHAT_TYPES = frozenset({OPENAI_CHAT, CLAUDE_MESSAGES, OLLAMA_CHAT})
 COMPLETION_TYPES = frozenset({OPENAI_COMPLETION, OLLAMA_GENERATE, KOBOLD_GENERATE})
 EMBEDDINGS_TYPES = frozenset({OPENAI_EMBEDDINGS, OLLAMA_EMBEDDINGS})
 KNOWN_TYPES = frozenset(TYPES)

@@ -54,7 +54,6 @@ class BackendRequest:
             processing a long prompt on a slow computer can take that long.
         single_attempt: no retry and no second attempt to connect, because the caller has a backup.
         local_only: refuse a connected peer that is neither this machine nor in its local network.
-        remembers_unreachable: use the cache of unreachable servers.
     """
 
     endpoint_name: str
@@ -65,7 +64,6 @@ class BackendRequest:
     read_timeout: float = 14400
     single_attempt: bool = False
     local_only: bool = False
-    remembers_unreachable: bool = True
 
     def to_http(self) -> HttpRequest:
         """Return the request without its body. Raises ConfigValueError for an invalid URL."""
@@ -73,7 +71,7 @@ class BackendRequest:
         if not any(name.lower() == "content-type" for name in headers):
             headers["Content-Type"] = "application/json"
         return HttpRequest(parse_target(self.url), "POST", headers, self.connect_timeout, self.read_timeout,
-                           self.single_attempt, self.remembers_unreachable, keep_alive=True,
+                           self.single_attempt, remembers_unreachable=True, keep_alive=True,
                            route=Route(local_only=self.local_only))
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
-from Middleware.llmapis import call_gate
-from Middleware.llmapis.call_gate import CallSlot
+from Middleware.llmapis import llm_api
+from Middleware.llmapis.llm_api import CallSlot
 from Middleware.models.cancel_scope import CancelScope
 from Tests.llmapis.transport_lab import SOON
 from Tests.workflows.engine_lab import until
@@ -86,7 +86,7 @@ def test_calls_are_served_in_order_and_the_log_tells_how_many_wait(caplog: pytes
         slot.release()
 
     def told() -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.name == call_gate.__name__]
+        return [record.getMessage() for record in caplog.records if record.name == llm_api.__name__]
 
     held = CallSlot(None)
     held.acquire()

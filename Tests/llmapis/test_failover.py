@@ -22,11 +22,10 @@ from Middleware.exceptions import (
     GateTimeoutError,
 )
 from Middleware.llmapis import failover
-from Middleware.llmapis.call_gate import CallSlot
 from Middleware.llmapis.endpoint_file import EndpointFile
 from Middleware.llmapis.failover import classify_host
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
-from Middleware.llmapis.llm_api import LlmApiService
+from Middleware.llmapis.llm_api import CallSlot, LlmApiService
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope

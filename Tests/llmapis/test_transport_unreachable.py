@@ -12,9 +12,10 @@ import pytest
 from Middleware.exceptions import BackendConnectionError, BackendError, BackendTimeoutError
 from Middleware.llmapis.transport import BackendRequest, Transport
 from Middleware.utilities.http import connect, pool
+from Middleware.utilities.http.client import HttpClient
 from Middleware.utilities.http.pool import MAX_ORIGINS, UnreachableOrigins
-from Middleware.utilities.http.problems import HttpProblem, Kind
-from Middleware.utilities.http.wire import parse_target
+from Middleware.utilities.http.problems import HttpError, HttpProblem, Kind
+from Middleware.utilities.http.wire import HttpRequest, parse_target
 from Tests.llmapis.transport_lab import SOON, ask, closed_port
 from Tests.stub_backend import StubBackend
 
@@ -144,12 +145,11 @@ def test_a_short_connect_timeout_blocks_no_patient_call(transport: Transport, mo
 
 
 @pytest.mark.parametrize("without", [0, 1])
-def test_a_call_may_do_without_the_memory(transport: Transport, monkeypatch: pytest.MonkeyPatch,
-                                          without: int) -> None:
-    attempts = opens_fail(monkeypatch, TimeoutError("connect"))
+def test_a_call_may_do_without_the_cache(monkeypatch: pytest.MonkeyPatch, without: int) -> None:
+    attempts, client = opens_fail(monkeypatch, TimeoutError("connect")), HttpClient()
     for number in range(2):
-        fail(transport, BackendRequest("e", "http://host.test/", {}, single_attempt=True,
-                                       remembers_unreachable=number != without))
+        with pytest.raises(HttpError):
+            client.call(HttpRequest(parse_target("http://host.test/"), remembers_unreachable=number != without))
     assert len(attempts) == 2
 
 

@@ -37,9 +37,7 @@ DRAIN_SECONDS = 1.0
 # How long the connection may take to end after the last event.
 CLOSING_SECONDS = 0.1
 DRAIN_BYTES = 65536
-# Bytes kept of a stream without events, for the error message.
-UNFRAMED_LIMIT = 65536
-# Bytes kept of a stream that may be one complete JSON answer.
+# Bytes kept of a stream without events, which may be one complete JSON answer.
 WHOLE_LIMIT = 16 * 1024 * 1024
 
 
@@ -265,7 +263,7 @@ class LlmApiHandler(ABC):
             events: Sequence[SSEEvent | str] = framer.feed(block)
             chunks = self.read_events(events)
             if not self.understood and not chunks:
-                _collect_start(start, block)
+                start += block[:max(WHOLE_LIMIT - len(start), 0)]
             # Comments or an incomplete event prove that the server is alive, so they become a heartbeat.
             if not chunks:
                 yield {"token": "", "finish_reason": None}
@@ -383,12 +381,6 @@ class LlmApiHandler(ABC):
     @property
     def is_cancelled(self) -> bool:
         return self._scope is not None and self._scope.cancelled
-
-
-def _collect_start(start: bytearray, block: bytes) -> None:
-    """Collect an answer without events: completely if it may be one JSON object, else enough for a message."""
-    whole = (start[:1024] + block[:1024]).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
-    start += block[:max((WHOLE_LIMIT if whole else UNFRAMED_LIMIT) - len(start), 0)]
 
 
 def _redacting() -> bool:

@@ -121,7 +121,7 @@ class KoboldCppApiHandler(BaseCompletionsHandler):
         request = BackendRequest(
             endpoint_name=self.settings.endpoint_name, url=backend_url(self.settings.base_url, ABORT_PATH), payload={},
             headers=self.headers(), connect_timeout=ABORT_CONNECT_SECONDS, read_timeout=ABORT_READ_SECONDS,
-            single_attempt=True, local_only=self.settings.local_only, remembers_unreachable=False)
+            single_attempt=True, local_only=self.settings.local_only)
         running = process().one(CallCounter)
         try:
             with running.counted(request.url):

@@ -216,7 +216,8 @@ def test_values_and_flags(config: dict[str, Any], value: object, flag: bool) -> 
 
 def test_the_types_of_api_types() -> None:
     assert set(api_type.API_TYPE["type"].choices) == api_types.KNOWN_TYPES | api_types.ALIASES.keys()
-    assert api_types.KNOWN_TYPES == api_types.CHAT_TYPES | api_types.COMPLETION_TYPES | api_types.EMBEDDINGS_TYPES
+    assert api_types.COMPLETION_TYPES | api_types.EMBEDDINGS_TYPES < api_types.KNOWN_TYPES
+    assert not api_types.COMPLETION_TYPES & api_types.EMBEDDINGS_TYPES
     assert api_types.ALIASES["koboldCppGenerateImageSpecific"] == api_types.KOBOLD_GENERATE == "koboldCppGenerate"
     assert api_types.OLLAMA_EMBEDDINGS == "ollamaEmbeddings" and api_types.CLAUDE_MESSAGES == "claudeMessages"
 
