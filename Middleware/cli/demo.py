@@ -39,7 +39,7 @@ def start_backend(port: int = DEMO_PORT) -> None:
 
     If another does, this process takes its place when it goes. Raises StartError if something else has the port.
     """
-    # imported here because only the demo needs an HTTP server of the standard library
+    # Imported here because only the demo needs an HTTP server of the standard library.
     from Middleware.cli import demo_backend
     try:
         demo_backend.start(port)

@@ -38,7 +38,7 @@ class Launch:
         port: the real one, also if 0 was asked for.
         address: where ``host`` leads, in numbers; it decides who can connect.
         load_check: the application's check of each workflow that it runs.
-        demo: the demo back-end runs, and the operator is told how to try it.
+        demo: the demo back-end runs, and the printed lines say how to try it.
     """
 
     application: WSGIApplication
@@ -57,7 +57,7 @@ class Launch:
 
 
 def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, threads: int | None = None) -> int:
-    """Start and serve until told to stop.
+    """Start and serve until a signal to stop.
 
     Args:
         serve: takes the launch, announces it once it listens, and returns when the process shall end.
@@ -104,7 +104,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
         raise StartError(problem)
     users.check_users()
     if demo.is_wanted(arguments):
-        # imported here because only a start without a configuration needs it
+        # Imported here because only a start without a configuration needs it.
         from Middleware.cli.init.command import offer
         offer()
     instance.ACCESS_KEYS = users.read_access_keys(arguments.accepted_keys_file)

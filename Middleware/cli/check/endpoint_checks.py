@@ -120,7 +120,7 @@ class EndpointCheck:
     def _quoted_numbers(self) -> Iterator[Finding]:
         """Yield numbers that are written as strings and sent as such, which most LLM servers refuse."""
         samplers = self._content.get("presetSamplers")
-        sent = "is a text and is sent as one, which many servers refuse"
+        sent = "is a string and is sent as one, which many servers refuse"
         for name, value in samplers.items() if isinstance(samplers, Mapping) else ():
             if name in NUMBERS and _is_quoted_number(value):
                 yield self._at("warning", child("presetSamplers", name), f"'{name}' {sent}", _unquoted(value))

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -80,13 +80,14 @@ def check_content(display: str, kind: FileKind, content: object) -> list[Finding
         return [_finding("error", display, f"the file holds {quoted(content)}", wanted)]
     if kind.name in SETTINGS:
         return [*check_settings_keys(SETTINGS[kind.name], content, display)]
-    return [*_keys(display, kind, content), *_more(display, kind, content)]
+    more = KIND_CHECKS.get(kind.name)
+    return [*_keys(display, kind, content), *(more(display, content) if more else ())]
 
 
 def syntax_finding(display: str, error: ConfigSyntaxError) -> Finding:
     """Return the finding for a file that is not JSON, with its position if that is known."""
-    place = (error.lineno, error.colno) if error.doc else (None, None)
-    return Finding("error", display, "", place[0], f"not valid JSON: {error.msg}", column=place[1])
+    line, column = (error.lineno, error.colno) if error.doc else (None, None)
+    return Finding("error", display, "", line, f"not valid JSON: {error.msg}", column=column)
 
 
 def _keys(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterator[Finding]:
@@ -103,24 +104,6 @@ def _keys(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterat
         else:
             yield Finding("error", display, child("", name), None, f"'{name}' must be an object, not {quoted(entry)}",
                           " and ".join(f"'{key.name}'" for key in kind.keys))
-
-
-def _more(display: str, kind: FileKind, content: Mapping[str, object]) -> Iterator[Finding]:
-    if kind.name == "endpoint":
-        yield from EndpointCheck(display, content).findings()
-    elif kind.name == "api-type":
-        yield from check_api_type(display, content)
-    elif kind.name == "preset":
-        yield from check_preset(display, content)
-    elif kind.name == "mcp-server":
-        yield from check_mcp_server(display, content)
-    elif kind.name == "structured-output" and not content:
-        yield _finding("error", display, "the schema is empty", "a JSON schema such as an object with 'type' and "
-                                                                "'properties'")
-    elif kind.name == "workflow":
-        nodes = content.get("nodes")
-        yield from check_workflow_top(display, content)
-        yield from _nodes(display, nodes, "nodes") if isinstance(nodes, (list, tuple)) else ()
 
 
 def _nodes(display: str, nodes: Any, path: str) -> Iterator[Finding]:
@@ -199,20 +182,36 @@ def check_mcp_server(display: str, content: Mapping[str, object]) -> Iterator[Fi
                       "an address such as http://127.0.0.1:8000/mcp")
     elif needed == "url" and isinstance(value, str) and not is_address(value):
         yield Finding("error", display, "url", None, f"'url' is {shown_address(value)}, which is not an address",
-                      "a text that begins with http:// or https://")
+                      "a string that begins with http:// or https://")
     folder = content.get("cwd")
     if transport == "stdio" and isinstance(folder, str) and folder.strip() and not os.path.isdir(
             os.path.expanduser(folder.strip())):
         yield Finding("error", display, "cwd", None, f"the folder {quoted(folder)} does not exist")
 
 
+def check_schema(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
+    """Yield a finding if a schema allows anything."""
+    if not content:
+        yield _finding("error", display, "the schema is empty", "a JSON schema such as an object with 'type' and "
+                                                                "'properties'")
+
+
 def check_workflow_top(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
     """Yield keys at the top of a workflow that were probably meant to be those that have a meaning."""
     nodes = content.get("nodes")
-    if nodes is not None and not isinstance(nodes, (list, tuple)):
+    if isinstance(nodes, (list, tuple)):
+        yield from _nodes(display, nodes, "nodes")
+    elif nodes is not None:
         yield Finding("error", display, "nodes", None, f"'nodes' must be a list, not {quoted(nodes)}")
     for name in content:
         # The other keys are variables, whose names are free.
         if name != "parallelNodes" and nearest(name, ("parallelNodes",), 0.85):
             yield Finding("warning", display, child("", name), None, f"the key {quoted(name)} is a variable of the "
                           "workflow and nothing else", "", "parallelNodes")
+
+
+# What is checked beyond the keys. A new check of a kind of file is one function in this table.
+KIND_CHECKS: Mapping[str, Callable[[str, Mapping[str, object]], Iterator[Finding]]] = {
+    "endpoint": lambda display, content: EndpointCheck(display, content).findings(), "api-type": check_api_type,
+    "preset": check_preset, "mcp-server": check_mcp_server, "structured-output": check_schema,
+    "workflow": check_workflow_top}

@@ -84,11 +84,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """A user file or settings file: its content, its path, and its name in messages."""
+    """A user file or settings file: its content, and its name in messages."""
 
     content: Mapping[str, Any]
     display: str
-    path: str
 
 
 class Lookups:
@@ -201,8 +200,7 @@ class Lookups:
         """Return the user's own file."""
         snapshot = config_utils.current_snapshot()
         found = find_user_file(snapshot.name)
-        display = found.display if found else f"Users/{snapshot.name}.json"
-        return ConfigFile(snapshot.settings, display, found.path if found else "")
+        return ConfigFile(snapshot.settings, found.display if found else f"Users/{snapshot.name}.json")
 
     def user_name(self, key: str) -> str | Problem:
         """Return the name that the user's file has under ``key``; empty if it has none."""
@@ -222,7 +220,7 @@ class Lookups:
                 content, display = config_utils.load_settings_file(name)
             except ConfigNotFoundError as error:
                 return self._without_folder(error)
-            return ConfigFile(content, display, path_of(display))
+            return ConfigFile(content, display)
 
         answer: ConfigFile | Problem = self._answer(("settings", name), find)
         return answer

@@ -77,14 +77,14 @@ def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[
     """Yield (path, text, whether a secret-like key leads to it) for every string in JSON data, without recursion."""
     waiting = [(path, value, False)]
     while waiting:
-        place, item, secret = waiting.pop()
+        where, item, secret = waiting.pop()
         if isinstance(item, str):
-            yield place, item, secret
+            yield where, item, secret
         elif isinstance(item, Mapping):
-            waiting.extend((child(place, str(key)), entry, secret or str(key).lower() in secret_keys)
+            waiting.extend((child(where, str(key)), entry, secret or str(key).lower() in secret_keys)
                            for key, entry in reversed([*item.items()]))
         elif isinstance(item, (list, tuple)):
-            waiting.extend((child(place, index), entry, secret) for index, entry in reversed([*enumerate(item)]))
+            waiting.extend((child(where, index), entry, secret) for index, entry in reversed([*enumerate(item)]))
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

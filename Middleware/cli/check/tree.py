@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from Middleware.cli.check.file_kinds import KINDS, FileKind, kind_of
 from Middleware.cli.check.findings import Finding
-from Middleware.cli.check.lookups import Lookups, files_in, folders_in
+from Middleware.cli.check.lookups import FOLDER_CUTOFF, Lookups, files_in, folders_in
 from Middleware.cli.check.memory_checks import COMPACTOR_KEY, MEMORY_KEY
 from Middleware.cli.check.node_checks import child_folder, child_names
 from Middleware.cli.check.user_checks import UserCheck
@@ -29,7 +29,6 @@ SETTINGS_KEYS = {MEMORY_KEY: "memory-settings", COMPACTOR_KEY: "compactor-settin
 # Collections whose files must not be in folders of their own.
 FLAT_COLLECTIONS = ("MCPServers",)
 
-FOLDER_CUTOFF = 0.6
 # Windows hides the last ending, so that Main.json.txt looks like Main.json there.
 _OTHER_ENDINGS = (".json.txt", ".jsonc", ".json5", ".jsn", ".json.json")
 

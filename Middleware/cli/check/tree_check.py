@@ -9,7 +9,7 @@ from typing import Any
 from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_key, check_presets_anywhere
 from Middleware.cli.check.file_checks import SETTINGS, SourceCheck, check_source
 from Middleware.cli.check.findings import Finding, distinct
-from Middleware.cli.check.lookups import Lookups, Problem
+from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.tree import Tree, TreeFile, reached_workflows, read_tree, settings_like
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
 from Middleware.cli.check.workflow_checks import check_workflow
@@ -49,8 +49,12 @@ class CheckResult:
     used_endpoints: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Return findings of other checks, each with its position."""
+        """Add the findings of other checks, which have positions."""
         self.findings = _in_order([*self.findings, *findings])
+
+
+# What the settings of a user choose the folder of, or allow.
+OF_USER = ("endpoint", "preset", "structured-output", "file directories", "fills partially")
 
 
 class FileOnlyLookups(Lookups):
@@ -65,32 +69,13 @@ class FileOnlyLookups(Lookups):
         super().__init__()
         self._variables = dict.fromkeys(variables, "")
 
-    def endpoint(self, name: str) -> Problem | None:
-        return None
-
-    def makes_embeddings(self, name: str) -> bool:
-        return False
-
-    def preset(self, name: str | None, endpoint: str) -> Problem | None:
-        return None
-
-    def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
-        return super().workflow(name, folder, parent) if folder else None
-
-    def workflow_variables(self, name: str, folder: str | None, parent: LoadedWorkflow) -> frozenset[str] | None:
-        return super().workflow_variables(name, folder, parent) if folder else None
-
-    def structured_output(self, name: str) -> Problem | None:
-        return None
-
-    def file_path(self, path: str, reading: bool = False) -> Problem | None:
-        return None
-
-    def user_variables(self) -> dict[str, Any]:
-        return self._variables
-
-    def fills_partially(self) -> bool:
-        return False
+    def _answer(self, key: tuple[object, ...], find: Callable[[], Any]) -> Any:
+        kind = key[0]
+        if kind == "user variables":
+            return self._variables
+        # Without a folder, a name of a workflow means one in the folder of the user.
+        by_user = kind in OF_USER or (kind in ("workflow", "variables") and not key[2])
+        return None if by_user else super()._answer(key, find)
 
 
 class TreeCheck:
@@ -188,7 +173,7 @@ class TreeCheck:
         self.result.used_endpoints[user] = dict(self._used_endpoints(tree))
 
     def _used_endpoints(self, tree: Tree) -> Iterator[tuple[str, Any]]:
-        """Return the workflows in the current user's folder; texts of workflows may name any of them."""
+        """Yield the endpoints in the current user's folder; the texts of workflows may name any of them."""
         try:
             folder = endpoint_candidate("x")[:-1]
         # Reported at the user's file.

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,14 +119,10 @@ class _Check:
     # -- its nodes ---------------------------------------------------------------------------------------------------
     def nodes(self) -> Iterator[Finding]:
         for view in self.views():
-            yield from self._type(view)
             yield from self._node_keys(view)
             yield from self._texts(view)
-            yield from check_targets(view, self.lookups)
-            yield from check_memory_node(view, self.lookups)
-            yield from check_curl_node(view, self.lookups)
-            yield from _awaited(view, self.loaded.nodes)
-            yield from self._tools(view)
+            for check in NODE_CHECKS:
+                yield from check(view, self.lookups)
 
     def _node_keys(self, view: NodeView) -> Iterator[Finding]:
         """Check the keys of a node against their declarations. Keys of other types are harmless."""
@@ -144,25 +140,13 @@ class _Check:
     def views(self) -> list[NodeView]:
         return [self._view(index, node) for index, node in enumerate(self.loaded.nodes)]
 
-    def _tools(self, view: NodeView) -> Iterator[Finding]:
-        if "allowTools" not in view.keys or not NODE.flag(view.node, "allowTools"):
-            return
-        nodes = self.loaded.nodes
-        # Only the answer of the responder reaches the client, and with it its tool calls.
-        if view.index != next((index for index, node in enumerate(nodes) if is_responder(node)), len(nodes) - 1):
-            yield view.finding("warning", "allowTools", "the node gives its model the client's tools, but does not "
-                               "answer the client; no tool call of it is carried out")
-
     def _view(self, index: int, node: Mapping[str, Any]) -> NodeView:
         written = node.get("type", "Standard")
         known = isinstance(written, str) and written in node_types()
         runs_as = written if known else "Standard"
         # A misspelt type runs as Standard, but its author wrote the keys of the type that was meant.
-        keys = self._keys(runs_as if known else self._nearest_type(written) or "Standard")
+        keys = self._keys(runs_as if known else _nearest_type(written) or "Standard")
         return NodeView(self.loaded, index, node, runs_as, keys, not known)
-
-    def _nearest_type(self, written: object) -> str:
-        return nearest(written, node_types(), 0.6) if isinstance(written, str) else ""
 
     def _keys(self, node_type: str) -> Mapping[str, ConfigKey]:
         keys = self._declared.get(node_type)
@@ -170,17 +154,6 @@ class _Check:
             declared = node_types()[node_type].KEYS[node_type]
             keys = self._declared[node_type] = {**COMMON, **{key.name: key for key in declared}}
         return keys
-
-    def _type(self, view: NodeView) -> Iterator[Finding]:
-        written = view.node.get("type", "Standard")
-        if not isinstance(written, str):
-            yield view.finding("warning", "type", f"the type must be a text, not {quoted(written)}; the node runs as "
-                                                  "Standard")
-        elif written not in node_types():
-            fails = not view.node.get("endpointName")
-            yield view.finding("error" if fails else "warning", "type", f"the type {quoted(written)} is unknown; the "
-                               f"node runs as Standard{', and fails without an endpoint' if fails else ''}",
-                               suggestion=self._nearest_type(written))
 
     # -- texts -------------------------------------------------------------------------------------------------------
     def _names(self, index: int) -> Names:
@@ -226,11 +199,41 @@ def _check_by_declaration(key: ConfigKey, text: str, jinja: bool, rules: TextRul
     return check_handed_down_text(text, rules) if key.name in HANDED_DOWN else check_text(text, rules)
 
 
-def _awaited(view: NodeView, nodes: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
+# -- checks of single nodes --------------------------------------------------------------------------------------------
+
+def check_type(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Yield a finding if the type of a node is unknown."""
+    written = view.node.get("type", "Standard")
+    if not isinstance(written, str):
+        yield view.finding("warning", "type", f"the type must be a string, not {quoted(written)}; the node runs as "
+                                              "Standard")
+    elif written not in node_types():
+        fails = not view.node.get("endpointName")
+        yield view.finding("error" if fails else "warning", "type", f"the type {quoted(written)} is unknown; the "
+                           f"node runs as Standard{', and fails without an endpoint' if fails else ''}",
+                           suggestion=_nearest_type(written))
+
+
+def _nearest_type(written: object) -> str:
+    return nearest(written, node_types(), 0.6) if isinstance(written, str) else ""
+
+
+def check_tools(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Yield a finding if a node offers the client's tools to its model in vain."""
+    if "allowTools" not in view.keys or not NODE.flag(view.node, "allowTools"):
+        return
+    nodes = view.loaded.nodes
+    # Only the answer of the responder reaches the client, and with it its tool calls.
+    if view.index != next((index for index, node in enumerate(nodes) if is_responder(node)), len(nodes) - 1):
+        yield view.finding("warning", "allowTools", "the node gives its model the client's tools, but does not "
+                           "answer the client; no tool call of it is carried out")
+
+
+def check_dependencies(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
     """Yield findings for entries of ``dependsOn`` that cannot be waited for."""
     wanted = view.node.get("dependsOn")
     for position, entry in enumerate(wanted if isinstance(wanted, (list, tuple)) else ()):
-        found, near = _nodes_meant(entry, nodes)
+        found, near = _nodes_meant(entry, view.loaded.nodes)
         if any(index < view.index for index in found):
             continue
         message = (f"dependsOn names no node with {quoted(entry)}" if not found else
@@ -254,6 +257,11 @@ def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[
     found = [index for index, node in enumerate(nodes) if entry in (node.get("title"), node.get("agentName"))]
     titles = [title for node in nodes for title in (node.get("title"), node.get("agentName")) if isinstance(title, str)]
     return found, "" if found else nearest(entry, titles)
+
+
+# A new check of single nodes is one function in this list.
+NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
+    check_type, check_targets, check_memory_node, check_curl_node, check_dependencies, check_tools)
 
 
 def all_located(findings: Sequence[Finding], lookups: Lookups, loaded: LoadedWorkflow | None = None) -> list[Finding]:

@@ -56,7 +56,7 @@ class FakeLookups(Lookups):
         return Problem("the path leads out", "") if path.startswith("outside") else None
 
     def user_file(self) -> ConfigFile:
-        return ConfigFile({}, "Users/fake.json", "")
+        return ConfigFile({}, "Users/fake.json")
 
     def user_name(self, key: str) -> str | Problem:
         return ""

@@ -78,7 +78,7 @@ def test_any_settings(content: dict[str, Any], name: Any) -> None:
             return name if isinstance(name, str) else Problem("must be text")
 
         def settings_file(self, name: str) -> ConfigFile | Problem:
-            return ConfigFile(freeze(content), "Workflows/x.json", "")
+            return ConfigFile(freeze(content), "Workflows/x.json")
 
     found = check_workflow(workflow(MEMORY_NODES), Given(source=json.dumps(content, indent=1)))
     assert all(line.isprintable() for line in report(found).split("\n"))
