@@ -246,7 +246,7 @@ def _chunk_of(value: object) -> dict[str, object]:
     return chunk
 
 
-def tells_of_a_failure(text: str) -> bool:
+def reports_failure(text: str) -> bool:
     """Return whether this is the output of a node whose script failed, which must not be kept like an answer."""
     return text.startswith((UNEXPECTED_ERROR, SETUP_ERROR.partition("{")[0], OWN_ERROR.partition("{")[0]))
 

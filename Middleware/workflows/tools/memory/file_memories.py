@@ -19,7 +19,7 @@ from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
-from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
+from Middleware.workflows.tools.dynamic_module_loader import reports_failure
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
@@ -124,7 +124,7 @@ def _problem_with(text: str) -> str:
     """Return why a text cannot be a memory, "" if it can."""
     if not text.strip():
         return "the answer was blank"
-    if tells_of_a_failure(text):
+    if reports_failure(text):
         return "a script of the workflow failed"
     return "the answer is unfinished reasoning" if is_cut_off_thought(text) else ""
 

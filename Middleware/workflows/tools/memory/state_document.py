@@ -13,7 +13,7 @@ from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
-from Middleware.workflows.tools.dynamic_module_loader import tells_of_a_failure
+from Middleware.workflows.tools.dynamic_module_loader import reports_failure
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
     name = store.folder.display(STATE_FILE)
     if not answer:
         logger.warning("%s is not updated: workflow '%s' gave an empty text", name, settings.state_workflow)
-    elif tells_of_a_failure(answer):
+    elif reports_failure(answer):
         logger.error("%s is not updated: a script of workflow '%s' failed", name, settings.state_workflow)
     elif is_cut_off_thought(answer):
         logger.error("%s is not updated: workflow '%s' gave unfinished reasoning", name, settings.state_workflow)

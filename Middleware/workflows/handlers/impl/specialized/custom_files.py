@@ -43,7 +43,7 @@ class GetCustomFileHandler(BaseHandler):
         if problem:
             return problem
         delimiter, custom = self._optional(context, "delimiter"), self._optional(context, "customReturnDelimiter")
-        path = contained_path(_place(context, self.text(context, "filepath")), "filepath",
+        path = contained_path(_path_meant(context, self.text(context, "filepath")), "filepath",
                               self.value(context, "filepath"), reading=True)
         try:
             return load_custom_file(
@@ -101,7 +101,7 @@ class SaveCustomFileHandler(BaseHandler):
         return ""
 
 
-def _place(context: ExecutionContext, path: str) -> str:
+def _path_meant(context: ExecutionContext, path: str) -> str:
     """Return ``path``, or its counterpart below the public root if the working directory holds no such file."""
     # The files that come with a configuration are found wherever the server was started.
     plain = resolve_file_path(path)
