@@ -14,7 +14,7 @@ from Middleware.utilities.text_utils import message_text
 Template = Mapping[str, Any]
 
 # Prompts of older workflows contain these markers, which a model must not see.
-_MARKERS = ("[Beg_Sys]", "[Beg_User]", "[Beg_Assistant]", "[Beg_SysMes]")
+_ROLE_MARKERS = ("[Beg_Sys]", "[Beg_User]", "[Beg_Assistant]", "[Beg_SysMes]")
 
 
 def flatten_messages(messages: Sequence[Mapping[str, object]], template: Template | None) -> str:
@@ -68,6 +68,6 @@ def _part(template: Template, role: str, end: str) -> str:
 def _without_markers(text: str) -> str:
     if "[Beg_" not in text:
         return text
-    for marker in _MARKERS:
+    for marker in _ROLE_MARKERS:
         text = text.replace(marker, "")
     return text

@@ -234,6 +234,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
+    # Most installations lack some of the folders.
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -57,12 +57,14 @@ def _files(reader: Reader) -> Iterator[Finding]:
             yield Finding(str(error).removesuffix(" The file is left as it is."))
         except OSError as error:
             yield _cannot_read(reader, file.name, error)
+        # Files are written under such a name first, and renamed once they are complete.
         if file.name.startswith(".") and file.name.endswith(".tmp"):
             yield Finding(f"{reader.discussion.display(file.name)}: left over from a write that was interrupted", False)
 
 
 def _read(reader: Reader, file: StoredFile) -> None:
     """Read a file, and raise an error for a fault in it."""
+    # As the server does, which ignores the case of these names.
     name, display = file.name.lower().removesuffix(BACKUP), reader.discussion.display(file.name)
     if _is_one_of(name, PAIR_FILES):
         pairs_in(reader.json(file.path), display)
@@ -137,10 +139,11 @@ def _metadata_faults(reader: Reader, path: str) -> Iterator[str]:
 def _faults(path: str) -> list[str]:
     """Return the faults of the database as sentences. Raises sqlite3.Error if it cannot be read at all."""
     with opened(path) as (database, tables):
+        # At most five: a damaged database may have thousands.
         broken = [row[0] for row in database.execute("PRAGMA quick_check(5)") if row[0] != "ok"]
         if broken or "memories" not in tables:
             return [f"the database is damaged: {text}" for text in broken] or ["it has no table 'memories'"]
-        # Tables that older versions did not have are made when they are first needed.
+        # The two tables that older versions did not have are made by the next write.
         missing = [f"it has no table '{name}'; rebuild-index makes it"
                    for name in sorted(schema.NAMES - tables - {"memory_embeddings", "memory_indexed_topics"})]
         return [*missing, *_index_faults(database, tables), *_vector_faults(database, tables),
@@ -164,6 +167,7 @@ def _vector_faults(database: sqlite3.Connection, tables: frozenset[str]) -> Iter
     stray = _count(database, "FROM memory_embeddings WHERE memory_id NOT IN (SELECT id FROM memories)")
     if stray:
         yield f"{stray} vectors belong to no memory"
+    # Encrypted vectors are texts, whose length says nothing.
     odd = _count(database, "FROM memory_embeddings WHERE typeof(vector) = 'blob' AND "
                            f"length(vector) <> dim * {FLOAT_BYTES}")
     if odd:

@@ -86,6 +86,7 @@ class Reader:
         display = self.discussion.display(name or os.path.basename(path))
         try:
             return parse_json(self.bytes(path), display)
+        # The parser is that of configuration files; here it reads stored data.
         except ConfigSyntaxError as error:
             raise UnreadableDataError(str(error)) from None
 
@@ -95,6 +96,7 @@ class Reader:
     def bytes(self, path: str) -> bytes:
         """Return the content of a file, decrypted if it is encrypted."""
         data = Path(path).read_bytes()
+        # Files written while encryption was off are in clear.
         return self.cipher.decrypt(data) if is_token(data) else data
 
 

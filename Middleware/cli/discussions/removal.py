@@ -100,6 +100,7 @@ def _remove_folder(folder: str, keep_folders: bool, removal: Removal) -> None:
 def _names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
+    # There is no such folder, or deleting it will report why it cannot be read.
     except OSError:
         return []
 
@@ -108,6 +109,7 @@ def _try(removal: Removal, path: str, delete: Callable[[str], object], counts: b
     try:
         delete(path)
         removal.deleted += counts
+    # Another process deleted it first.
     except FileNotFoundError:
         pass
     except OSError as error:

@@ -161,7 +161,7 @@ class _Reader:
             self._wrong("user" if named else "", f"there is no user {quoted(user)}" if named
                         else f"the key 'user' is missing{folder_hint}",
                         f"one of {', '.join(users)}" if users else "the name of a file in Users", nearest(user, users))
-        return Suite(self._path, self._source.display, workflow, folder, user)
+        return Suite(self._source.display, workflow, folder, user)
 
     def _test(self, suite: Suite, index: int, value: object) -> WorkflowTest:
         path = child("tests", index)
@@ -233,6 +233,7 @@ class _Reader:
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments)
+            # Python raises the latter for a text that nests too deeply.
             except (ValueError, RecursionError):
                 arguments = None
         if not isinstance(name, str) or not isinstance(arguments, Mapping):
@@ -336,6 +337,7 @@ class _Reader:
             self._wrong(path, f"must be an object, not {quoted(value)}",
                         expected=f"an object with {', '.join(key.name for key in keys)}")
             return {key.name: key.default for key in keys}
+        # Only the file as a whole has these two keys.
         table = KeyTable(keys if path else (SCHEMA_KEY, DESCRIPTION_KEY, *keys))
         check = KeyCheck(self._at, strict=True)
         self.findings += check.findings(value, table, path, is_open)

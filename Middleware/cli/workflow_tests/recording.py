@@ -84,6 +84,7 @@ class Recorder(EngineListener):
             self._node(record, info.node_index).endpoint = info.endpoint_name
 
     def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: BaseException) -> None:
+        # A lock that is held ends the run on purpose.
         is_late = index - 1 > find_responder(record.run.nodes)
         if is_late and not isinstance(error, EarlyTerminationException):
             with self._lock:
@@ -109,6 +110,7 @@ class Recorder(EngineListener):
             return None
         found = [node for run in self._runs.values() if run.record.run.chain == site.chain for node in run.nodes
                  if node.index == site.node_index]
+        # The same workflow may have run before under the same chain.
         return found[-1] if found else None
 
 

@@ -147,6 +147,7 @@ def _answer(items: Iterator[Any], stream: bool) -> str:
     calls: list[Any] = []
     ended = False
     for chunk in items:
+        # The nodes after the answer run while the rest is consumed.
         ended = ended or chunk is END
         if not ended:
             parts.append(str(chunk.get("token") or ""))

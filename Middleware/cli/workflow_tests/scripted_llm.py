@@ -112,6 +112,7 @@ class ScriptedTransport(Transport):
 
     def answer(self, request: BackendRequest) -> Reply:
         """Return the reply to a request. Raises the errors of ``Script.answer``, and those of encoding the payload."""
+        # A payload that could not be sent must fail here, too.
         encode_payload(request.payload)
         system, prompt = read_payload(request.payload)
         call = Call(*self._caller(), request.endpoint_name, system, prompt)

@@ -98,14 +98,12 @@ class Suite:
     """A test file.
 
     Attributes:
-        path: its path.
         display: its path relative to the config root, with forward slashes.
         workflow: the name of the workflow beside it.
         folder: the folder of both below ``Workflows``, with forward slashes; "" for ``Workflows`` itself.
         user: the user whose settings apply.
     """
 
-    path: str
     display: str
     workflow: str
     folder: str

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 # The number of preceding messages that are stored: enough to tell repeated short messages apart, and cheap to store.
 CONTEXT = 8
 # With fewer unique messages a match would be a coincidence in conversations with repetitions.
-_FEWEST_TELLING = 3
-_FEWEST_STILL = 2
+_MIN_UNIQUE = 3
+_MIN_UNMOVED = 2
 
 
 @dataclass(frozen=True)
@@ -131,16 +131,16 @@ def _resembles(noted: Sequence[str], actual: Sequence[str]) -> bool:
     # The conversation began so near the message that nothing can have left the window.
     if len(noted) < CONTEXT or "" in noted:
         return True
-    telling = [one for one in noted[:len([one for one in actual if one])] if noted.count(one) == 1]
-    return (2 * sum(actual.count(one) == 1 for one in telling) > len(telling)
-            or _half_stand_still(telling, noted, actual))
+    unique = [one for one in noted[:len([one for one in actual if one])] if noted.count(one) == 1]
+    return (2 * sum(actual.count(one) == 1 for one in unique) > len(unique)
+            or _half_unmoved(unique, noted, actual))
 
 
-def _half_stand_still(telling: Sequence[str], noted: Sequence[str], actual: Sequence[str]) -> bool:
-    """Return whether half of ``telling`` are still at the same distance from the message."""
+def _half_unmoved(unique: Sequence[str], noted: Sequence[str], actual: Sequence[str]) -> bool:
+    """Return whether half of ``unique`` are still at the same distance from the message."""
     # They are if all messages of one side of the conversation have changed.
-    still = sum(one == other and one in telling for one, other in zip(noted, actual, strict=False))
-    return still >= _FEWEST_STILL and 2 * still >= len(telling)
+    still = sum(one == other and one in unique for one, other in zip(noted, actual, strict=False))
+    return still >= _MIN_UNMOVED and 2 * still >= len(unique)
 
 
 def _near_the_same(found: Sequence[int], hashes: Sequence[str], noted: Sequence[str]) -> int | None:
@@ -150,13 +150,13 @@ def _near_the_same(found: Sequence[int], hashes: Sequence[str], noted: Sequence[
     """
     # Repeated messages prove nothing. Few of the stored ones may be gone: they leave the client's window before the
     # message itself does.
-    telling = [one for one in noted if hashes.count(one) == 1]
+    unique = [one for one in noted if hashes.count(one) == 1]
     gone = sum(one not in hashes for one in noted)
-    if len(noted) < CONTEXT or len(telling) < _FEWEST_TELLING or len(telling) <= gone + 1:
+    if len(noted) < CONTEXT or len(unique) < _MIN_UNIQUE or len(unique) <= gone + 1:
         return None
-    near = {index: sum(one in _before(hashes, index) for one in telling) for index in found}
+    near = {index: sum(one in _before(hashes, index) for one in unique) for index in found}
     best = max(near.values())
-    return next(index for index in found if near[index] == best) if 3 * best > 2 * len(telling) else None
+    return next(index for index in found if near[index] == best) if 3 * best > 2 * len(unique) else None
 
 
 def _fits_but_for_one(noted: tuple[str, ...], actual: tuple[str, ...]) -> bool:
