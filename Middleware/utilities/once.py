@@ -72,9 +72,6 @@ class BoundedCache(Generic[K, V]):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
 
 class Once(Generic[K]):
     """Tell whether something happens for the first time, so that it is logged once per key. Thread-safe.

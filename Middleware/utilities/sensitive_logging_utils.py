@@ -65,14 +65,12 @@ def sensitive_log_lazy(logger: logging.Logger, level: int, msg: str, *callables:
         logger.log(level, msg, *(compute() for compute in callables), stacklevel=2)
 
 
-def log_prompt_content(logger: logging.Logger, label: str, text: object, level: int = logging.DEBUG) -> None:
-    """Write conversation text between two rules of asterisks, or one line that it was redacted."""
-    if not logger.isEnabledFor(level):
-        return
+def log_prompt_content(logger: logging.Logger, label: str, text: object) -> None:
+    """Log conversation text between two rules of asterisks, or one line that it was redacted; at the level DEBUG."""
     if is_encryption_active():
-        logger.log(level, "[%s redacted]", label, stacklevel=2)
+        logger.debug("[%s redacted]", label, stacklevel=2)
     else:
-        logger.log(level, "%s:\n%s\n%s\n%s", label, _RULE, text, _RULE, stacklevel=2)
+        logger.debug("%s:\n%s\n%s\n%s", label, _RULE, text, _RULE, stacklevel=2)
 
 
 def places_of(error: BaseException) -> str:
