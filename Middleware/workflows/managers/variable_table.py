@@ -159,21 +159,13 @@ def _last(count: int | None, templated: bool) -> Callable[[Values], str]:
     return compute
 
 
-def _token_limit(templated: bool) -> Callable[[Values], str]:
+def _within(limit_key: str, templated: bool, floor_key: str = "") -> Callable[[Values], str]:
+    """Compute the newest messages within a number of tokens, but at least as many as ``floor_key`` says."""
     def compute(values: Values) -> str:
         clamp = values.clamp()
-        limit = clamp.limit(values.number("estimatedTokensToIncludeInVariable"))
-        return values.render(extraction.newest_within(values.conversation(templated, clamp), limit), templated)
-    return compute
-
-
-def _min_n_max_tokens(templated: bool) -> Callable[[Values], str]:
-    def compute(values: Values) -> str:
-        clamp = values.clamp()
-        limit = clamp.limit(values.number("maxEstimatedTokensInVariable"))
-        # The messages already fit the clamp's budget, so the minimum number of messages does not apply.
+        # These fit the clamp's budget, which the smallest number of messages therefore cannot exceed.
         messages = values.conversation(templated, clamp)
-        floor = values.number("minMessagesInVariable")
+        limit, floor = clamp.limit(values.number(limit_key)), values.number(floor_key) if floor_key else 1
         return values.render(extraction.newest_within(messages, limit, floor), templated)
     return compute
 
@@ -198,8 +190,9 @@ def _slices(templated: bool) -> dict[str, VariableSpec]:
     start = "templated_user_prompt" if templated else "chat_user_prompt"
     computed = {f"{start}_last_{word}": _last(count, templated) for word, count in _COUNTS.items()}
     computed[f"{start}_n_messages"] = _last(None, templated)
-    computed[f"{start}_estimated_token_limit"] = _token_limit(templated)
-    computed[f"{start}_min_n_max_tokens"] = _min_n_max_tokens(templated)
+    computed[f"{start}_estimated_token_limit"] = _within("estimatedTokensToIncludeInVariable", templated)
+    computed[f"{start}_min_n_max_tokens"] = _within(
+        "maxEstimatedTokensInVariable", templated, "minMessagesInVariable")
     computed[f"{start}_without_system"] = _without_system(templated)
     computed[start.replace("user", "system")] = _system_prompt(templated)
     return {name: VariableSpec(compute) for name, compute in computed.items()}

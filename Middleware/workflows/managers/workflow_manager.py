@@ -5,7 +5,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.models.llm_call import Observer, current_site
@@ -29,6 +29,22 @@ logger = logging.getLogger(__name__)
 
 # A workflow that calls itself, perhaps through others, would go on until Python's stack ends.
 MAX_NESTING = 25
+
+
+class _NamedRun(Protocol):
+    def __call__(self, request_id: str, discussion_id: str | None, messages: list[Message],
+                 api_key: str | None = None) -> Any: ...
+
+
+def _named_by_user(key: str) -> _NamedRun:
+    def run(request_id: str, discussion_id: str | None, messages: list[Message], api_key: str | None = None) -> Any:
+        """Return the result of a workflow that the user's file names."""
+        name = config_utils.user_name_setting(key)
+        if not name:
+            raise ConfigValueError("the user's file names no workflow here", json_path=key,
+                                   expected="a workflow's name")
+        return WorkflowManager.run_custom_workflow(name, request_id, discussion_id, messages, True, api_key=api_key)
+    return run
 
 
 class WorkflowManager:
@@ -82,29 +98,12 @@ class WorkflowManager:
             messages, request_id, discussion_id, is_streaming, non_responder, first_node_system_prompt_override,
             first_node_prompt_override, scoped_inputs, api_key, tools, tool_choice)
 
-    @staticmethod
-    def handle_conversation_memory_parser(request_id: str, discussion_id: str | None, messages: list[Message],
-                                          api_key: str | None = None) -> Any:
-        """Return the result of the user's ``conversationMemoryToolWorkflow``; the client never sees it."""
-        return _run_named_by_user("conversationMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
-
-    @staticmethod
-    def handle_recent_memory_parser(request_id: str, discussion_id: str | None, messages: list[Message],
-                                    api_key: str | None = None) -> Any:
-        """Return the result of the workflow in the user's ``recentMemoryToolWorkflow``; the client never sees it."""
-        return _run_named_by_user("recentMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
-
-    @staticmethod
-    def handle_full_chat_summary_parser(request_id: str, discussion_id: str | None, messages: list[Message],
-                                        api_key: str | None = None) -> Any:
-        """Return the result of the workflow in the user's ``chatSummaryToolWorkflow``; the client never sees it."""
-        return _run_named_by_user("chatSummaryToolWorkflow", request_id, discussion_id, messages, api_key)
-
-    @staticmethod
-    def process_file_memories(request_id: str, discussion_id: str | None, messages: list[Message],
-                              api_key: str | None = None) -> Any:
-        """Return the result of the workflow in the user's ``fileMemoryToolWorkflow``, which no node runs."""
-        return _run_named_by_user("fileMemoryToolWorkflow", request_id, discussion_id, messages, api_key)
+    # Each runs the workflow that the user's file names under the key; clients never see its result.
+    handle_conversation_memory_parser = staticmethod(_named_by_user("conversationMemoryToolWorkflow"))
+    handle_recent_memory_parser = staticmethod(_named_by_user("recentMemoryToolWorkflow"))
+    handle_full_chat_summary_parser = staticmethod(_named_by_user("chatSummaryToolWorkflow"))
+    # No node runs this one.
+    process_file_memories = staticmethod(_named_by_user("fileMemoryToolWorkflow"))
 
     def run_workflow(self, messages: list[Message], request_id: str, discussionId: str | None = None,
                      stream: bool = False, nonResponder: bool | None = None,
@@ -183,14 +182,6 @@ class WorkflowManager:
 
 def _shared_handlers() -> dict[str, BaseHandler]:
     return build_registry(WorkflowVariableManager())
-
-
-def _run_named_by_user(key: str, request_id: str, discussion_id: str | None, messages: list[Message],
-                       api_key: str | None) -> Any:
-    name = config_utils.user_name_setting(key)
-    if not name:
-        raise ConfigValueError("the user's file names no workflow here", json_path=key, expected="a workflow's name")
-    return WorkflowManager.run_custom_workflow(name, request_id, discussion_id, messages, True, api_key=api_key)
 
 
 def is_blank(message: Message) -> bool:
