@@ -75,7 +75,7 @@ def run_dynamic_module(module_path: str, /, *args: object, **kwargs: object) -> 
     A failure inside ``Invoke`` becomes a fixed text and a traceback in the log; a generator's failure ends its stream
     with that text. Errors while the file is loaded, a missing file (also one that ``Invoke`` misses) and cancellation
     are raised, those that are the file's own mistake as ScriptSyntaxError or ScriptImportError. Raises
-    ConfigNotFoundError, MissingInvokeError or InvokeNotCallableError for a file that is no script.
+    ConfigNotFoundError, MissingInvokeError or InvokeNotCallableError for a file that is not a script.
 
     All of the script runs on one thread of its own. When the current request is cancelled, its processes are killed
     and the script is left alone, see ``ScriptThread``.
@@ -148,7 +148,11 @@ def _run(path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Gene
     started = time.perf_counter()
     module = _load(path)
     try:
-        result = _call(_invoke_of(module, path), path, args, kwargs)
+        invoke = _invoke_of(module, path)
+        try:
+            result = invoke(*args, **kwargs)
+        except FAILURES as error:
+            return _failure_text(error, path)
         if not isgenerator(result):
             return result
         try:
@@ -213,15 +217,8 @@ def _invoke_of(module: ModuleType, path: str) -> Callable[..., Any]:
     if not hasattr(module, "Invoke"):
         raise MissingInvokeError(f"the Python script '{name}' defines no function Invoke")
     if not callable(module.Invoke):
-        raise InvokeNotCallableError(f"Invoke in the Python script '{name}' is no function")
+        raise InvokeNotCallableError(f"Invoke in the Python script '{name}' is not a function")
     return module.Invoke  # type: ignore[no-any-return]
-
-
-def _call(invoke: Callable[..., Any], path: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    try:
-        return invoke(*args, **kwargs)
-    except FAILURES as error:
-        return _failure_text(error, path)
 
 
 def _chunks(script: ScriptThread) -> Generator[dict[str, object], None, None]:

@@ -265,7 +265,8 @@ def names_option(template: str, name: str) -> bool:
 def _brings_scheme(template: str, item: str, url: str | None) -> bool:
     if url is None:
         return brings_scheme_to_data(template, item)
-    option = item.removesuffix(url)  # such as --url=
+    # Such as --url=, before a URL in the same item.
+    option = item.removesuffix(url)
     return brings_scheme_to_url(template.removeprefix(option), url)
 
 

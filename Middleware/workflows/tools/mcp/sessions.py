@@ -28,11 +28,11 @@ from Middleware.workflows.tools.mcp.transports import (
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 300.0
-# An HTTP server is told that its session has ended; one that does not answer must not keep the session.
-GOODBYE_SECONDS = 10.0
+# An HTTP server is notified that its session has ended; one that does not answer must not keep the session.
+END_SECONDS = 10.0
 # The package kills a server that ignores the end of its input after four seconds.
 CLOSE_SECONDS = 5.0
-# A server whose call was stopped is busy with something that nobody wants, so it gets less time than the two seconds
+# A server whose call was stopped is busy with an unwanted result, so it gets less time than the two seconds
 # that the package waits before it terminates one.
 TERMINATE_SECONDS = 0.15
 KILL_SECONDS = 0.6
@@ -288,7 +288,7 @@ class _Session:
                     self._client = client
                     self._settled.set()
                     await self._over.wait()
-                    self._connecting.deadline = asyncio.get_running_loop().time() + GOODBYE_SECONDS
+                    self._connecting.deadline = asyncio.get_running_loop().time() + END_SECONDS
         # The package raises what its libraries raise, often in groups.
         except (Exception, BaseExceptionGroup) as error:
             self._failure = error

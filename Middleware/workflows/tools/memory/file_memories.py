@@ -10,7 +10,6 @@ from Middleware.exceptions import ConfigValueError, DataKeyError, StoredDataErro
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import ANCHORS_FILE, MemoryStore
-from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_files import Pair, read_json, write_json
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
@@ -19,7 +18,6 @@ from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
-from Middleware.workflows.tools.dynamic_module_loader import reports_failure
 from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
@@ -31,6 +29,7 @@ from Middleware.workflows.tools.memory.shared import (
     failure_reason,
     first_new,
     memory_lock,
+    problem_with,
     storage_errors_logged,
     stored_memory,
 )
@@ -104,7 +103,7 @@ class MemoryWriter:
             logger.error("Discussion %s: no memory: %s", self._discussion, failure_reason(error))
             return ""
         raise_if_cancelled(self._context.request.cancel_scope)
-        if problem := _problem_with(text):
+        if problem := problem_with(text):
             logger.error("Discussion %s: no memory: %s", self._discussion, problem)
             return ""
         return restore_braces(text)
@@ -118,15 +117,6 @@ class MemoryWriter:
             raise ConfigValueError("the memory settings hold no prompt", json_path="prompt",
                                    expected="'prompt', 'systemPrompt' or 'fileMemoryWorkflowName'")
         return self._call.ask(settings.system_prompt, settings.prompt, {**known.markers, TEXT_CHUNK: text})
-
-
-def _problem_with(text: str) -> str:
-    """Return why a text cannot be a memory, "" if it can."""
-    if not text.strip():
-        return "the answer was blank"
-    if reports_failure(text):
-        return "a script of the workflow failed"
-    return "the answer is unfinished reasoning" if is_cut_off_thought(text) else ""
 
 
 class FileMemoryPass:

@@ -19,6 +19,7 @@ from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.services.memory_service import NO_SUMMARY, RECENT_MEMORIES
+from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_files import if_readable
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, find_place, place_of
@@ -39,6 +40,7 @@ from Middleware.workflows.tools.block_prompts import (
     without_later_systems,
 )
 from Middleware.workflows.tools.discussion_context import raw_messages
+from Middleware.workflows.tools.dynamic_module_loader import reports_failure
 
 logger = logging.getLogger(__name__)
 
@@ -210,6 +212,15 @@ class MemoryCall:
         answer = send()
         raise_if_cancelled(self._context.request.cancel_scope)
         return text_to_keep(answer, self._handler)
+
+
+def problem_with(text: str) -> str:
+    """Return why the result of an LLM or a workflow cannot be stored; "" if it can."""
+    if not text.strip():
+        return "the answer was blank"
+    if reports_failure(text):
+        return "a script of the workflow failed"
+    return "the answer is unfinished reasoning" if is_cut_off_thought(text) else ""
 
 
 def failure_reason(error: Exception) -> str:

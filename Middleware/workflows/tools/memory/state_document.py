@@ -9,11 +9,10 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.services.llm_calls.direct_calls import raise_if_cancelled
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.services.memory.memory_store import STATE_FILE, MemoryStore
-from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.discussion_context import run_helper_workflow
-from Middleware.workflows.tools.dynamic_module_loader import reports_failure
+from Middleware.workflows.tools.memory.shared import problem_with
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +52,8 @@ def _rewrite(context: ExecutionContext, settings: MemorySettings, store: MemoryS
     listed = "\n".join(f"- {' '.join(fact.splitlines())}" for fact in facts)
     answer = run_helper_workflow(context, settings.state_workflow, (listed, current)).strip()
     name = store.folder.display(STATE_FILE)
-    if not answer:
-        logger.warning("%s is not updated: workflow '%s' gave an empty text", name, settings.state_workflow)
-    elif reports_failure(answer):
-        logger.error("%s is not updated: a script of workflow '%s' failed", name, settings.state_workflow)
-    elif is_cut_off_thought(answer):
-        logger.error("%s is not updated: workflow '%s' gave unfinished reasoning", name, settings.state_workflow)
+    if problem := problem_with(answer):
+        logger.error("%s is not updated: workflow '%s': %s", name, settings.state_workflow, problem)
     elif loses_too_much(current, answer, settings.state_retention):
         logger.error("%s is not updated: the new text has %d characters, less than %g of the present %d "
                      "(stateDocumentMinRetentionRatio)", name, len(answer), settings.state_retention, len(current))

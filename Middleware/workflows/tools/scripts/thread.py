@@ -268,8 +268,8 @@ class _Worker:
         with self._lock:
             if not self._over.is_set():
                 self._left_at = time.monotonic()
-                logger.warning("The script %s of request %s does not end at a stop: it goes on unseen, and its result "
-                               "is thrown away", *self._names())
+                logger.warning("The script %s of request %s does not end at a stop: it keeps running, and its "
+                               "result is discarded", *self._names())
 
     def _names(self) -> tuple[str, str]:
         request = current_request()

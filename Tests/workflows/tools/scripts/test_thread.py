@@ -218,8 +218,8 @@ def test_a_step_that_does_not_end_is_left(scope: CancelScope, caplog: pytest.Log
     script = iterate(steps(), scope)
     next(script)
     assert stopped_after(0.03, scope, lambda: next(script)) < IN_TIME
-    assert lines(caplog) == [("WARNING", "The script task.py of request - does not end at a stop: it goes on unseen, "
-                                         "and its result is thrown away")]
+    assert lines(caplog) == [("WARNING", "The script task.py of request - does not end at a stop: it keeps running, "
+                                         "and its result is discarded")]
     assert list(script) == [] and not closed.is_set()
     script.close()
     release.set()
