@@ -43,8 +43,10 @@ class LlmHandlerService:
 
 def response_limit(value: object) -> int | None:
     """Return a node's ``maxResponseSizeInTokens`` as a number: None for null, 400 for an invalid value."""
+    # True would be a limit of one token.
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
+    # JSON files may contain NaN and Infinity, which are no numbers of tokens.
     if isinstance(value, float) and math.isfinite(value):
         return int(value)
     if isinstance(value, str):

@@ -70,6 +70,7 @@ class LockDatabase:
                 "FROM WorkflowLocks l LEFT JOIN WorkflowSessions s ON s.WilmerSessionId = l.WilmerSessionId "
                 "WHERE l.WorkflowLockId = ?", (session_id, lock_id)).fetchall()
             for _, expires, of_known_session, last_seen in rows:
+                # Versions without sessions took the other locks, which live until they expire.
                 dead = of_known_session and _is_past(last_seen, now - SESSION_LIFETIME)
                 if not dead and not _is_past(expires, now):
                     return False

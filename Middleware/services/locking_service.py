@@ -92,6 +92,7 @@ class LockingService:
         with self._changed:
             paths = self._held.pop(workflow_id, set())
             self._changed.notify_all()
+        # Without the lock, because a busy database takes seconds.
         for path in paths:
             if not self._delete(LockDatabase(path, self._now), session_id=self.session_id, workflow_id=workflow_id):
                 with self._changed:
@@ -158,6 +159,7 @@ class LockingService:
             with self._changed:
                 self._changed.wait_for(lambda: not self._held, self._beat_seconds)
                 if not self._held:
+                    # Under the lock, so that a run that takes a lock now starts a new thread.
                     self._thread = None
                     return
                 runs_of: dict[str, list[str]] = {}

@@ -45,6 +45,7 @@ class PromptCategorizationService:
         attempts = config_utils.user_int("maxCategorizationAttempts")
         for attempt in range(1, attempts + 1):
             answer = self._run_workflow(workflow, variables)
+            # An answer with tool calls is a dict.
             if isinstance(answer, Mapping):
                 answer = answer.get("content")
             category = match_category(UNKNOWN if answer is None else str(answer), list(routing))
@@ -81,6 +82,7 @@ def match_category(answer: str, categories: list[str]) -> str | None:
     """
     words = [word for word in map(_plain, answer.split()) if word]
     plain = {category: _plain(category).split() for category in categories}
+    # "CODE REVIEW" must not be taken for "CODE".
     longest_first = sorted(plain, key=lambda category: -len(plain[category]))
     for start in range(len(words)):
         for category in longest_first:

@@ -103,6 +103,7 @@ class TimestampService:
                 stamp = times.get(key)
                 text = _shown(stamp, now, use_relative_time) if isinstance(stamp, str) else ""
                 content = message.get("content")
+                # A front-end may send a message back with its time.
                 if text and isinstance(content, str) and not content.startswith(text):
                     message["content"] = f"{text} {content}"
         return copies

@@ -69,7 +69,7 @@ def get_vector_check_hash_history(discussion_id: str, limit: int = 10, api_key_h
                                   encryption_key: bytes | None = None) -> list[str]:
     """Return hashes of the messages that were processed last, newest first."""
     return _do("read", _folder(discussion_id, api_key_hash, encryption_key),
-               lambda memories: memories.log_hashes(limit), [])
+               lambda memories: [message.hash for message in memories.logged_messages(limit)], [])
 
 
 def add_vector_check_hash(discussion_id: str, message_hash: str, api_key_hash: str | None = None, *,

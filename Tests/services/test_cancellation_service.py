@@ -196,12 +196,13 @@ def test_callbacks_of_a_forgotten_cancellation_are_gone(service: CancellationSer
 
 
 def test_many_cancellations_of_unknown_ids_cost_little(service: CancellationService) -> None:
-    for number in range(1000):
+    for number in range(10_000):
         service.adopt(f"running {number}", CancelScope())
     began = time.perf_counter()
     for number in range(20_000):
         service.request_cancellation(f"unknown {number}")
-    assert time.perf_counter() - began < 1
+    # A look at each running request would take a minute.
+    assert time.perf_counter() - began < 10
 
 
 def test_concurrent_cancellations_run_a_callback_once(service: CancellationService) -> None:

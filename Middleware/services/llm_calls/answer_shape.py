@@ -78,6 +78,7 @@ def _node_schema(context: ExecutionContext) -> Mapping[str, object] | None:
 def _takes_schema(context: ExecutionContext) -> bool:
     """Return whether the endpoint's handler supports a schema."""
     declared = API_TYPE.value(_api_type(context), "structuredOutput")
+    # Claude's API has no field for a schema.
     if not isinstance(declared, Mapping) or _is_claude(context):
         return False
     return usable_field(declared) is not None

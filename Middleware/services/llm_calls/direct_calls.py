@@ -44,6 +44,7 @@ def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, reques
         conversation: list[Message] = [{"role": role, "content": text}
                                        for role, text in (("system", system_prompt), ("user", prompt)) if text]
         return handler.service.get_response_from_llm(conversation=conversation, request_id=request_id)
+    # A completion back-end knows no roles: the template marks them in the text.
     template = config_utils.load_prompt_template(handler.prompt_template_file_name or "")
     prompt = templates.wrap_user_turn(prompt, template)
     if handler.add_generation_prompt:
@@ -57,6 +58,7 @@ def answer_text(result: object, handler: LlmHandler, node: Mapping[str, object])
     text = result.get("content") if isinstance(result, Mapping) else result
     if not isinstance(text, str) or not text:
         return ""
+    # The answer may have come from a backup, whose model marks its thoughts in another way.
     return post_process_llm_output(text, handler.answering_endpoint[1], node)
 
 
@@ -83,9 +85,11 @@ def run_together(tasks: Sequence[Callable[[CancelScope], T]], scope: CancelScope
     Each gets a scope that is cancelled with ``scope``, and when another task fails. Raises the error of the first
     failing task, or EarlyTerminationException if ``scope`` is cancelled; in either case after all tasks have ended.
     """
+    # A task that fails must stop the others, but not the request.
     group = CancelScope()
     token = scope.add_callback(group.cancel)
     try:
+        # Most nodes make one call, which needs no thread.
         results = [tasks[0](group)] if len(tasks) == 1 else _run_in_pool(tasks, group)
     except EarlyTerminationException:
         raise_if_cancelled(scope)
@@ -100,10 +104,12 @@ def _run_in_pool(tasks: Sequence[Callable[[CancelScope], T]], group: CancelScope
     if not tasks:
         return []
     with ThreadPoolExecutor(min(len(tasks), _max_workers()), "wilmer-call") as pool:
+        # A new thread knows neither the request nor its user.
         futures = [pool.submit(contextvars.copy_context().run, task, group) for task in tasks]
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         failed = next((future for future in futures if future in done and future.exception() is not None), None)
         if failed is not None:
+            # The pool waits for its threads, so calls whose answers are not wanted have to end.
             group.cancel()
             pool.shutdown(cancel_futures=True)
             failed.result()

@@ -12,6 +12,7 @@ from Middleware.utilities.text_utils import estimate_message, message_text
 
 # Estimated tokens of a message in addition to its text.
 MESSAGE_OVERHEAD = 8
+# What front-ends append as the beginning of an answer.
 FILLER = ("", "Assistant:")
 
 
@@ -25,6 +26,7 @@ def limit_images(messages: Sequence[Message], most: int) -> list[Message]:
     """Return the messages with only the newest ``most`` images; 0 or less keeps all."""
     if most <= 0:
         return list(messages)
+    # From the newest message to the oldest, so that the oldest images are left out.
     left, out = most, []
     for message in reversed(messages):
         images = message.get("images")
@@ -72,6 +74,7 @@ def with_user_message(messages: Sequence[Message], history: Sequence[Message]) -
     out = list(messages)
     if any(message.get("role") == "user" for message in out):
         return out
+    # The chat templates of many models fail without a user message.
     latest = next((message for message in reversed(history) if message.get("role") == "user"), None)
     if latest is not None:
         out.insert(leading_systems(out), latest.copy())
@@ -113,6 +116,7 @@ def find_tool_exchange(messages: Sequence[Message]) -> tuple[int, int]:
         start -= 1
     if start == end or not start:
         return 0, 0
+    # Back-ends refuse the results of a call without the call.
     calls = messages[start - 1].get("tool_calls")
     if not _is_assistant(messages[start - 1]) or not isinstance(calls, list) or not calls:
         return 0, 0

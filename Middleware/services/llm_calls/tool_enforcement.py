@@ -59,6 +59,7 @@ class ToolDemand:
         functions = _functions(tools)
         forced = _forced_name(tool_choice)
         if forced:
+            # A client may demand a function that it did not describe.
             chosen = next((function for function in functions if function["name"] == forced), {"name": forced})
             return ToolDemand(frozenset({forced}), _call_schema(chosen, "#"), _instructions(functions, forced))
         if tool_choice != "required" or not functions:
@@ -133,6 +134,7 @@ class ToolRound:
             with contextlib.closing(chunks):
                 for chunk in chunks:
                     answer.chunks.append(chunk)
+                    # The client would time out while it hears nothing.
                     yield {"token": "", "finish_reason": None}
             if self._scope.cancelled:
                 return
@@ -183,6 +185,7 @@ class _Buffer:
         reasoning = "".join(chunk.get("reasoning") or "" for chunk in self.chunks)
         if reasoning:
             first["reasoning"] = reasoning
+        # Clients expect the finish reason, and token counts, in a last chunk without content.
         end: Chunk = {"token": "", "finish_reason": finish_reason}
         usage = next((chunk["usage"] for chunk in reversed(self.chunks) if chunk.get("usage")), None)
         if usage:

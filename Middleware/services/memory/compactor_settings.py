@@ -75,7 +75,7 @@ class CompactorSettings:
         f"Prompt for that summary; {EXISTING} is the existing one, {NEW} the record."))
 
     def __post_init__(self) -> None:
-        """A blank prompt would show the model nothing to summarise."""
+        # A blank prompt would show the model nothing to summarize.
         for name, default in (("old_prompt", MESSAGES_PROMPT), ("neutral_prompt", MESSAGES_PROMPT),
                               ("oldest_prompt", OLDEST_PROMPT)):
             if not getattr(self, name).strip():

@@ -67,6 +67,7 @@ class Folded:
         """Return the content of a file; None if it is invalid."""
         index = content.get("index")
         hashes = [content.get(key) for key in ("hash", "previousHash", "summaryHash")]
+        # For isinstance, true would be an int.
         if type(index) is not int or index < 1 or not all(isinstance(text, str) for text in hashes):
             return None
         return cls(index, *map(str, hashes))
@@ -126,6 +127,7 @@ class CompactorStore:
         makes the next run fold messages again, but none are lost. Raises UnreadableDataError, without a change, if the
         file of a summary has other content, and OSError.
         """
+        # Both files are checked before the first one is written.
         for name in (OLD_FILE, OLDEST_FILE):
             read_pairs(self.folder, name)
         if oldest is not None:

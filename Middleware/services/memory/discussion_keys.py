@@ -42,6 +42,7 @@ def data_key(api_key: str, user: str) -> DataKey:
 
 
 def _other_keys(api_key: str, user: str) -> Iterator[bytes]:
+    # Deriving a key takes long, so only as many are derived as are needed.
     for name in _other_names(user):
         yield derive_encryption_key(api_key, name)
 
@@ -54,5 +55,6 @@ def _other_names(user: str) -> list[str]:
 def user_spellings(user: str) -> list[str]:
     """Return the possible spellings of a user's name: unchanged, in lower case, and like its file."""
     file = find_user_file(user)
+    # The user may have been spelled in another way when the data was written.
     names = [user, user.lower(), *([os.path.splitext(os.path.basename(file.path))[0]] if file else [])]
     return list(dict.fromkeys(names))

@@ -28,7 +28,7 @@ PASSING_STATUSES = (401, 403, 404, 408, 429, 502, 503, 504)
 _REFUSED = (BackendStatusError, BackendResponseError)
 
 
-def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_name: str, backfill_size: object = 20,
+def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_name: str, backfill: int = 20,
                    scope: CancelScope | None = None) -> int:
     """Store vectors for new memories and for some of the oldest without one, in one call; return how many.
 
@@ -37,13 +37,14 @@ def embed_new_rows(memories: VectorMemories, row_ids: Sequence[int], endpoint_na
 
     Args:
         memories: open for writing.
-        backfill_size: the number of older rows; 0 for none.
+        backfill: the number of older rows; 0 for none.
     """
     try:
         batch = _Batch(memories, EmbeddingService(endpoint_name, scope=scope))
-        return batch.embed(row_ids, _batch_size(backfill_size))
+        return batch.embed(row_ids, backfill)
     except EarlyTerminationException:
         raise
+    # The memories are stored already, and a later call adds what is missing.
     except (WilmerError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
         logger.error("Memories could not be embedded by endpoint '%s': %s", endpoint_name, log_text(error))
         return 0
@@ -82,6 +83,7 @@ class _Batch:
     def _halves(self, rows: list[MemoryRow], error: BackendError) -> int:
         if error.status in PASSING_STATUSES:
             raise error
+        # An error names no row, so halves are tried until one row is left.
         if len(rows) > 1:
             middle = len(rows) // 2
             return self._in_parts(rows[:middle]) + self._in_parts(rows[middle:])
@@ -104,6 +106,7 @@ class _Batch:
         if not count:
             return []
         rejected = _rejected_rows(self._memories.path, self._service.model_name)
+        # Rows that are left out below must not use up the count.
         rows = self._memories.without_embeddings(self._service.model_name, count + len(new) + len(rejected))
         return [row for row in rows if row["id"] not in new and _identity(row) not in rejected][:count]
 
@@ -121,10 +124,3 @@ def _rejected() -> Once[tuple[str, str, int, str]]:
 def _rejected_rows(path: str, model: str) -> set[tuple[int, str]]:
     known = process().one(_rejected).keys()
     return {(row, digest) for where, name, row, digest in known if (where, name) == (path, model)}
-
-
-def _batch_size(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return max(0, value)
-    logger.warning("The number of older memories to embed is not a whole number; none are embedded")
-    return 0

@@ -77,6 +77,7 @@ def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str
         with VectorMemories.of(folder, scope=scope) as memories:
             if search.limit > 0:
                 rows = _Search(search, memories, scope, folder.discussion_id).rows()
+    # A damaged database must not end the conversation.
     except sqlite3.Error as error:
         logger.error("%s cannot be searched: %s. Run 'Scripts/memory_tool.py check' for details.",
                      folder.display(os.path.basename(folder.vector_database())), error)
@@ -100,6 +101,7 @@ class _Search:
         mode = self._mode()
         found = [] if mode == SEMANTIC else self._by_keywords(self._search.keywords, self._search.limit)
         near = [] if mode == KEYWORD else self._nearest()
+        # Without vectors, keywords find more than nothing.
         if mode == SEMANTIC and not near:
             return self._by_keywords(self._search.keywords, self._search.limit)
         if not near:
@@ -193,6 +195,7 @@ def _text(row: MemoryRow, with_date: bool) -> str:
 
 
 def _scope(request_id: str | None) -> CancelScope | None:
+    # A script may search for a request that runs elsewhere.
     request = current_request()
     if request is not None:
         return request.cancel_scope

@@ -133,6 +133,7 @@ class MemorySettings:
         """The key of its own, else the plain one where the file has it, else 500."""
         if self.condense_response_tokens is not None:
             return self.condense_response_tokens
+        # The documented default for joined memories is 500, not the 400 of the plain key.
         return self.max_response_tokens if NODE.has(self.raw, "maxResponseSizeInTokens") else 500
 
     @property

@@ -50,6 +50,7 @@ class MemoryStore:
         needed for a first memory."""
         pairs = self.memories()
         if not pairs:
+            # The node needs only the text; whoever writes the first memory creates the file otherwise.
             with contextlib.suppress(OSError, UnreadableDataError, TimeoutError), self.folder.lock(SHORT, timeout=1):
                 return self.open_memories()[0]
         return pairs
@@ -74,6 +75,7 @@ class MemoryStore:
         """Append a memory. Other keys in the file are preserved."""
         display = self.folder.display(MEMORIES_FILE)
         known = read_json(self.folder.file(MEMORIES_FILE), self.folder.cipher, display)
+        # Only None is a missing file: an empty object or text must not be replaced.
         if known is None:
             known = []
         pairs_in(known, display)
@@ -110,6 +112,7 @@ class MemoryStore:
         """
         nothing: dict[str, object] = {}
         found = if_readable(lambda: read_object(self.folder, TRACKER_FILE), nothing).get(SUMMARIZED)
+        # For isinstance, true would be an int.
         return found if type(found) is int else None
 
     def save_summary_position(self, covered: int | None) -> None:
@@ -143,9 +146,11 @@ class MemoryStore:
     # -- files -----------------------------------------------------------------------------------------------------
     def _write(self, name: str, content: object) -> None:
         write_file(self.folder, name, content)
+        # The backup may be from before encryption was switched on.
         hide_file(self.folder.file(name) + BACKUP, self.folder.cipher)
 
     def _back_up(self, name: str) -> None:
         """Copy a file that can be read; raises UnreadableDataError for one that cannot."""
+        # A damaged file must not replace a good backup.
         if read_pairs(self.folder, name) is not None:
             copy_file(self.folder.file(name), BACKUP, self.folder.cipher, self.folder.file_mode)

@@ -133,5 +133,6 @@ def test_a_megabyte_of_tags_takes_no_time(piece: str, rest: str) -> None:
     began = time.perf_counter()
     assert extract_discussion_id(messages) is None
     remove_discussion_id_tag(messages)
-    assert time.perf_counter() - began < 0.5
+    # Time in proportion to the square of the length would be minutes.
+    assert time.perf_counter() - began < 10
     assert messages[0]["content"] == {"all": piece * count, "none": "", "newlines": "\n" * count}[rest]

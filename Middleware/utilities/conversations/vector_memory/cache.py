@@ -37,13 +37,15 @@ def file_state(path: str) -> Hashable:
         except OSError:
             state.append(None)
             continue
-        if name != path and not known.st_size:  # made by opening the database
+        # Opening the database creates an empty log.
+        if name != path and not known.st_size:
             state.append(None)
             continue
         newest = max(newest, known.st_mtime)
         state.append((known.st_ino, known.st_size, known.st_mtime_ns))
     if time.time() - newest < _TICK:
-        return object()  # too fresh to tell it from the next change
+        # Too fresh to tell it from the next change: an object equals nothing else.
+        return object()
     return tuple(state)
 
 
@@ -73,7 +75,8 @@ class LatestUsed(Generic[T]):
     def __init__(self, size: int, idle_seconds: float = IDLE_SECONDS) -> None:
         self._size, self._idle = size, idle_seconds
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()  # with the moment of the last use
+        # With the time of the last use.
+        self._kept: OrderedDict[Hashable, tuple[T, float]] = OrderedDict()
         self._timer: threading.Timer | None = None
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -103,7 +106,8 @@ class LatestUsed(Generic[T]):
         used = next(iter(self._kept.values()))[1]
         timer = threading.Timer(max(0.01, used + self._idle - time.monotonic()), self._forget)
         timer.daemon, timer.name = True, "idle-memories"
-        with contextlib.suppress(RuntimeError):  # the system has no more threads at present: the next use tries again
+        # The system has no more threads at present: the next use tries again.
+        with contextlib.suppress(RuntimeError):
             timer.start()
             self._timer = timer
 

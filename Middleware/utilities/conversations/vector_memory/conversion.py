@@ -19,9 +19,12 @@ from Middleware.utilities.sqlite import transaction, when_free
 
 logger = logging.getLogger(__name__)
 
-_HOLDS_OLD_PAGES = 1  # the file's user_version, from its encryption until VACUUM has dropped such pages,
-_HOLDS_OLD_LOG = 2  # and from then on until the write-ahead log was emptied
-_LOG_SECONDS = 1.0  # how long a write waits for that
+# The file's user_version from its encryption until VACUUM has dropped old pages ...
+_HOLDS_OLD_PAGES = 1
+# ... and from then on until the write-ahead log was emptied: the next write continues what was interrupted.
+_HOLDS_OLD_LOG = 2
+# How long a write waits for that. Readers block it, and the next write tries again.
+_LOG_SECONDS = 1.0
 
 
 def has_clear_rows(database: sqlite3.Connection) -> bool:
@@ -123,5 +126,6 @@ def _log_is_emptied(database: sqlite3.Connection, scope: CancelScope | None) -> 
             logger.warning("A memory database was encrypted, but others use its log of old pages; emptying it is "
                            "tried again at its next write")
             return False
-        time.sleep(0.005)  # some kinds of busy are answered at once
+        # Some kinds of busy are answered at once.
+        time.sleep(0.005)
     return True

@@ -123,7 +123,8 @@ class VectorMemories:
         newest = self._one("memories", "SELECT memory_text FROM memories ORDER BY id DESC LIMIT 1")
         if newest is not None and is_token(newest[0]):
             with file_named(file_in_folder(self.path)):
-                self._cipher = self._cipher.like(newest[0].encode("ascii"))  # what has a key goes on with it
+                # What is encrypted with another of the cipher's keys keeps that key.
+                self._cipher = self._cipher.like(newest[0].encode("ascii"))
             self._codec = Codec(self._cipher)
 
     @property
@@ -133,10 +134,6 @@ class VectorMemories:
         return self._database
 
     # -- the log of processed messages ---------------------------------------------------------------------------
-    def log_hashes(self, limit: int = 10) -> list[str]:
-        """Hashes of the messages that ended the chunks processed last, newest first."""
-        return [message.hash for message in self.logged_messages(limit)]
-
     def logged_messages(self, limit: int = 10) -> list[LoggedMessage]:
         """The messages that ended the chunks processed last, newest first."""
         place = ("(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
@@ -186,7 +183,8 @@ class VectorMemories:
             (self.discussion_id, encode(text), _utc_now(), encode(metadata)))
         number = row.lastrowid
         assert number is not None
-        for statement in schema.FORGET:  # what was known of a row that others deleted, whose id is free again
+        # SQLite uses the id of the newest row again once that row was deleted by hand.
+        for statement in schema.FORGET:
             self._db.execute(statement, (number,))
         if index_topics:
             self._db.execute("INSERT OR IGNORE INTO memory_indexed_topics VALUES (?)", (number,))

@@ -56,3 +56,7 @@ def texts(rows: list[dict[str, Any]]) -> list[str]:
 
 def bytes_on_disk(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file())
+
+
+def log_hashes(memories: VectorMemories, limit: int = 10) -> list[str]:
+    return [message.hash for message in memories.logged_messages(limit)]

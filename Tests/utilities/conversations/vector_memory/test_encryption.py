@@ -24,6 +24,7 @@ from Tests.utilities.conversations.vector_memory.lab import (
     OTHER,
     bytes_on_disk,
     item,
+    log_hashes,
     old_database,
     opened,
     texts,
@@ -83,7 +84,7 @@ def test_old_rows_are_encrypted_at_the_next_write(path: Path, write_ahead: bool)
         assert not in_clear(path.parent)
         assert len(memories.keyword_search("stone", 1000)) == 200 and len(memories.keyword_search("zoo", 1000)) == 200
         assert memories.embeddings("m") == [(1, vector_to_blob([1.5, 2.5]))]
-        assert memories.log_hashes() == ["h", "old"]
+        assert log_hashes(memories) == ["h", "old"]
     assert not in_clear(path.parent) and vector_to_blob([1.5, 2.5]) not in bytes_on_disk(path.parent)
 
 

@@ -6,7 +6,6 @@ import logging
 import math
 import re
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -245,8 +244,6 @@ def test_a_search_ends_with_the_request(tmp_path: Path, monkeypatch: pytest.Monk
     with opened(tmp_path / "m.db", scope=scope) as memories:
         memories.store_chunk([item(" ".join(words))] * 4000, None)
         threading.Timer(0.02, scope.cancel).start()
-        started = time.monotonic()
         with pytest.raises(EarlyTerminationException):
             for _ in range(100):
                 memories.keyword_search(";".join(words))
-        assert time.monotonic() - started < 0.5
