@@ -36,7 +36,7 @@ class FakeLlm:
 class Variables:
     """Knows ``{count}``, the number of messages that variables may see."""
 
-    def apply_variables(self, text: str, context: ExecutionContext) -> str:
+    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str:
         return text.replace("{count}", str(len(context.messages))).replace("{nothing}", "")
 
 

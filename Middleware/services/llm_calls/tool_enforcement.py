@@ -47,26 +47,18 @@ class ToolDemand:
 
         Raises ClientError for tools whose parameters are nested too deeply to be read.
         """
-        if not tools:
+        functions, forced = _functions(tools or ()), _forced_name(tool_choice)
+        wanted = functions if tool_choice == "required" else []
+        if tools and forced:
+            # A client may demand a function that it did not describe.
+            wanted = [next((function for function in functions if function["name"] == forced), {"name": forced})]
+        if not wanted:
             return None
         try:
-            return ToolDemand._of(tools, tool_choice)
+            return ToolDemand(frozenset(function["name"] for function in wanted), _any_call_schema(wanted),
+                              _instructions(functions, wanted[0]["name"] if len(wanted) == 1 else ""))
         except RecursionError:
             raise ClientError("The parameters of a tool are nested too deeply") from None
-
-    @staticmethod
-    def _of(tools: Sequence[object], tool_choice: object) -> ToolDemand | None:
-        functions = _functions(tools)
-        forced = _forced_name(tool_choice)
-        if forced:
-            # A client may demand a function that it did not describe.
-            chosen = next((function for function in functions if function["name"] == forced), {"name": forced})
-            return ToolDemand(frozenset({forced}), _call_schema(chosen, "#"), _instructions(functions, forced))
-        if tool_choice != "required" or not functions:
-            return None
-        names = frozenset(function["name"] for function in functions)
-        return ToolDemand(names, _any_call_schema(functions),
-                          _instructions(functions, functions[0]["name"] if len(functions) == 1 else ""))
 
     def extend(self, system_prompt: str) -> str:
         """Return ``system_prompt`` followed by the instructions."""

@@ -31,25 +31,18 @@ def discussion_keys(api_key: str | None) -> DiscussionKeys:
         return NO_KEYS
     encryption_key = None
     if config_utils.user_flag(ENCRYPT_KEY):
-        encryption_key = data_key(api_key, config_utils.get_current_username())
+        user = config_utils.get_current_username()
+        encryption_key = DataKey(derive_encryption_key(api_key, user), partial(_other_keys, api_key, user))
     return DiscussionKeys(hash_api_key(api_key), encryption_key)
 
 
-def data_key(api_key: str, user: str) -> DataKey:
-    """Return the encryption key of a user's client, with the alternatives for other spellings of the name and for other
-    users, who share the folder of an API key."""
-    return DataKey(derive_encryption_key(api_key, user), partial(_other_keys, api_key, user))
-
-
 def _other_keys(api_key: str, user: str) -> Iterator[bytes]:
-    # Deriving a key takes long, so only as many are derived as are needed.
-    for name in _other_names(user):
-        yield derive_encryption_key(api_key, name)
-
-
-def _other_names(user: str) -> list[str]:
+    """Yield the keys for other spellings of the name and for other users, who share the folder of an API key."""
     names = [name for one in (user, *config_utils.configured_users()) for name in user_spellings(one)]
-    return [name for name in dict.fromkeys(names) if name != user]
+    # Deriving a key takes long, so only as many are derived as are needed.
+    for name in dict.fromkeys(names):
+        if name != user:
+            yield derive_encryption_key(api_key, name)
 
 
 def user_spellings(user: str) -> list[str]:

@@ -199,7 +199,7 @@ class Round:
 
 
 class _Plain:
-    def apply_variables(self, text: str, context: ExecutionContext) -> str:
+    def apply_variables(self, text: str, context: ExecutionContext, *, restore: bool = True) -> str:
         return text
 
 
