@@ -164,7 +164,7 @@ class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
         found = [cast(ToolCall, call) for call in calls
                  if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping | None)]
         if len(found) < len(calls):
-            self.unreadable(f"{len(calls) - len(found)} tool call(s) that are no objects")
+            self.unreadable(f"{len(calls) - len(found)} tool call(s) that are not objects")
         return found
 
     # -- complete answer -----------------------------------------------------------------------------------------
