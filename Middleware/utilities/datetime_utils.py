@@ -48,6 +48,7 @@ def parse_timestamp_string(text: object) -> datetime | None:
         return None
     try:
         return datetime(*map(int, match.groups()[1:]))  # type: ignore[arg-type]  # six numbers
+    # A day that the month does not have, for example.
     except ValueError:
         return None
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 ROLE_TAGS = {"user": "User: ", "assistant": "Assistant: ", "system": "System: ", "tool": "Tool Result: "}
-# For the template around the messages and for estimates that are too low.
+# In tokens: estimates count the contents of messages, and not the template around them.
 RESERVED_TOKENS = 512
 # The arguments of a tool call may be a whole file.
 _SUMMARY_LENGTH = 200
