@@ -188,8 +188,10 @@ class _Reader:
     def _rules(self, value: Any, path: str) -> tuple[Rule, ...]:
         if isinstance(value, Mapping):
             self._check_titles(value, path)
-            return tuple(Rule(node=title, replies=self._replies(entry, child(path, title)))
-                         for title, entry in value.items())
+            rules = (Rule(node=title, replies=self._replies(entry, child(path, title)))
+                     for title, entry in value.items())
+            # The first rule that matches answers: a title with its workflow comes before the title alone.
+            return tuple(sorted(rules, key=lambda rule: "/" not in rule.node))
         return tuple(self._rule(entry, child(path, index)) for index, entry in enumerate(value))
 
     def _rule(self, value: object, path: str) -> Rule:

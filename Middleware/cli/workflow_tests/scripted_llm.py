@@ -62,7 +62,7 @@ class Script:
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = sorted(rules, key=lambda rule: "/" not in rule.node) if _by_title_only(rules) else list(rules)
+        self._rules = rules
         self._used = [0] * len(self._rules)
         self._lock = threading.Lock()
         self.missing: list[Call] = []
@@ -135,10 +135,10 @@ class ScriptedHandler:
         if self._handler.is_cancelled:
             return ""
         reply = self._answer(self._handler.request(prompt, stream=False))
-        self.outcome.finish_reason = _finish_reason(reply)
+        reason = self.outcome.finish_reason = _finish_reason(reply)
         if not reply.tool_calls:
             return reply.content
-        return {"content": reply.content, "tool_calls": list(reply.tool_calls), "finish_reason": _finish_reason(reply)}
+        return {"content": reply.content, "tool_calls": list(reply.tool_calls), "finish_reason": reason}
 
     def stream(self, prompt: Prompt) -> Iterator[Chunk]:
         """Yield the whole answer in one chunk, as some servers send it."""
@@ -228,9 +228,3 @@ def vector(text: str) -> list[float]:
         numbers[digest[1] % DIMENSIONS] += 0.5
     length = math.sqrt(sum(number * number for number in numbers))
     return [number / length for number in numbers]
-
-
-def _by_title_only(rules: Sequence[Rule]) -> bool:
-    """Return whether all rules are titles with replies, of which the more exact title applies instead of the first."""
-    return all(rule.node and not rule.endpoint and not rule.prompt and rule.times is None and rule.fail is None
-               for rule in rules)
