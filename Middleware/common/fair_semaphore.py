@@ -55,12 +55,6 @@ class FairSemaphore:
             else:
                 self._free += 1
 
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
-
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter from the queue; if it got its slot in the meantime, release that."""
         with self._lock:

@@ -91,7 +91,7 @@ class ConfigSyntaxError(ConfigurationError, json.JSONDecodeError):
 
     def __init__(self, file: str, problem: str, doc: str = "", pos: int = 0) -> None:
         json.JSONDecodeError.__init__(self, problem, doc, pos)
-        # A file that is not even text has no position.
+        # Some mistakes have no position, such as nesting that is too deep.
         where = f", line {self.lineno}, column {self.colno}" if doc else ""
         self.file, self.json_path, self.expected, self.suggestion = file, "", "valid JSON", ""
         self.text = f"{file}{where}: not valid JSON: {problem}"

@@ -119,8 +119,17 @@ def test_the_body_of_a_refused_request_is_left_alone(app: Any, fields: dict[str,
     environ = {"REQUEST_METHOD": "POST", "PATH_INFO": CHAT, "wsgi.input": Unread(), "wsgi.input_terminated": True,
                **framing, **fields}
     answered: list[str] = []
+    assert app.refuses(dict(environ))
     b"".join(app(environ, lambda status, headers: answered.append(status)))
     assert answered[0][:3] in ("401", "403", "415") and environ[BODY_LEFT_KEY] is True
+
+
+def test_an_admitted_request_is_not_refused_by_its_head(app: Any) -> None:
+    known = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "2"}
+    assert not app.refuses({**known, "HTTP_AUTHORIZATION": f"Bearer {KEY}", "HTTP_ORIGIN": PAGE})
+    assert app.refuses({**known, "HTTP_ORIGIN": PAGE})
+    assert not app.refuses({"REQUEST_METHOD": "OPTIONS", "HTTP_ORIGIN": PAGE,
+                            "HTTP_ACCESS_CONTROL_REQUEST_METHOD": "POST"})
 
 
 def test_a_refused_retry_displaces_nobody(app: Any) -> None:

@@ -26,14 +26,6 @@ def test_it_works_like_a_bounded_semaphore() -> None:
         FairSemaphore(-1)
 
 
-def test_a_slot_for_a_block_of_code() -> None:
-    semaphore = FairSemaphore(1)
-    with pytest.raises(KeyError), semaphore:
-        assert not semaphore.acquire(blocking=False)
-        raise KeyError
-    assert semaphore.acquire(blocking=False)
-
-
 def test_slots_are_handed_out_in_order() -> None:
     semaphore, served, threads = FairSemaphore(1), [], []
     semaphore.acquire()

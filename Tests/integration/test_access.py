@@ -116,7 +116,7 @@ def test_every_route_wants_a_key(door: Door, method: str, path: str) -> None:
 def test_the_answer_does_not_wait_for_the_body(door: Door, fields: str, status: bytes, framing: str) -> None:
     began = time.monotonic()
     answer = door.raw(f"POST {CHAT} HTTP/1.1", framing, fields)
-    assert b" " + status + b" " in answer and time.monotonic() - began < 3
+    assert b" " + status + b" " in answer and time.monotonic() - began < 10
 
 
 @pytest.mark.contract

@@ -233,4 +233,4 @@ def test_a_body_that_never_ends_can_be_waited_for_by_many(watched: tuple[Launche
             send(stack.enter_context(connect(server.port)), fault)
         started = time.monotonic()
         assert server.ask("Single").status == 200
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 10

@@ -172,9 +172,9 @@ def test_sigterm_ends_idle_and_busy_servers_cleanly(script: str, tmp_path: Path,
             read_until(sock, b"upon")
             started = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            assert server.process.wait(5) == 0
-        assert time.monotonic() - started < 3
-        assert backend.calls("single")[0].wait_ended(1)
+            assert server.process.wait(20) == 0
+        assert time.monotonic() - started < 8
+        assert backend.calls("single")[0].wait_ended(20)
         assert "Traceback" not in server.output()
 
 

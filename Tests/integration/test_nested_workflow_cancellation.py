@@ -12,7 +12,7 @@ from Tests.integration.stop_clients import Client, assert_nothing_follows, leave
 @pytest.mark.parametrize("phase", NESTED, ids=lambda phase: phase.name)
 def test_neither_child_nor_parent_goes_on(server: Launcher, backend: Backend, phase: Phase, stream: bool) -> None:
     stop = leave(server, backend, phase, Client(stream=stream))
-    assert stop.took < 2
+    assert stop.took < 10
     assert_nothing_follows(stop)
 
 

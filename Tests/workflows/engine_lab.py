@@ -47,8 +47,8 @@ def last_text(request: RecordedRequest) -> str:
     return str(request.json["messages"][-1]["content"])
 
 
-def until(condition: Callable[[], bool], seconds: float = 3.0) -> bool:
-    """Wait for ``condition``; returns whether it came true."""
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Wait for ``condition``, far longer than even a busy machine needs; return whether it came true."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -274,7 +274,6 @@ class StreamingAnswer:
         running_requests().answered(self._request)
         return self._renderer.error(public.message, public.status)
 
-
     # -- the end -------------------------------------------------------------------------------------------------
     def close(self) -> None:
         """Stop the engine, or run the remaining nodes, after the response has ended in any way."""

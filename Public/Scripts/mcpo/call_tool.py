@@ -105,7 +105,7 @@ def read_call(item: Any) -> Call | None:
         try:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            pass  # told to the model as what it is, no object
+            pass  # no object: the model gets it as it is
     return Call(name.strip(), {} if arguments is None else arguments)
 
 

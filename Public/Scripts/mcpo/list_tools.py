@@ -21,7 +21,7 @@ logger = logging.getLogger("mcpo.list_tools")
 
 LIST_SECONDS = 5.0  # longest silence of the server
 MAX_DESCRIPTION = 300  # characters of a description of a tool or an argument
-MAX_NESTING = 3  # of types that are told within types
+MAX_NESTING = 3  # of types that are listed within types
 
 TOOLS_MARKER = "{{TOOLS}}"
 PLAIN_PROMPT = """You choose tools. These are the tools:

@@ -218,8 +218,8 @@ def test_results_find_their_calls_by_id_and_name(calls: list[Any], results: list
 
 def test_thousands_of_tool_results_are_linked_in_no_time() -> None:
     started = time.process_time()
-    calls = [{"id": "own", "function": {"name": "f"}}, *({"function": {"name": "f"}} for _ in range(4_000))]
-    results = [{"role": "tool", "name": "g" if number else "f", "content": ""} for number in range(4_000)]
+    calls = [{"id": "own", "function": {"name": "f"}}, *({"function": {"name": "f"}} for _ in range(20_000))]
+    results = [{"role": "tool", "name": "g" if number else "f", "content": ""} for number in range(20_000)]
     messages = chat_messages([{"role": "assistant", "tool_calls": calls}, *results])
-    assert [message["tool_call_id"] for message in messages[1:]] == [f"call_0_{number}" for number in range(1, 4_001)]
-    assert time.process_time() - started < 0.3  # 0.6 s if each looks at all calls
+    assert [message["tool_call_id"] for message in messages[1:]] == [f"call_0_{number}" for number in range(1, 20_001)]
+    assert time.process_time() - started < 5  # some 15 s if each looks at all calls

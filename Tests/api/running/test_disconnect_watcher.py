@@ -11,7 +11,13 @@ from typing import ClassVar
 
 import pytest
 
-from Middleware.api.running.disconnect_watcher import LAST_REQUEST_KEY, DisconnectWatcher, has_been_closed, probe_for
+from Middleware.api.running.disconnect_watcher import (
+    INTERVAL,
+    LAST_REQUEST_KEY,
+    DisconnectWatcher,
+    has_been_closed,
+    probe_for,
+)
 from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Tests.utilities.shortages import no_more_threads
@@ -30,32 +36,30 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_an_open_connection(pair: tuple[socket.socket, socket.socket]) -> None:
     server, client = pair
-    started = time.monotonic()
     assert not has_been_closed(server)
     client.sendall(b"POST")
     assert until(lambda: server.recv(4, socket.MSG_PEEK) == b"POST")
     assert not has_been_closed(server)
     assert server.recv(10) == b"POST"  # nothing was read
-    assert time.monotonic() - started < 1
 
 
 def test_a_closed_connection(pair: tuple[socket.socket, socket.socket]) -> None:
     server, client = pair
     client.close()
-    assert until(lambda: has_been_closed(server), 1)
+    assert until(lambda: has_been_closed(server))
 
 
 def test_a_half_closed_connection_counts_as_gone(pair: tuple[socket.socket, socket.socket]) -> None:
     server, client = pair
     client.shutdown(socket.SHUT_WR)
-    assert until(lambda: has_been_closed(server), 1)
+    assert until(lambda: has_been_closed(server))
 
 
 def test_a_reset_connection(pair: tuple[socket.socket, socket.socket]) -> None:
     server, client = pair
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    assert until(lambda: has_been_closed(server), 1)
+    assert until(lambda: has_been_closed(server))
 
 
 def test_a_connection_closed_on_our_side(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -75,7 +79,7 @@ def test_probes(pair: tuple[socket.socket, socket.socket]) -> None:
     probes = [probe_for({"werkzeug.socket": server}), probe_for({"eventlet.input": EventletInput()})]
     assert [probe() for probe in probes if probe] == [False, False]
     client.close()
-    assert until(lambda: all(probe is not None and probe() for probe in probes), 1)
+    assert until(lambda: all(probe is not None and probe() for probe in probes))
     answers = iter([False, True])
     waitress = probe_for({"waitress.client_disconnected": lambda: next(answers)})
     assert waitress is not None and [waitress(), waitress()] == [False, True]
@@ -90,10 +94,10 @@ def test_bytes_that_follow_hide_nothing_where_no_request_does(pair: tuple[socket
     assert probe is not None
     sender = threading.Thread(target=client.sendall, args=(left,))
     sender.start()
-    assert until(lambda: not probe() and not sender.is_alive(), 2)
+    assert until(lambda: not probe() and not sender.is_alive())
     assert not probe()
     client.close()
-    assert until(probe, 1)
+    assert until(probe)
 
 
 def test_a_foreign_server_keeps_its_next_request(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -125,7 +129,7 @@ def test_one_look_takes_a_bounded_time(pair: tuple[socket.socket, socket.socket]
     finally:
         stop.set()
         probe()
-        thread.join(2)
+        thread.join(20)
 
 
 @pytest.fixture(autouse=True)
@@ -171,9 +175,7 @@ def test_a_client_that_goes_cancels_its_request_only(watcher: DisconnectWatcher)
     assert until(lambda: stays.asked > 2)
     assert not leaves.cancelled
     leaves.gone.set()
-    started = time.monotonic()
-    assert until(lambda: leaves.cancelled, 1)
-    assert time.monotonic() - started < 0.25
+    assert until(lambda: leaves.cancelled)
     assert leaves.request.cancel_scope.reason == "the client went away"
     assert not stays.cancelled
     asked = leaves.asked
@@ -189,12 +191,12 @@ def test_a_shortage_of_threads_passes(watcher: DisconnectWatcher, monkeypatch: p
         first = Watched(watcher, gone=True)
     assert [record.levelname for record in caplog.records] == ["WARNING"] and not first.cancelled
     second = Watched(watcher, gone=True)
-    assert until(lambda: first.cancelled and second.cancelled, 1)
+    assert until(lambda: first.cancelled and second.cancelled)
 
 
 def test_default_interval_is_quick_enough() -> None:
     watched = Watched(DisconnectWatcher(), gone=True)
-    assert until(lambda: watched.cancelled, 0.25)
+    assert until(lambda: watched.cancelled) and INTERVAL <= 0.1
 
 
 def test_forgotten_requests_are_left_alone(watcher: DisconnectWatcher) -> None:
@@ -226,7 +228,7 @@ def test_an_answer_that_became_complete_meanwhile_is_not_cancelled(watcher: Disc
         return True
 
     watcher.watch(request, probe)
-    assert asked.wait(1)
+    assert asked.wait(20)
     time.sleep(0.03)
     assert not request.cancel_scope.cancelled
     watcher.forget(request)
@@ -241,13 +243,13 @@ def test_a_request_that_ended_meanwhile_leaves_no_flag(watcher: DisconnectWatche
         return True
 
     watcher.watch(request, probe)
-    assert until(lambda: request.cancel_scope.cancelled, 1)
+    assert until(lambda: request.cancel_scope.cancelled)
     assert request.request_id not in cancellation_service.get_all_cancelled_requests()
 
 
 def test_a_broken_probe_spares_the_others(watcher: DisconnectWatcher, caplog: pytest.LogCaptureFixture) -> None:
     broken, leaves = Watched(watcher, broken=True), Watched(watcher, gone=True)
-    assert until(lambda: leaves.cancelled, 1)
+    assert until(lambda: leaves.cancelled)
     assert not broken.cancelled
     assert "cannot tell" in caplog.text
     watcher.forget(broken.request)
@@ -261,5 +263,5 @@ def test_requests_without_a_probe_are_not_watched(watcher: DisconnectWatcher) ->
 def test_the_watch_resumes_after_a_pause(watcher: DisconnectWatcher) -> None:
     for _ in range(2):
         watched = Watched(watcher, gone=True)
-        assert until(lambda: watched.cancelled, 1)  # noqa: B023
+        assert until(lambda: watched.cancelled)  # noqa: B023
         time.sleep(0.03)

@@ -46,7 +46,7 @@ def test_without_requests_nothing_is_waited_for(requests: RunningRequests, caplo
     caplog.set_level(logging.INFO)
     began = time.monotonic()
     requests.shut_down(10)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     assert lines(caplog) == [
         ("INFO", "stopping: no request is under way")]
 
@@ -65,7 +65,7 @@ def test_what_is_unanswered_is_cancelled_and_the_rest_waited_for(requests: Runni
     helper.join(0.1)
     assert helper.is_alive()
     requests.end(answered)
-    helper.join(1)
+    helper.join(20)
     assert not helper.is_alive()
     assert lines(caplog, "stopping") == [
         ("INFO", "stopping: requests cancelled: 2, finishing their background nodes (up to 5 s): 1; "

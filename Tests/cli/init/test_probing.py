@@ -146,7 +146,7 @@ def test_a_server_that_says_nothing_costs_seconds_only() -> None:
         backend.responder = lambda request: Reply(never=True)
         started = time.monotonic()
         result = probe(backend.url)
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < 20
     assert isinstance(result, NoServer) and "did not answer" in result.reason
 
 
@@ -175,7 +175,7 @@ def test_a_head_that_drips_holds_nobody_up(dripping: str) -> None:
     started = time.monotonic()
     with pytest.raises(Unreachable, match=r"did not answer within 0\.5 s"):
         ask(dripping, "/api/show", body={"model": "m"}, seconds=0.5)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
 
 
 def test_a_named_server_gets_more_time(monkeypatch: pytest.MonkeyPatch) -> None:

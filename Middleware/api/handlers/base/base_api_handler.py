@@ -144,8 +144,7 @@ class BaseApiHandler(ABC):
             and isinstance(message.get("content"), str) and TOOL_CHOICE_PROMPT in message["content"]
             for message in messages)
 
-    @staticmethod
-    def identify(context: RequestContext, body: dict[str, object]) -> None:
+    def identify(self, context: RequestContext, body: dict[str, object]) -> None:
         """Set user, workflow and redaction of the request from its ``model`` field, and log the body after that."""
         api_helpers.set_request_context_from_model(body.get("model"))
         api_helpers.require_identified_user(http.remote_addr or "")

@@ -39,7 +39,7 @@ class OllamaApiHandler(BaseApiHandler):
                 ("ps", self.running, "GET"), ("show", self.show, "POST")):
             app.add_url_rule(f"/api/{path}", f"ollama {method} {path}", view, methods=[method])
 
-    def identify(self, context: RequestContext, body: dict[str, object]) -> None:  # type: ignore[override]
+    def identify(self, context: RequestContext, body: dict[str, object]) -> None:
         if context.api_type == OLLAMA_CHAT and ("model" not in body or "messages" not in body):
             raise ClientError("Both 'model' and 'messages' fields are required.")
         if context.api_type == OLLAMA_GENERATE and body.get("model") in (None, ""):

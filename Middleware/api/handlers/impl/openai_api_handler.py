@@ -32,7 +32,7 @@ class OpenAIApiHandler(BaseApiHandler):
     def error_body(self, message: str, status: int) -> dict[str, object]:
         return error_body(message, status, http.path)
 
-    def identify(self, context: RequestContext, body: dict[str, object]) -> None:  # type: ignore[override]
+    def identify(self, context: RequestContext, body: dict[str, object]) -> None:
         if context.api_type == OPENAI_CHAT and "messages" not in body:
             raise ClientError("The 'messages' field is required.")
         super().identify(context, body)

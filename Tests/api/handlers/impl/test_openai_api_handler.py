@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import logging
 import re
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from Tests.api.api_lab import CHAT, ApiLab, settled
-from Tests.stub_backend import Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
+from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import llm, reply_to, static, until, user
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
@@ -178,11 +178,17 @@ def test_any_node_streams(lab: ApiLab, nodes: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_later_nodes_run_after_the_answer(lab: ApiLab, stream: bool) -> None:
-    lab.backend.responder = lambda request: reply_to(request, "x", header_delay=0.3)
+    go_on, finished = threading.Event(), []
+
+    def later(request: RecordedRequest) -> Reply:
+        finished.append(go_on.wait(20))
+        return reply_to(request, "x")
+
+    lab.backend.responder = later
     lab.default([static("now", returnToUser=True), llm("later"), llm("even later {agent2Output}")])
-    started = time.monotonic()
     answer = lab.chat(stream=stream)
-    assert time.monotonic() - started < 0.25
+    assert finished == []
+    go_on.set()
     assert (answer.streamed_text if stream else answer.text) == "now"
     assert until(lambda: len(lab.backend.requests) == 2)
     assert settled()

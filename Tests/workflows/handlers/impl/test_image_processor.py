@@ -233,7 +233,7 @@ def test_failure_of_one_call_fails_the_node_and_stops_the_others(lab: EngineLab)
     with pytest.raises(BackendStatusError):
         run(lab, eyes(), shown("a", RED, DARK, BLACK))
     for request in lab.backend.requests:
-        assert request.wait_ended(1.0) or images_sent(request) == [DARK]
+        assert request.wait_ended(20) or images_sent(request) == [DARK]
 
 
 def test_without_endpoint(lab: EngineLab) -> None:
@@ -292,8 +292,8 @@ def test_cancellation(lab: EngineLab) -> None:
     began = time.monotonic()
     with pytest.raises(EarlyTerminationException) as caught:
         run(lab, eyes(), shown("a", *[png(number) for number in range(6)]))
-    assert caught.value.is_cancellation and time.monotonic() - began < 2
-    assert all(request.wait_ended(1.0) for request in lab.backend.requests)
+    assert caught.value.is_cancellation and time.monotonic() - began < 20
+    assert all(request.wait_ended(20) for request in lab.backend.requests)
     assert len(recent_descriptions()) == 0
 
 

