@@ -25,7 +25,7 @@ Acts = Literal["no", "reads", "writes", "outside"]
 
 
 class BaseHandler(ABC):
-    """Runs the node types in ``KEYS``, each declared once with its keys.
+    """Runs the node types in ``KEYS``, each declared once with its keys. Editors show users the docstring of a class.
 
     ``handlers/registry.py`` finds every class in a module below ``handlers/impl`` that declares ``KEYS``. The other
     attributes are the traits of its types, which the engine, the checks and the workflow tests use. A class without

@@ -125,7 +125,7 @@ class MemoryKeywordSearchHandler(BaseHandler):
 
 
 class ConversationKeywordSearchHandler(MemoryKeywordSearchHandler):
-    """Does the same: ``searchTarget`` alone decides which texts are searched."""
+    """Returns the blocks of text that hold any of the words; ``searchTarget`` says which texts are searched."""
 
     # Other nodes write memories, which searchTarget may choose.
     pure = True
