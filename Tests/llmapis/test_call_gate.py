@@ -30,8 +30,8 @@ def test_a_second_call_waits_for_the_slot_and_gets_it_when_it_is_released(monkey
     monkeypatch.setattr(instance, "CONCURRENCY_TIMEOUT", 60)
     first, second = CallSlot(None), CallSlot(None)
     first.acquire()
-    threading.Timer(0.1, first.release).start()
     started = time.monotonic()
+    threading.Timer(0.1, first.release).start()
     second.acquire()
     assert 0.08 < time.monotonic() - started < SOON
     second.release()

@@ -15,6 +15,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.llm_service import LlmHandlerService
 from Tests.llmapis.lab import Lab
+from Tests.llmapis.transport_lab import SOON
 from Tests.stub_backend import Reply, StubBackend, chat_reply, chat_stream_reply
 
 HI = [{"role": "user", "content": "hi"}]
@@ -92,7 +93,7 @@ def test_close_wakes_another_thread_that_reads_the_stream(backend: StubBackend) 
         assert service.is_busy()  # as long as the other thread is in it
     service._stream = stream
     service.close()
-    reader.join(1.0)
+    reader.join(SOON)
     assert not reader.is_alive() and not service.is_busy()
     assert backend.requests[0].wait_ended() and not any(chunk["token"] for chunk in chunks)
 
