@@ -21,7 +21,7 @@ FLOAT_BYTES = 4
 
 @functools.lru_cache(maxsize=1)
 def numpy_or_none() -> Any:
-    # numpy is not required: it only makes the ranking faster.
+    # It takes long to load, and without it the ranking is only slower.
     try:
         return importlib.import_module("numpy")
     except ImportError:
