@@ -186,6 +186,12 @@ def test_a_missing_reply_fails_even_where_the_run_goes_on(lab, stream):
     assert "node 'Main/Later'" in lab.failures(*nodes, stream=stream, expect={"answer": "x"})["replies"][0]
 
 
+def test_of_a_list_the_first_rule_that_matches_answers(lab):
+    rules = [{"node": "Ask", "reply": "first"}, {"node": "Main/Ask", "reply": "second"}]
+
+    assert lab.failures(asks("Ask"), replies=rules, expect={"answer": "first"}) == {}
+
+
 # -- keys and vectors --------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("key", ["env:NO_SUCH_VARIABLE_HERE", "file:/no/such/file"])
