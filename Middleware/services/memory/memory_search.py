@@ -140,10 +140,10 @@ class _Search:
         # The request was cancelled.
         if not vectors:
             return []
-        self._tell_of_missing_vectors(service.model_name)
+        self._warn_of_missing_vectors(service.model_name)
         return self._memories.nearest(vectors[0], service.model_name, self._search.limit)
 
-    def _tell_of_missing_vectors(self, model: str) -> None:
+    def _warn_of_missing_vectors(self, model: str) -> None:
         if self._memories.path in process().one(fallback_notices):
             return
         missing = self._memories.count_without_embeddings(model)

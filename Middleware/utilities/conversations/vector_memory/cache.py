@@ -1,4 +1,4 @@
-"""What is kept between two searches of a database, and how a change of the file is noticed."""
+"""What stays in memory between two searches of a database, and how a change of the file is noticed."""
 from __future__ import annotations
 
 import contextlib
@@ -28,7 +28,7 @@ _LOOK = 0.1
 
 
 def file_state(path: str) -> Hashable:
-    """Differs whenever the database at ``path`` was changed. Take it before reading what it stands for."""
+    """Return a value that differs after each change of the database. Call it before reading the database."""
     state: list[tuple[int, int, int] | None] = []
     newest = 0.0
     for name in (path, f"{path}-wal"):
@@ -66,10 +66,10 @@ def turn(lock: threading.Lock, scope: CancelScope | None) -> Iterator[None]:
 
 
 class LatestUsed(Generic[T]):
-    """At most ``size`` objects, those used last; thread-safe.
+    """The ``size`` objects used last; thread-safe.
 
-    One object is made at a time while everybody else waits, so that making one must take no time. What nobody used for
-    ``idle_seconds`` is forgotten, by a thread that exists only while there is something to forget.
+    Only one thread creates an object at a time, so creating one must be quick. Objects that were not used for
+    ``idle_seconds`` are dropped by a thread that exists only while there are any.
     """
 
     def __init__(self, size: int, idle_seconds: float = IDLE_SECONDS) -> None:
@@ -102,7 +102,7 @@ class LatestUsed(Generic[T]):
                 self._timer = None
 
     def _look_again(self) -> None:
-        """After as long as the object that was used longest ago may stay."""
+        """Start the thread that waits until the object used longest ago has expired."""
         used = next(iter(self._kept.values()))[1]
         timer = threading.Timer(max(0.01, used + self._idle - time.monotonic()), self._forget)
         timer.daemon, timer.name = True, "idle-memories"

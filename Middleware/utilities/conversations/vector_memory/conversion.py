@@ -1,4 +1,4 @@
-"""Changing how a whole database is stored: in clear, as tokens, as tokens of another key.
+"""Change how a whole database is stored: in clear, as tokens, or as tokens of another key.
 
 Nothing in clear may stay behind where tokens are wanted. ``secure_delete`` blanks what is overwritten or freed; the
 index of words is dropped and made anew, because deleting its rows leaves their words in its segments; pages that were
@@ -28,7 +28,7 @@ _LOG_SECONDS = 1.0
 
 
 def has_clear_rows(database: sqlite3.Connection) -> bool:
-    """Whether anything in the file is not encrypted; looks at no more of a row than it must."""
+    """Return whether anything in the file is not encrypted; read no more of a row than needed."""
     checks = ("SELECT 1 FROM memories_fts LIMIT 1",
               f"SELECT 1 FROM memories WHERE {sql_is_clear('memory_text')} OR {sql_is_clear('metadata_json')} LIMIT 1",
               "SELECT 1 FROM memory_embeddings WHERE typeof(vector) <> 'text' LIMIT 1")
@@ -59,7 +59,7 @@ def remember_indexed_topics(database: sqlite3.Connection, codec: Codec) -> None:
 
 
 def holds_topics(indexed: str, metadata_json: str) -> bool:
-    """Whether the indexed key phrases of a memory include its topics."""
+    """Return whether the indexed key phrases of a memory include its topics."""
     try:
         metadata = schema.parse_metadata(metadata_json)
     except ValueError:
@@ -69,7 +69,7 @@ def holds_topics(indexed: str, metadata_json: str) -> bool:
 
 
 def write_index(database: sqlite3.Connection, codec: Codec) -> None:
-    """Make the index on disk anew from the rows; it stays empty if they are encrypted."""
+    """Rebuild the index on disk from the rows; it stays empty if they are encrypted."""
     database.execute("DROP TABLE IF EXISTS memories_fts")
     database.execute(schema.INDEX_TABLE)
     if codec.active:
@@ -102,7 +102,7 @@ def _convert_vectors(database: sqlite3.Connection, source: Codec, target: Codec)
 
 
 def forget_old_pages(database: sqlite3.Connection, scope: CancelScope | None = None) -> None:
-    """Drop what was freed while the file was in clear, if that is still to be done and nobody is in the way."""
+    """Drop the pages that were freed while the file was in clear, unless that is done or others use the file."""
     left = database.execute("PRAGMA user_version").fetchone()[0]
     try:
         if left == _HOLDS_OLD_PAGES:

@@ -1,4 +1,4 @@
-"""The index of words of an encrypted database. It lives in memory alone, where the file's own index must stay empty."""
+"""The index of words of an encrypted database. It exists only in memory; the index in the file stays empty."""
 from __future__ import annotations
 
 import os
@@ -31,7 +31,7 @@ class StoredRow:
 
 
 class EncryptedIndex:
-    """Finds rows by words like the index on disk would. Memories added to the file are added here by themselves."""
+    """Finds rows by words like the index on disk. Memories that were added to the file are added at the next search."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class EncryptedIndex:
 
     def search(self, search: KeywordSearch, state: Hashable, rows: Callable[[], Iterable[StoredRow]], codec: Codec,
                scope: CancelScope | None = None) -> list[int]:
-        """Like ``search_ids``.
+        """Return what ``search_ids`` returns.
 
         Args:
             state: of the file, taken before; the rows are read only when it differs from last time.
@@ -104,5 +104,5 @@ def _indexes() -> LatestUsed[EncryptedIndex]:
 
 
 def index_of(path: str, cipher: Cipher) -> EncryptedIndex:
-    """The index of a file for those who hold its key."""
+    """Return the index of a file, for the holders of its key only."""
     return process().one(_indexes).get((os.path.realpath(path), cipher.mark), EncryptedIndex)

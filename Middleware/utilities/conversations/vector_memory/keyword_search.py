@@ -1,4 +1,4 @@
-"""Which memories fit a list of phrases best, in bounded time.
+"""Find the memories that fit a list of phrases best, in bounded time.
 
 Every row that holds a phrase has to be scored before the best are known, and ``bm25`` counts all matches of every
 phrase in one go that nothing can interrupt. That is exact and quick for all ordinary searches. Dozens of phrases that
@@ -131,7 +131,7 @@ class _Clock:
 
 
 def search_ids(database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None = None) -> list[int]:
-    """Ids of the best rows of ``memories_fts``, best first. Raises sqlite3.Error, EarlyTerminationException."""
+    """Return the ids of the best rows, best first. Raises sqlite3.Error and EarlyTerminationException."""
     if not search.phrases or search.limit < 1:
         return []
     try:
@@ -148,7 +148,7 @@ def search_ids(database: sqlite3.Connection, search: KeywordSearch, scope: Cance
 
 def search_present_ids(database: sqlite3.Connection, search: KeywordSearch, scope: CancelScope | None = None
                        ) -> list[int]:
-    """Return ``search_ids`` without rows whose memory was deleted by hand, and others in their stead."""
+    """Return ``search_ids`` without rows whose memory was deleted by hand; other rows replace them."""
     found = search_ids(database, search, scope)
     present = _present(database, found)
     if len(present) == len(found):
@@ -172,7 +172,7 @@ def _unhurried(database: sqlite3.Connection, search: KeywordSearch, scope: Cance
 
 
 def _best(database: sqlite3.Connection, search: KeywordSearch, budget: int) -> list[int]:
-    """The best by the phrases within a budget of matches, then the best of the newest by some of the others."""
+    """Return the best by the phrases within a budget of matches, then the best of the newest by some of the others."""
     phrases = share_out(database, search.phrases, budget)
     found = _ranked(database, search, phrases.rare) if phrases.rare else []
     if phrases.common and len(found) < search.limit:
@@ -187,7 +187,7 @@ def _best(database: sqlite3.Connection, search: KeywordSearch, budget: int) -> l
 
 
 def _is_interrupted(error: sqlite3.OperationalError, scope: CancelScope | None) -> bool:
-    """Whether the clock stopped the search. Raises EarlyTerminationException if the request was cancelled."""
+    """Return whether the clock stopped the search. Raises EarlyTerminationException if the request was cancelled."""
     if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
         return False
     if scope is not None and scope.cancelled:
@@ -197,7 +197,7 @@ def _is_interrupted(error: sqlite3.OperationalError, scope: CancelScope | None) 
 
 def _ranked(database: sqlite3.Connection, search: KeywordSearch, phrases: Sequence[str],
             newest: int | None = None) -> list[int]:
-    """The best rows of all that match, or of that many of the newest of them."""
+    """Return the best of all rows that match, or of the ``newest`` ones."""
     weights: list[float | str] = list(search.weights or ())
     score = f"bm25(memories_fts{', ?' * len(weights)})"
     matches = f"SELECT rowid, {score} AS score FROM memories_fts WHERE memories_fts MATCH ?"

@@ -68,7 +68,7 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 
 def parse_metadata(text: str | None) -> dict[str, object]:
-    """The object that a memory's metadata holds. Raises ValueError if it is none."""
+    """Return the object in a memory's metadata. Raises ValueError for other metadata."""
     try:
         metadata = json.loads(text)  # type: ignore[arg-type]
     except (TypeError, RecursionError) as error:
@@ -79,7 +79,7 @@ def parse_metadata(text: str | None) -> dict[str, object]:
 
 
 def index_row(memory_text: str, metadata: Mapping[str, object], with_topics: bool) -> tuple[str, ...]:
-    """The five columns of the index, of whatever the metadata holds."""
+    """Return the five columns of the index, whatever the metadata contains."""
     phrases = index_text(metadata.get("key_phrases"))
     if with_topics:
         phrases = f"{phrases} {index_text(metadata.get('topics'))}"
@@ -89,7 +89,7 @@ def index_row(memory_text: str, metadata: Mapping[str, object], with_topics: boo
 
 
 def index_text(value: object) -> str:
-    """Strings as they are, lists as their items without ``"``, joined by spaces; nothing for null."""
+    """Return strings unchanged, the items of lists without ``"`` joined by spaces, and "" for null."""
     if isinstance(value, str):
         text = value
     elif value is None:

@@ -1,4 +1,4 @@
-"""One pass over the memories of a conversation: everything that is read or written on one connection."""
+"""The memories of a conversation, read and written on one connection."""
 from __future__ import annotations
 
 import json
@@ -69,7 +69,7 @@ class VectorMemories:
 
     @classmethod
     def of(cls, folder: DiscussionFolder, *, write: bool = False, scope: CancelScope | None = None) -> VectorMemories:
-        """The memories of the conversation whose folder this is. Also raises OSError if it cannot be made."""
+        """Open the memories of a folder's conversation. Also raises OSError if the folder cannot be created."""
         if write:
             folder.create()
         return cls(folder.vector_database(), folder.discussion_id, write=write, cipher=folder.cipher,
@@ -90,7 +90,7 @@ class VectorMemories:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a database with memories' table."""
+        """Whether the database and its table of memories exist."""
         return "memories" in self._tables
 
     @property
@@ -135,7 +135,7 @@ class VectorMemories:
 
     # -- the log of processed messages ---------------------------------------------------------------------------
     def logged_messages(self, limit: int = 10) -> list[LoggedMessage]:
-        """The messages that ended the chunks processed last, newest first."""
+        """Return the last messages of the chunks that were processed last, newest first."""
         place = ("(SELECT place FROM vector_memory_hash_places WHERE log_id = l.id)"
                  if "vector_memory_hash_places" in self._tables else "NULL")
         rows = self._all("vector_memory_hash_log", f"SELECT l.message_hash, {place} FROM vector_memory_hash_log l "
@@ -143,7 +143,7 @@ class VectorMemories:
         return [LoggedMessage(row[0], place_from_text(row[1])) for row in rows]
 
     def log_hash(self, message_hash: str, place: MessagePlace | None = None) -> None:
-        """Log a message up to which the conversation was processed, and where it stands if that is known."""
+        """Log the last message of a processed chunk, with its position if that is known."""
         with sqlite.transaction(self._db, self._scope):
             self._insert_hash(message_hash, place)
 
@@ -159,13 +159,13 @@ class VectorMemories:
     # -- writing memories ----------------------------------------------------------------------------------------
     def store_chunk(self, items: Sequence[tuple[str, str]], message_hash: str | None,
                     index_topics: bool = False, place: MessagePlace | None = None) -> list[int]:
-        """Store the memories of a chunk and log the chunk as processed, all or nothing; returns the rows' ids.
+        """Store the memories of a chunk, log the chunk as processed, and return the rows' ids; all or nothing.
 
         Args:
             items: text and metadata (a JSON object, stored as it is) of each memory.
             message_hash: of the chunk; None logs nothing.
             index_topics: let ``topics`` of the metadata be found too.
-            place: where the chunk's last message stands.
+            place: the position of the chunk's last message.
 
         Raises ValueError for metadata that is not a JSON object.
         """
@@ -195,7 +195,7 @@ class VectorMemories:
     # -- finding memories ----------------------------------------------------------------------------------------
     def keyword_search(self, query: str, limit: int = 15, bm25_weights: Sequence[float] | None = None,
                        use_recency: bool = False) -> list[MemoryRow]:
-        """The memories that fit the terms of ``query`` best; see ``keyword_search``."""
+        """Return the memories that fit the terms of ``query`` best; see ``keyword_search``."""
         limit = _row_limit(limit)
         search = KeywordSearch(phrases_of(query), limit, usable_weights(bm25_weights), use_recency)
         if not self.exists or not search.phrases or limit < 1:
@@ -208,14 +208,14 @@ class VectorMemories:
         return self.by_ids(numbers)
 
     def nearest(self, vector: Sequence[float], model: str, limit: int) -> list[int]:
-        """Ids of the memories whose vectors of ``model`` are most like ``vector``, best first."""
+        """Return the ids of the memories whose vectors of ``model`` are most like ``vector``, best first."""
         if not self.exists or "memory_embeddings" not in self._tables:
             return []
         return vectors_of(self.path, model, self._cipher).nearest(
             vector, _row_limit(limit), file_state(self.path), lambda: self.embeddings(model, False), self._scope)
 
     def by_ids(self, numbers: Sequence[int]) -> list[MemoryRow]:
-        """The memories with these ids, in their order; missing ones are left out."""
+        """Return the memories with these ids, in their order; missing ones are left out."""
         found: dict[int, sqlite3.Row] = {}
         for start in range(0, len(numbers), _MOST_VALUES):
             some = tuple(numbers[start:start + _MOST_VALUES])
@@ -225,20 +225,20 @@ class VectorMemories:
         return [self._in_clear(found[number]) for number in numbers if number in found]
 
     def all_memories(self, limit: int = -1, offset: int = 0) -> Iterator[MemoryRow]:
-        """Every memory, oldest first."""
+        """Yield the memories, oldest first."""
         for row in self._all("memories", "SELECT * FROM memories ORDER BY id LIMIT ? OFFSET ?",
                              (-1 if limit < 0 else _row_limit(limit), _row_limit(offset))):
             yield self._in_clear(row)
 
     def counts(self) -> dict[str, int]:
-        """How many ``memories``, ``embeddings`` and ``hashes`` there are."""
+        """Return the numbers of ``memories``, ``embeddings`` and ``hashes``."""
         tables = {"memories": "memories", "embeddings": "memory_embeddings", "hashes": "vector_memory_hash_log"}
         return {name: (self._one(table, f"SELECT count(*) FROM {table}") or (0,))[0]
                 for name, table in tables.items()}
 
     # -- vectors -------------------------------------------------------------------------------------------------
     def add_embeddings(self, embeddings: Sequence[tuple[int, bytes]], model: str) -> int:
-        """Store the vectors of rows, as 32-bit floats, over those the model had for them; returns how many."""
+        """Store or replace a model's vectors of rows, as 32-bit floats; return how many."""
         rows = [(number, model, len(blob) // FLOAT_BYTES, self._codec.encode_vector(blob))
                 for number, blob in embeddings]
         with sqlite.transaction(self._db, self._scope):
@@ -247,14 +247,14 @@ class VectorMemories:
         return len(rows)
 
     def embeddings(self, model: str, strays: bool = True) -> list[tuple[int, bytes]]:
-        """Row ids and vectors, 32-bit floats as bytes, of one model; ``strays`` are those of memories that are gone."""
+        """Return row ids and vectors of one model; ``strays`` includes those of deleted memories."""
         kept = "" if strays else "AND memory_id IN (SELECT id FROM memories) "
         rows = self._all("memory_embeddings", "SELECT memory_id, vector FROM memory_embeddings WHERE model = ? "
                          f"{kept}ORDER BY memory_id", (model,))
         return [(row[0], self._codec.decode_vector(row[1])) for row in rows]
 
     def without_embeddings(self, model: str, limit: int = 20) -> list[MemoryRow]:
-        """The oldest memories that have no vector of this model."""
+        """Return the oldest memories that have no vector of this model."""
         rows = self._all("memories", f"SELECT m.* {self._missing} ORDER BY m.id LIMIT ?",
                          (model, _row_limit(limit)))
         return [self._in_clear(row) for row in rows]
@@ -264,7 +264,7 @@ class VectorMemories:
 
     @property
     def _missing(self) -> str:
-        """What follows SELECT for the memories without a vector of the model that is the first value."""
+        """The FROM clause for memories without a vector of the model that is the first value."""
         if "memory_embeddings" not in self._tables:
             return "FROM memories m WHERE ? IS NOT NULL"
         return ("FROM memories m WHERE NOT EXISTS "
@@ -272,7 +272,7 @@ class VectorMemories:
 
     # -- care ----------------------------------------------------------------------------------------------------
     def rebuild_index(self) -> int:
-        """Make the index of words anew from the memories; returns how many there are."""
+        """Rebuild the index of words from the memories; return how many there are."""
         with sqlite.transaction(self._db, self._scope):
             if not self._codec.active:
                 conversion.remember_indexed_topics(self._db, self._codec)
@@ -280,7 +280,7 @@ class VectorMemories:
         return self.counts()["memories"]
 
     def change_cipher(self, cipher: Cipher) -> None:
-        """Store everything under another key, or in clear, in one transaction; this object goes on with it."""
+        """Store everything under another key, or in clear, in one transaction, and use that key from now on."""
         target = Codec(cipher)
         conversion.convert(self._db, self._codec, target, self._scope)
         self._cipher, self._codec = cipher, target
@@ -306,7 +306,7 @@ class VectorMemories:
         return [StoredRow(row[0], row[1], row[2], row[3], row[0] in topics) for row in rows]
 
     def _topics_of_clear_rows(self) -> set[int]:
-        """Rows in clear whose topics the index on disk holds; nothing to do once all are encrypted."""
+        """Return the rows in clear whose topics are in the index on disk; none once all rows are encrypted."""
         if "memories_fts" not in self._tables:
             return set()
         rows = self._all("memories_fts", "SELECT f.rowid, f.key_phrases, m.metadata_json FROM memories_fts f "
