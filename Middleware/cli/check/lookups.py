@@ -132,11 +132,12 @@ class Lookups:
         return self._problem(("workflow", name, folder, parent.folder, parent.name),
                           lambda: self._workflow(name, folder, parent.folder, parent.name))
 
-    def workflow_variables(self, name: str, folder: str | None, parent: LoadedWorkflow) -> frozenset[str] | None:
-        """Return the names of the variables that a child workflow of ``parent`` has; None if it cannot be read."""
-        found = self._answer(("variables", name, folder, parent.folder, parent.name), lambda: frozenset(
-            config_utils.load_workflow(name, folder, parent.folder, parent.name).variables))
-        return None if isinstance(found, Problem) else found
+    def child(self, name: str, folder: str | None, parent: LoadedWorkflow) -> LoadedWorkflow | None:
+        """Return a child workflow of ``parent``; None if it cannot be read, or only a user's settings show which it is.
+        """
+        found = self._answer(("child", name, folder, parent.folder, parent.name), lambda: config_utils.load_workflow(
+            name, folder, parent.folder, parent.name))
+        return found if isinstance(found, LoadedWorkflow) else None
 
     def workflow_folder(self, folder: str) -> Problem | None:
         """Look up a folder below Workflows."""

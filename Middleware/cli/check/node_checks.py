@@ -62,8 +62,7 @@ class NodeView:
     @property
     def label(self) -> str:
         """How a message names this node."""
-        name = self.node.get("title") or self.node.get("agentName")
-        return f"node {self.index + 1}" + (f" '{shortened(name, 40)}'" if isinstance(name, str) else "")
+        return node_label(self.index, self.node)
 
     def values(self) -> Iterator[tuple[ConfigKey, Any]]:
         """Yield the declared keys that the node gives a value, with these values."""
@@ -71,6 +70,12 @@ class NodeView:
             key = self.keys.get(name)
             if key is not None and value is not None:
                 yield key, value
+
+
+def node_label(index: int, node: Mapping[str, object]) -> str:
+    """Return how a message names a node of a workflow, which has the number ``index``, from 0."""
+    name = node.get("title") or node.get("agentName")
+    return f"node {index + 1}" + (f" '{shortened(name, 40)}'" if isinstance(name, str) else "")
 
 
 def texts_in(value: object, path: str, secret_keys: frozenset[str]) -> Iterator[tuple[str, str, bool]]:
@@ -193,6 +198,17 @@ def child_folder(view: NodeView) -> str | None:
     if not folder:
         return ""
     return folder if isinstance(folder, str) and "{" not in folder else None
+
+
+def child_workflows(view: NodeView, lookups: Lookups) -> list[LoadedWorkflow] | None:
+    """Return all workflows that the node may run; None if one of them is not known."""
+    folder = child_folder(view)
+    if folder is None:
+        return None
+    found = [lookups.child(name, folder or None, view.loaded) if "{" not in name else None
+             for _, name in child_names(view)]
+    known = [loaded for loaded in found if loaded is not None]
+    return known if len(known) == len(found) else None
 
 
 def child_names(view: NodeView) -> Iterator[tuple[str, str]]:

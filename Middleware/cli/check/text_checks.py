@@ -209,7 +209,8 @@ def check_plain_value(text: str, rules: TextRules) -> Iterator[TextProblem]:
 
 # Built on first use, as most workflows have no templates, and then kept for all of them.
 @lru_cache(maxsize=1)
-def _environment() -> Any:
+def jinja_environment() -> Any:
+    """Return an environment that parses templates with the usual filters and tests."""
     from jinja2 import Environment
 
     return Environment()
@@ -223,7 +224,7 @@ def _jinja_names(text: str) -> list[str]:
     from jinja2 import TemplateAssertionError, nodes
     from jinja2.meta import find_undeclared_variables
 
-    environment = _environment()
+    environment = jinja_environment()
     tree = environment.parse(text)
     for node_type, kind, known in ((nodes.Filter, "filter", environment.filters),
                                    (nodes.Test, "test", environment.tests)):

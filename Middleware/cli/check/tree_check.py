@@ -74,7 +74,7 @@ class FileOnlyLookups(Lookups):
         if kind == "user variables":
             return self._variables
         # Without a folder, a name of a workflow means one in the folder of the user.
-        by_user = kind in OF_USER or (kind in ("workflow", "variables") and not key[2])
+        by_user = kind in OF_USER or (kind in ("workflow", "child") and not key[2])
         return None if by_user else super()._answer(key, find)
 
 

@@ -14,8 +14,7 @@ from Middleware.cli.check.node_checks import (
     NodeView,
     check_curl_node,
     check_targets,
-    child_folder,
-    child_names,
+    child_workflows,
     texts_in,
 )
 from Middleware.cli.check.text_checks import (
@@ -29,6 +28,7 @@ from Middleware.cli.check.text_checks import (
     check_plain_value,
     check_text,
 )
+from Middleware.cli.check.value_checks import check_choice
 from Middleware.utilities.config.check import KeyCheck, Severity, quoted, shortened
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.json_source import child
@@ -178,15 +178,8 @@ class _Check:
 
     def _variables_of_children(self, view: NodeView) -> frozenset[str] | None:
         """Return the variables of all workflows that the node may run; None if one of them is not known."""
-        folder = child_folder(view)
-        known: set[str] = set()
-        for _, name in child_names(view):
-            is_known = folder is not None and "{" not in name
-            found = self.lookups.workflow_variables(name, folder or None, self.loaded) if is_known else None
-            if found is None:
-                return None
-            known |= found
-        return frozenset(known)
+        children = child_workflows(view, self.lookups)
+        return None if children is None else frozenset(name for loaded in children for name in loaded.variables)
 
 
 def _check_by_declaration(key: ConfigKey, text: str, jinja: bool, rules: TextRules) -> Iterator[TextProblem]:
@@ -261,7 +254,8 @@ def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[
 
 # A new check of single nodes is one function in this list.
 NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
-    check_type, check_targets, check_memory_node, check_curl_node, check_dependencies, check_tools)
+    check_type, check_targets, check_memory_node, check_curl_node, check_dependencies, check_tools,
+    check_choice)
 
 
 def all_located(findings: Sequence[Finding], lookups: Lookups, loaded: LoadedWorkflow | None = None) -> list[Finding]:

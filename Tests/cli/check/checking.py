@@ -16,8 +16,10 @@ Node = dict[str, Any]
 class FakeLookups(Lookups):
     """What is called ``missing...`` is missing, with the suggestion ``near``; all else exists. Notes questions."""
 
-    def __init__(self, user: Mapping[str, Any] | None = None, partly: bool = False, source: str = "") -> None:
+    def __init__(self, user: Mapping[str, Any] | None = None, partly: bool = False, source: str = "",
+                 children: Mapping[str, LoadedWorkflow] | None = None) -> None:
         super().__init__()
+        self.children = children or {}
         self.asked: list[tuple[Any, ...]] = []
         self._user, self._is_partial, self._source = user or {}, partly, source
 
@@ -37,8 +39,8 @@ class FakeLookups(Lookups):
     def workflow(self, name: str, folder: str | None, parent: LoadedWorkflow) -> Problem | None:
         return self._find("workflow", name, folder, parent.folder)
 
-    def workflow_variables(self, name: str, folder: str | None, parent: LoadedWorkflow) -> frozenset[str] | None:
-        return frozenset({"motto"}) if name == "Child" else None
+    def child(self, name: str, folder: str | None, parent: LoadedWorkflow) -> LoadedWorkflow | None:
+        return workflow([], {"motto": ""}) if name == "Child" else self.children.get(name)
 
     def workflow_folder(self, folder: str) -> Problem | None:
         return None

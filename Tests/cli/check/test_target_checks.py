@@ -86,7 +86,7 @@ def test_where_children_are_looked_for(keys: dict[str, Any], asked: list[tuple[A
     ({"A": "C", "Default": "missing"}, "", []), ({"A": ""}, None, []),
     ({"two words": "missing"}, None, ['nodes[0].conditionalWorkflows["two words"]'])])
 def test_children_by_value(table: dict[str, str], content: str | None, paths: list[str]) -> None:
-    node = {"type": "ConditionalCustomWorkflow", "conditionalKey": "x", "conditionalWorkflows": table,
+    node = {"type": "ConditionalCustomWorkflow", "conditionalKey": "{agent1Input}", "conditionalWorkflows": table,
             "UseDefaultContentInsteadOfWorkflow": content}
     assert brief(check(node)) == [("error", path) for path in paths]
 

@@ -79,8 +79,7 @@ SEARCH_KEYS: tuple[ConfigKey, ...] = (
               "Search only this many of the newest messages; 0: all except the newest one.",
               "early"))
 
-MISSING_WORKFLOW = "No_Workflow_Name_Supplied"
-WORKFLOW_NAME = ConfigKey("workflowName", "str", MISSING_WORKFLOW, "The workflow to run.", required=True,
+WORKFLOW_NAME = ConfigKey("workflowName", "str", None, "The workflow to run.", required=True,
                           names="workflow")
 CONDITIONAL_WORKFLOWS = ConfigKey("conditionalWorkflows", "object", FrozenDict(),
                                   "Value -> workflow; Default is the fallback.", names="workflow")

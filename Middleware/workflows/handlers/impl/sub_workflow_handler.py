@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from Middleware.exceptions import ConfigValueError, EarlyTerminationException
+from Middleware.exceptions import ConfigNotFoundError, ConfigValueError, EarlyTerminationException
 from Middleware.models.messages import Message
+from Middleware.utilities.config.check import shortened
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.config.keys.node import (
     CONDITIONAL_WORKFLOWS,
     FOLDER_OVERRIDE,
-    MISSING_WORKFLOW,
     NODE,
     SCOPED_VARIABLES,
     WORKFLOW_NAME,
@@ -89,7 +89,15 @@ class CustomWorkflowHandler(BaseHandler):
     KEYS = {"CustomWorkflow": (WORKFLOW_NAME, FOLDER_OVERRIDE, SCOPED_VARIABLES, *OVERRIDE_KEYS)}
 
     def handle(self, context: ExecutionContext) -> object:
-        return _run_child(context, str(self.value(context, "workflowName") or MISSING_WORKFLOW), context.config)
+        name = self.value(context, "workflowName")
+        if not name:
+            raise ConfigNotFoundError(
+                f"node '{context.node_name}' names no workflow: 'workflowName' is missing or empty")
+        return _run_child(context, str(name), context.config)
+
+
+# The value may be a whole answer; a message has room for its beginning.
+MAX_VALUE = 60
 
 
 class ConditionalCustomWorkflowHandler(CustomWorkflowHandler):
@@ -114,8 +122,19 @@ class ConditionalCustomWorkflowHandler(CustomWorkflowHandler):
         content = self.value(context, "UseDefaultContentInsteadOfWorkflow")
         if content is not None:
             return self.static_text(context, context.substitute(content))
-        return _run_child(context, str(targets.get("default") or MISSING_WORKFLOW),
-                          overrides.get(value) or overrides.get("default"))
+        default = targets.get("default")
+        if not default:
+            raise self._no_route(context)
+        return _run_child(context, str(default), overrides.get(value) or overrides.get("default"))
+
+    def _no_route(self, context: ExecutionContext) -> ConfigNotFoundError:
+        """Return the error for a value that is none of the keys. The value may be a whole answer of an LLM."""
+        value = shortened(self.text(context, "conditionalKey").strip(), MAX_VALUE)
+        table = self.value(context, "conditionalWorkflows")
+        keys = [f"'{key}'" for key, name in table.items() if name] if isinstance(table, Mapping) else []
+        return ConfigNotFoundError(
+            f"node '{context.node_name}' has no workflow for the value '{value}': the keys of 'conditionalWorkflows' "
+            f"are {', '.join(keys) or 'missing'}, and there is no 'Default', which would be for every other value")
 
 
 def _run_child(context: ExecutionContext, name: str, overrides: object) -> object:

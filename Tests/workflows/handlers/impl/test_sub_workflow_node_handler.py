@@ -12,6 +12,7 @@ from Middleware.models.request_context import request_scope
 from Middleware.workflows.handlers.impl.standard_node_handler import StandardNodeHandler
 from Middleware.workflows.managers.workflow_variable_manager import WorkflowVariableManager
 from Tests.stub_backend import StubBackend
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, Probe, assistant, llm, reply_to, start, static, user
 
 
@@ -305,11 +306,22 @@ def test_default_content_null_and_match(lab: EngineLab, targets: dict[str, str])
     assert lab.run([fork("python", targets, UseDefaultContentInsteadOfWorkflow="no")]) == "Snake"
 
 
-def test_nowhere_to_go(lab: EngineLab) -> None:
-    for node in (fork("x", {"a": "A"}), fork("x", {}), {"type": "ConditionalCustomWorkflow"},
-                 {"type": "CustomWorkflow"}):
-        with pytest.raises(FileNotFoundError, match="No_Workflow_Name_Supplied"):
-            lab.run([node])
+NO_DEFAULT = "and there is no 'Default', which would be for every other value."
+
+
+@table("node, text", [
+    (fork("x", {"a": "A", "B ": "B"}), "has no workflow for the value 'x': the keys of 'conditionalWorkflows' are "
+                                       f"'a', 'B ', {NO_DEFAULT}"),
+    (fork("{agent1Input}", {"a": "A", "b": "", "c": None}), f"the value '{'long ' * 11}lo...': the keys of "
+     f"'conditionalWorkflows' are 'a', {NO_DEFAULT}"),
+    (fork("x", {}), f"for the value 'x': the keys of 'conditionalWorkflows' are missing, {NO_DEFAULT}"),
+    ({"type": "ConditionalCustomWorkflow"}, "for the value ''"),
+    ({"type": "CustomWorkflow", "title": "Child"},
+     "node 'Child' names no workflow: 'workflowName' is missing or empty.")])
+def test_nowhere_to_go(lab: EngineLab, node: dict[str, Any], text: str) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        lab.run([node], scoped_inputs=["long " * 40])
+    assert text in str(caught.value)
 
 
 @pytest.mark.parametrize(("key", "system", "prompt"), [
