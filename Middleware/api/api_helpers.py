@@ -9,6 +9,7 @@ from flask import request as http
 
 from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, api_key_in, idempotency_key_in
 from Middleware.api.edge.browser_safety import is_loopback_name
+from Middleware.api.edge.client_addresses import FORWARDED
 from Middleware.api.running.running_requests import running_requests
 from Middleware.common import instance_global_variables as globals_
 from Middleware.common.constants import OLLAMA_CHAT, OLLAMA_GENERATE, OPENAI_CHAT, OPENAI_COMPLETION
@@ -24,8 +25,6 @@ LATEST = ":latest"
 # Of a request. Far above any real conversation: the limits only keep a faulty client from occupying all memory.
 MAX_MESSAGES = 100_000
 MAX_IMAGES = 1_000
-# Headers that proxies add.
-FORWARDED = ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
 
 # The documented names of users' scripts for these functions.
 get_model_name = current_model_name

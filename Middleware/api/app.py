@@ -52,7 +52,7 @@ def build_wsgi_application(app: Flask | None = None, threads: int | None = None,
         waiting = max(threads - RESERVED_THREADS, 1) if threads else None
         gated = ConcurrencyLimitMiddleware(gated, semaphore, globals_.CONCURRENCY_TIMEOUT, waiting)
     return AdmissionMiddleware(gated, globals_.MAX_REQUEST_MB, globals_.ACCESS_KEYS,
-                               BrowserSafety(globals_.ALLOWED_ORIGINS))
+                               BrowserSafety(globals_.ALLOWED_ORIGINS), globals_.PRIVATE_CLIENTS_ONLY)
 
 
 def __getattr__(name: str) -> object:

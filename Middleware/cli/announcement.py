@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 KEY_FILE = "accepted-keys.txt"
 RULE = "!" * 100
+PRIVATE_ONLY = ("  Clients:        everyone with a private address (your own network), without a key; others get 403",
+                "                  With keys: Docs/User/network-access.md. Without keys, for everyone: --allow-public")
 
 
 def describe(host: str, port: int, address: str, is_demo: bool = False) -> list[str]:
@@ -76,7 +78,9 @@ def describe_access(host: str) -> list[str]:
         lines.append(f"  Web pages:      {', '.join(instance.ALLOWED_ORIGINS)}, and those of this machine")
     if is_loopback(host):
         return [*lines, "  Only programs on this machine can connect. Start with --listen to let others in."]
-    return lines if instance.ACCESS_KEYS is not None else [*lines, *_warning()]
+    if instance.ACCESS_KEYS is not None:
+        return lines
+    return [*lines, *(PRIVATE_ONLY if instance.PRIVATE_CLIENTS_ONLY else _warning())]
 
 
 def log_access(host: str) -> None:
@@ -84,6 +88,9 @@ def log_access(host: str) -> None:
     if instance.ACCESS_KEYS is not None:
         for text in instance.ACCESS_KEYS.warnings():
             logger.warning("%s", text)
+    elif instance.PRIVATE_CLIENTS_ONLY:
+        logger.warning("Listening on %s without --accepted-keys-file: everyone in the local network can use every "
+                       "configured user and LLM. Clients with public addresses are refused", host)
     elif not is_loopback(host):
         logger.warning("Listening on %s without --accepted-keys-file: whoever reaches this address can use every "
                        "configured user and LLM", host)

@@ -31,6 +31,7 @@ class LaunchArguments:
         max_request_mb: largest request body in units of 1024 * 1024 bytes; 0 for any size.
         accepted_keys_file: absolute path of the list of keys that clients need.
         allow_origins: web pages that may call, as ``browser_safety.normal_origin`` spells them.
+        allow_public: clients with public addresses are admitted without a key.
         file_logging: True if the switch was given, else None (a user file may decide).
         log_level: name of the lowest level that is logged, or None for the environment or the default.
     """
@@ -50,6 +51,7 @@ class LaunchArguments:
     max_request_mb: int = 256
     accepted_keys_file: str | None = None
     allow_origins: tuple[str, ...] = ()
+    allow_public: bool = False
     log_level: str | None = None
 
 
@@ -103,12 +105,15 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
     add("--file-logging", action="store_true", default=None, help="also write the log to a file")
     add("--port", type=int, metavar="N", help="port to listen on (default: the user's, else 5000; several users: 5050)")
     add("--listen", nargs="?", const=ALL_INTERFACES, metavar="ADDRESS",
-        help="accept connections from the network, on this address only if one is given (default: this machine only)")
+        help="accept connections from the network, on this address only if one is given (default: this machine only); "
+             "without keys, only from private addresses")
     add("--accepted-keys-file", metavar="P",
         help="let in only clients that send one of the keys in this file; Scripts/access_key.py makes them")
     add("--allow-origin", metavar="URL", action="append", default=[],
         help="a web page that may call from browsers, for example https://chat.example.com; can be given several times "
              "(pages of this machine always may)")
+    add("--allow-public", action="store_true",
+        help="with --listen and without --accepted-keys-file: let in clients with public addresses, too")
     add("--concurrency", type=int, default=1, metavar="N", help="requests that run at a time, 0 = any number "
                                                                "(default: %(default)s)")
     add("--concurrency-timeout", type=float, default=900, metavar="S",
@@ -133,7 +138,8 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         concurrency=raw.concurrency, concurrency_timeout=raw.concurrency_timeout,
         concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb,
         accepted_keys_file=_file(raw.accepted_keys_file),
-        allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), log_level=raw.log_level)
+        allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), allow_public=raw.allow_public,
+        log_level=raw.log_level)
 
 
 def parse_command_arguments(parser: argparse.ArgumentParser,

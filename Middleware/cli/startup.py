@@ -22,6 +22,7 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
+from Middleware.utilities.http.addresses import is_loopback
 
 if TYPE_CHECKING:
     from Middleware.cli.check.load_check import LoadCheck
@@ -113,6 +114,8 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     sock = bind_socket(host, users.resolve_port())
     address, port = sock.getsockname()[:2]
     instance.PORT = port
+    instance.PRIVATE_CLIENTS_ONLY = \
+        instance.ACCESS_KEYS is None and not arguments.allow_public and not is_loopback(address)
     demo_mode = demo.is_wanted(arguments)
     if demo_mode:
         demo.start_backend()

@@ -31,6 +31,8 @@ MAX_REQUEST_MB: int = 256
 ACCESS_KEYS: Any = None
 # Origins of web pages that may send requests, in addition to those of this computer.
 ALLOWED_ORIGINS: tuple[str, ...] = ()
+# Clients with public addresses are refused: the server listens on the network, without keys.
+PRIVATE_CLIENTS_ONLY: bool = False
 
 
 class Gate:

@@ -18,6 +18,7 @@ from Middleware.utilities import config_utils
 def fresh(config, monkeypatch):
     monkeypatch.setattr(instance, "ACCESS_KEYS", None)
     monkeypatch.setattr(instance, "ALLOWED_ORIGINS", ())
+    monkeypatch.setattr(instance, "PRIVATE_CLIENTS_ONLY", False)
 
 
 @pytest.fixture
@@ -47,6 +48,15 @@ def test_the_warning_cannot_be_overlooked(host, caplog):
     announcement.log_access(host)
     record, = caplog.records
     assert record.levelname == "WARNING" and host in record.getMessage()
+
+
+def test_a_private_network_is_no_reason_for_alarm(monkeypatch, caplog):
+    monkeypatch.setattr(instance, "PRIVATE_CLIENTS_ONLY", True)
+    text = "\n".join(announcement.describe_access("0.0.0.0"))
+    announcement.log_access("0.0.0.0")
+    assert announcement.RULE not in text and "private address" in text and "--allow-public" in text
+    record, = caplog.records
+    assert record.levelname == "WARNING" and "public addresses are refused" in record.getMessage()
 
 
 @pytest.mark.parametrize(("address", "name", "warned"), [

@@ -135,6 +135,11 @@ def test_everything_given_is_stored(monkeypatch):
             instance.MAX_REQUEST_MB) == (0, 2.5, "endpoint", 0)
 
 
+def test_public_clients_need_a_flag():
+    assert parse_arguments(["--listen"]).allow_public is False
+    assert parse_arguments(["--listen", "--allow-public"]).allow_public is True
+
+
 def test_accepted_keys_file_is_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert parse_arguments(["--accepted-keys-file", " keys.txt "]).accepted_keys_file == str(tmp_path / "keys.txt")

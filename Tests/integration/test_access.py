@@ -270,3 +270,23 @@ def test_a_list_that_cannot_be_used_keeps_the_server_down(tmp_path: Path, text: 
                         "--accepted-keys-file", keys)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert problem in done.stderr and str(keys) in done.stderr and KEY not in done.stderr + done.stdout
+
+
+# -- without keys ------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("flags", "status"), [
+    (["--listen"], 403), (["--listen", "--allow-public"], 200), ([], 200)], ids=["listen", "allow public", "loopback"])
+def test_public_clients_of_a_proxy(script: str, tmp_path: Path, flags: list[str], status: int) -> None:
+    tree = ConfigTree(tmp_path / "Public")
+    tree.write(f"Users/{USER}.json", {})
+    with Launcher(script, "--PublicDirectory", tree.public, "--User", USER, *flags) as server:
+        door = Door(server, tmp_path)
+        assert door.ask("GET", "/v1/models").status == 200
+        assert door.ask("GET", "/v1/models", X_Forwarded_For="192.168.1.5").status == 200
+        for _ in range(2):
+            assert door.ask("POST", "/api/chat", {}, X_Forwarded_For="203.0.113.5").status in (status, 400)
+            answer = door.ask("GET", "/v1/models", X_Forwarded_For="203.0.113.5")
+            assert answer.status == status and ("--allow-public" in answer.body.decode()) == (status == 403)
+        output = server.output()
+        assert output.count("203.0.113.5") == (status == 403)
+        assert ("!!  WARNING" in output) == ("--allow-public" in flags)

@@ -12,11 +12,13 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, AccessKeys, idempotency_key_in
 from Middleware.api.edge.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
+from Middleware.api.edge.client_addresses import public_address, refusal_of_public
 from Middleware.api.errors import RETRY_AFTER, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
 from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.services.response_builder_service import to_json
+from Middleware.utilities.once import Once
 
 if TYPE_CHECKING:
     from _typeshed import OptExcInfo
@@ -47,20 +49,27 @@ class AdmissionMiddleware:
         max_request_mb: largest body in units of 1024 * 1024 bytes; 0 for any size.
         keys: the accepted keys; None if no key is required.
         browsers: the web pages that are admitted; by default those of this computer.
+        private_only: refuse clients with public addresses.
     """
 
     def __init__(self, app: WSGIApplication, max_request_mb: int = 0, keys: AccessKeys | None = None,
-                 browsers: BrowserSafety | None = None) -> None:
+                 browsers: BrowserSafety | None = None, private_only: bool = False) -> None:
         self.app = app
         self._limit = max_request_mb * MEGABYTE or None
         self._keys = keys
         self._browsers = browsers or BrowserSafety()
+        self._private_only = private_only
+        # The addresses that were refused. Scanners come back for hours, and would fill the log.
+        self._strangers: Once[str] = Once()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         # Flask converts the method to upper case too, so the checks must see the same.
         method = environ["REQUEST_METHOD"] = environ.get("REQUEST_METHOD", "").upper()
         is_post, request_id = method == "POST", new_request_id()
         environ[REQUEST_ID_KEY] = request_id
+        stranger = public_address(environ) if self._private_only else None
+        if stranger is not None:
+            return self._turn_away(stranger, environ, start_response, request_id)
         if is_post:
             logger.info("Request %s arrived: POST %s", request_id, ascii(environ.get("PATH_INFO", ""))[1:-1][:200])
         judgement = self._browsers.judge(environ)
@@ -76,15 +85,29 @@ class AdmissionMiddleware:
         elif has_body(environ):
             environ[BODY_LEFT_KEY] = True
         if refusal is not None:
-            return _refuse(environ, start_response, refusal, request_id)
+            _log_refusal(environ, refusal, request_id)
+            return _refuse(environ, start_response, refusal)
         if not is_post:
             return self.app(environ, start_response)
         return self._admit(RequestContext(request_id=request_id), environ, start_response)
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
         """Return whether the request will be refused, judged by its head alone; for servers that read bodies first."""
+        if self._private_only and public_address(environ) is not None:
+            return True
         judgement = self._browsers.judge(environ)
         return not judgement.preflight and (judgement.refusal or self._check_key(environ)) is not None
+
+    def _turn_away(self, address: str, environ: WSGIEnvironment, start_response: StartResponse,
+                   request_id: str) -> Iterable[bytes]:
+        """Refuse a client with a public address, which is logged once."""
+        if has_body(environ):
+            environ[BODY_LEFT_KEY] = True
+        refusal = refusal_of_public(address)
+        if self._strangers.first(address):
+            _log_refusal(environ, refusal, request_id)
+        start_response = _with_headers(start_response, [(REQUEST_ID_HEADER, request_id)], True)
+        return _refuse(environ, start_response, refusal)
 
     def _check_key(self, environ: WSGIEnvironment) -> Refusal | None:
         if self._keys is None:
@@ -99,7 +122,8 @@ class AdmissionMiddleware:
                start_response: StartResponse) -> Iterable[bytes]:
         environ[REQUEST_KEY] = request
         if not running_requests().arrive(request):
-            return _refuse(environ, start_response, STOPPING, request.request_id)
+            _log_refusal(environ, STOPPING, request.request_id)
+            return _refuse(environ, start_response, STOPPING)
         try:
             _displace_earlier_attempt(request, environ)
             return _AdmittedBody(self.app(environ, start_response), request)
@@ -141,12 +165,14 @@ def _displace_earlier_attempt(request: RequestContext, environ: WSGIEnvironment)
         running_requests().cancel(earlier, f"displaced by request {request.request_id}")
 
 
-def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Refusal,
-            request_id: str) -> Iterable[bytes]:
+def _log_refusal(environ: WSGIEnvironment, refusal: Refusal, request_id: str) -> None:
+    logger.warning("Request %s of %s refused with %s: %s", request_id, environ.get("REMOTE_ADDR", "-"),
+                   refusal.status[:3], refusal.message)
+
+
+def _refuse(environ: WSGIEnvironment, start_response: StartResponse, refusal: Refusal) -> Iterable[bytes]:
     """Answer in the dialect of the path, without calling the application."""
-    code, message = int(refusal.status[:3]), refusal.message
-    logger.warning("Request %s of %s refused with %d: %s", request_id, environ.get("REMOTE_ADDR", "-"), code, message)
-    body = to_json(error_body(message, code, environ.get("PATH_INFO", "")))
+    body = to_json(error_body(refusal.message, int(refusal.status[:3]), environ.get("PATH_INFO", "")))
     start_response(refusal.status, [("Content-Type", "application/json"), ("Content-Length", str(len(body))),
                                     *refusal.headers])
     # The answer to HEAD has the headers of the body, but not the body.

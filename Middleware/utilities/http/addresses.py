@@ -30,6 +30,8 @@ _NOT_GLOBAL = tuple(map(ipaddress.ip_network, (
 _LOCAL = tuple(map(ipaddress.ip_network, (
     "127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "::1/128", "fc00::/7",
     "fe80::/10")))
+# Shared by the customers of a carrier, who are not reachable from outside. VPNs such as Tailscale use it as well.
+_CARRIER = ipaddress.ip_network("100.64.0.0/10")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,14 @@ def is_local_address(text: str) -> bool:
     """Return whether an IP address is loopback, private or link-local. Raises ValueError for an invalid address."""
     address = _unmapped(ipaddress.ip_address(text))
     return any(address in network for network in _LOCAL)
+
+
+def is_private_address(text: str) -> bool:
+    """Return whether an IP address is local, or one of 100.64.0.0/10. Raises ValueError for an invalid address.
+
+    It judges clients. A back-end in 100.64.0.0/10 is not local: it may belong to anyone.
+    """
+    return is_local_address(text) or _unmapped(ipaddress.ip_address(text)) in _CARRIER
 
 
 def parse_address(host: str) -> IPAddress | None:
