@@ -27,6 +27,7 @@ class Model:
     def __init__(self) -> None:
         self.category = "CONVERSATION"
         self.prompts: list[tuple[str, str]] = []
+        self.roles: list[str] = []
         self._lock = threading.Lock()
 
     def say(self, body: dict[str, Any]) -> str:
@@ -34,6 +35,7 @@ class Model:
         rest = "\n".join(text_of(message) for message in body["messages"] if message["role"] != "system")
         with self._lock:
             self.prompts.append((system, rest))
+            self.roles.append("".join(message["role"][0] for message in body["messages"]))
         for known, answer in (("sort messages for a dispatcher", self.category), ("keep notes", "Odo owns a mill."),
                               ("keep the summary", "Odo, a miller, lost his cat."), ("small tasks", "a title"),
                               ("You make notes on a request", "use a loop"), ("You plan texts", "begin with rain")):
@@ -131,6 +133,28 @@ def test_a_greeting_of_the_client_reaches_the_model(server: Launcher, model: Mod
     assert server.request("POST", "/v1/chat/completions", body).text == "The answer."
     assert model.prompts[since:] == [("You are Odo.\n\nThe conversation began with these words of yours:\n<opening>\n"
                                       "Welcome to {my} mill!\n</opening>", "Who are you?")]
+
+
+def conversation(roles: str) -> list[dict[str, Any]]:
+    """One message for each letter: system, user, assistant, or an assistant that was stopped before its first word."""
+    names = {"s": "system", "u": "user", "a": "assistant", "-": "assistant"}
+    return [{"role": names[role], "content": "" if role == "-" else f"{names[role]} {number}."}
+            for number, role in enumerate(roles)]
+
+
+@pytest.mark.parametrize("model_id", ["me:chat", "me:assistant", "me:memory"])
+def test_strict_chat_templates_accept_every_conversation(server: Launcher, model: Model, model_id: str) -> None:
+    """As those of Gemma and Mistral: one system message at most, at the beginning, then users and assistants in turn."""
+    strict = re.compile("s?(ua)*u?")
+    wrong = {}
+    for roles in ("uau", "suau", "sau", "suu", "suaau", "su-u", "suasu", "sua", "ssu"):
+        since = len(model.roles)
+        answer = server.request("POST", "/v1/chat/completions", {"model": model_id, "messages": conversation(roles)})
+        assert answer.text == "The answer.", answer.body
+        sent = model.roles[since:]
+        assert sent
+        wrong |= {roles: found for found in sent if not strict.fullmatch(found)}
+    assert not wrong
 
 
 @pytest.mark.parametrize("model_id", ["me:assistant", "me", "gpt-4", None])

@@ -149,6 +149,19 @@ def test_a_model_that_cannot_see(backend: StubBackend, transport: Transport, sta
     assert ("'acceptImages'" in str(caught.value)) == hinted
 
 
+@pytest.mark.parametrize(("status", "said", "hinted"), [
+    (500, "Conversation roles must alternate user/assistant/user/assistant/... at row 15, column 67", True),
+    (400, "After the optional system message, conversation roles must alternate user/assistant/...", True),
+    (500, "Jinja Exception: System message must be at the beginning.", True),
+    (500, "Only user, assistant and tool roles are supported", False), (503, "roles must alternate", False)])
+def test_a_template_that_wants_roles_in_turn(backend: StubBackend, transport: Transport, status: int, said: str,
+                                             hinted: bool) -> None:
+    backend.default = Reply(status=status, body={"error": {"message": said}})
+    with pytest.raises(BackendStatusError) as caught:
+        transport.post_json(ask(backend, single_attempt=True))
+    assert ("'alternateRoles'" in str(caught.value)) == hinted
+
+
 def test_the_log_speaks_in_sentences(backend: StubBackend, transport: Transport,
                                      caplog: pytest.LogCaptureFixture) -> None:
     backend.script(Reply(status=502, body={"error": "nginx"}), Reply(body={"ok": 1}))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from Middleware.llmapis.api_types import injected_text
+from Middleware.llmapis.handlers.base.alternate_roles import alternate_roles
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block, LlmApiHandler, Prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.text_utils import restore_braces
@@ -41,6 +42,9 @@ class BaseChatCompletionsHandler(LlmApiHandler):
         for message in messages:
             if message.get("role") == "systemMes":
                 message["role"] = "system"
+        if ENDPOINT.flag(self.settings.endpoint, "alternateRoles"):
+            # Before the texts, which belong to the beginning of a whole turn or to the end of the last one.
+            messages = alternate_roles(messages)
         inject_texts(messages, self.settings.endpoint)
         for message in messages:
             content = message.get("content")

@@ -11,6 +11,7 @@ from Middleware.llmapis.handlers.base.base_chat_completions_handler import injec
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler
 from Middleware.llmapis.transport import Transport
+from Tests.tables import table
 
 
 def payload(prompt: Prompt, endpoint: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
@@ -147,3 +148,73 @@ def test_type_names() -> None:
     assert "ApiTypes/X.json" in str(caught.value) and "Did you mean 'openAIChatCompletion'" in str(caught.value)
     with pytest.raises(ValueError, match="no 'type'"):
         canonical_type({})
+
+
+def call(name: str) -> dict[str, Any]:
+    return {"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+
+def result(name: str) -> dict[str, Any]:
+    return {"role": "tool", "content": "r", "tool_call_id": name}
+
+
+def image(content: str, *images: str) -> dict[str, Any]:
+    return {"role": "user", "content": content, "images": list(images)}
+
+
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
+SHOWN = {"type": "image_url", "image_url": {"url": PICTURE}}
+
+
+@table("given, sent", [
+    ([system("S"), user("a"), assistant("b"), user("c")], [system("S"), user("a"), assistant("b"), user("c")]),
+    ([], []),
+    # Adjacent messages of one role.
+    ([user("a"), user("b"), user("c")], [user("a\n\nb\n\nc")]),
+    ([system("S"), system("T"), user("a")], [system("S\n\nT"), user("a")]),
+    ([user("a"), assistant("b"), assistant("c"), user("d")], [user("a"), assistant("b\n\nc"), user("d")]),
+    ([user("a"), user(""), assistant("b")], [user("a"), assistant("b")]),
+    # Empty answers are dropped before that.
+    ([user("a"), assistant(""), user("b")], [user("a\n\nb")]),
+    ([user("a"), assistant(" \n"), user("b")], [user("a\n\nb")]),
+    ([user("a"), assistant(None), user("b"), assistant("")], [user("a\n\nb")]),
+    ([user("a"), assistant("b"), assistant("")], [user("a"), assistant("b")]),
+    # A later system message is part of the next user message, else of a user message in its place.
+    ([user("a"), system("S"), user("b")], [user("a\n\nS\n\nb")]),
+    ([user("a"), system("S"), assistant("b"), user("c")], [user("a"), assistant("b"), user("S\n\nc")]),
+    ([user("a"), assistant("b"), system("S"), system("T"), user("c")],
+     [user("a"), assistant("b"), user("S\n\nT\n\nc")]),
+    ([user("a"), assistant("b"), system("S")], [user("a"), assistant("b"), user("S")]),
+    ([user("a"), system("S")], [user("a\n\nS")]),
+    ([user("a"), system("S"), assistant("b")], [user("a\n\nS"), assistant("b")]),
+    # The user begins.
+    ([assistant("hello"), user("a")], [user("a")]),
+    ([system("S"), assistant("hello"), assistant("!"), system("T"), user("a")], [system("S\n\nT"), user("a")]),
+    ([assistant("", tool_calls=[call("x")]), result("x"), user("a")], [user("a")]),
+    ([system("S"), assistant("hello")], [system("S"), assistant("hello")]),
+    # Tool calls and their results keep their order, images and blocks their place.
+    ([user("a"), assistant("", tool_calls=[call("x"), call("y")]), result("x"), result("y"), user("b")],
+     [user("a"), assistant("", tool_calls=[call("x"), call("y")]), result("x"), result("y"), user("b")]),
+    ([user("a"), assistant("I look."), assistant(None, tool_calls=[call("x")]), assistant("", tool_calls=[call("y")])],
+     [user("a"), assistant("I look.", tool_calls=[call("x"), call("y")])]),
+    ([image("a", PICTURE), image("b", PICTURE)], [user([{"type": "text", "text": "a\n\nb"}, SHOWN, SHOWN])]),
+    ([user([{"type": "text", "text": "a"}]), user("b")],
+     [user([{"type": "text", "text": "a"}, {"type": "text", "text": "\n\n"}, {"type": "text", "text": "b"}])]),
+    ([{**user("a"), "name": "Kim"}, {**user("b"), "name": "Kim"}], [{**user("a\n\nb"), "name": "Kim"}]),
+    ([{**user("a"), "name": "Kim"}, {**user("b"), "name": "Odo"}], [user("a\n\nb")]),
+])
+def test_roles_alternate_for_an_endpoint_that_asks_for_it(given: list[Any], sent: list[Any]) -> None:
+    before = copy.deepcopy(given)
+    assert messages(*given, alternateRoles=True) == sent
+    assert given == before
+    assert len(messages(*given)) >= len(sent)
+
+
+def test_the_texts_of_the_endpoint_stand_around_the_joined_messages() -> None:
+    texts = {"addTextToStartOfPrompt": True, "textToAddToStartOfPrompt": "P ", "alternateRoles": True}
+    assert messages(user("a"), user("b"), **texts) == [user("P a\n\nb")]
+    for ensure in (False, True):
+        begun = completion("So", ensure)
+        assert messages(user("a"), assistant(" "), **begun, alternateRoles=True) == [user("a"), assistant("So")]
+    assert messages(user("a"), assistant(""), user("b"), **completion("So", True), alternateRoles=True) == [
+        user("a\n\nb"), assistant("So")]
