@@ -46,7 +46,8 @@ _TOO_LONG = re.compile(r"context (?:size|length|window)|maximum context|(?:promp
                        re.IGNORECASE)
 _NO_MODEL = re.compile(r"\bmodel\b.{0,200}\b(?:not found|not exist)\b|\b(?:no such|unknown) model\b", re.IGNORECASE)
 # What the templates of Gemma, Mistral and others raise; llama.cpp and vLLM pass it on.
-_STRICT_TEMPLATE = re.compile(r"roles must alternate|system message must be (?:the first|at the beginning)", re.IGNORECASE)
+_STRICT_TEMPLATE = re.compile(r"roles must alternate|system message must be (?:the first|at the beginning)",
+                              re.IGNORECASE)
 _CANNOT_SEE = re.compile(
     r"(?:not|n't) support(?:ed)?\b[^.,;:]{0,20}\b(?:image|vision|multimodal)"
     r"|\bimages? (?:inputs? )?(?:is|are) not supported|not a multimodal model|image_url is only supported"

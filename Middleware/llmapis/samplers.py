@@ -16,7 +16,13 @@ from Middleware.exceptions import ConfigNotFoundError
 from Middleware.llmapis.endpoint_file import endpoint_path
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.api_type import API_TYPE, THINKING
-from Middleware.utilities.config.keys.endpoint import CANONICAL_SAMPLER_KEYS, ENDPOINT, PRESET_SAMPLERS, THINKING_KEYS
+from Middleware.utilities.config.keys.endpoint import (
+    CANONICAL_SAMPLER_KEYS,
+    ENDPOINT,
+    PRESET_SAMPLERS,
+    SERVER_KEYS,
+    THINKING_KEYS,
+)
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.once import BoundedCache
 
@@ -27,6 +33,7 @@ MAX_RESOLVED = 256
 # A null in a preset omits a field, so that a field with the value null needs a spelling of its own.
 NULL_MARKER = "__wilmer_null__"
 CANONICAL_SAMPLERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
+FOR_THE_SERVER = frozenset(key.name for key in SERVER_KEYS)
 SET_APART = frozenset(key.name for key in THINKING_KEYS)
 THINKING_OFF = frozenset({"off", "false", "no", "0", "none", "disabled"})
 EFFORTS = frozenset({"low", "medium", "high"})
@@ -144,7 +151,7 @@ def translate(block: Mapping[str, object], api_type: Mapping[str, object], endpo
             continue
         if key in fields:
             out[fields[key]] = value
-        elif key in CANONICAL_SAMPLERS:
+        elif key in CANONICAL_SAMPLERS or key in FOR_THE_SERVER:
             logger.warning("Endpoint '%s': its API type does not support sampler '%s'; it is not sent.",
                            endpoint_name, key)
         else:

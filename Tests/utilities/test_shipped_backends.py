@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from Middleware.llmapis.samplers import CANONICAL_SAMPLERS
+from Middleware.llmapis.samplers import CANONICAL_SAMPLERS, FOR_THE_SERVER
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOT = REPOSITORY / "Public" / "Configs"
@@ -71,6 +71,8 @@ stop | = | stop_sequence | = | = | = | = | stop_sequences
 samplers, ignore_eos, n_probs, min_keep, json_schema | = | - | - | - | - | - | -
 logit_bias | = | - | - | - | = | = | -
 grammar | = | - | grammar_string | - | - | - | -
+id_slot, cache_prompt, n_cache_reuse | = | - | - | - | - | - | -
+keep_alive | - | - | - | = | - | - | -
 """
 
 
@@ -86,8 +88,9 @@ def sampler_maps(table: str) -> dict[str, dict[str, str]]:
     return maps
 
 
-def test_the_table_knows_every_canonical_sampler() -> None:
-    assert set(sampler_maps(SAMPLERS)["LlamaCppServer"]) == CANONICAL_SAMPLERS
+def test_the_table_knows_every_name() -> None:
+    named = {name for fields in sampler_maps(SAMPLERS).values() for name in fields}
+    assert named == CANONICAL_SAMPLERS | FOR_THE_SERVER
 
 
 def test_these_api_types_are_shipped() -> None:

@@ -66,7 +66,7 @@ KEYS = (  # in the order in which a file is read: connection, model, template, c
     "$schema", "modelNameForDisplayOnly", "endpoint", "apiTypeConfigFileName", "apiKey",
     "backupEndpointName", "backupPresetName", "allowRemoteBackup",
     "modelNameToSendToAPI", "dontIncludeModel",
-    "promptTemplate", "addGenerationPrompt",
+    "promptTemplate", "addGenerationPrompt", "alternateRoles",
     "addTextToStartOfSystem", "textToAddToStartOfSystem", "addTextToStartOfPrompt", "textToAddToStartOfPrompt",
     "addTextToStartOfCompletion", "textToAddToStartOfCompletion", "ensureTextAddedToAssistantWhenChatCompletion",
     "backendSupportsToolTurns",

@@ -102,7 +102,7 @@ def _values(choice: Choice) -> dict[str, object]:
         "address": server.address, "apiType": server.api_type, "model": model.name,
         "displayName": f"{server.kind}: {model.name}", "dontIncludeModel": _holds_one_model(server),
         "apiKey": f"env:{server.key_variable}" if server.key_variable else "",
-        "mainSamplers": {"temperature": 0.7}, "workerSamplers": _worker_samplers(server, model),
+        "mainSamplers": {"temperature": 0.7, **_loading(server)}, "workerSamplers": _worker_samplers(server, model),
         "acceptImages": model.sees is not False,
         "allowTools": bool(model.calls_tools) and window >= WINDOW_FOR_TOOLS}
 
@@ -116,7 +116,12 @@ def _holds_one_model(server: Server) -> bool:
 def _worker_samplers(server: Server, model: Model) -> dict[str, object]:
     # Thinking would take longer than the small jobs of this endpoint, and its tokens.
     thinking_off = server.kind == "llama.cpp" or (server.kind == "Ollama" and model.thinks)
-    return {"temperature": 0.2, **({"thinkingMode": "off"} if thinking_off else {})}
+    return {"temperature": 0.2, **({"thinkingMode": "off"} if thinking_off else {}), **_loading(server)}
+
+
+def _loading(server: Server) -> dict[str, object]:
+    # By default, Ollama unloads a model after five minutes, in which a person may read and think.
+    return {"keep_alive": "30m"} if server.kind == "Ollama" else {}
 
 
 def _filled(value: object, values: Mapping[str, object]) -> object:

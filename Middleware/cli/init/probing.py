@@ -45,6 +45,9 @@ _ADVICE = {
 _NOT_FOR_CHAT = re.compile(r"embed|rerank|whisper|dall-e|moderation|transcribe|minilm|\b(bge|gte|e5|tts)\b",
                            re.IGNORECASE)
 
+# Words in the chat template of a model that can think.
+_THINKS = re.compile(r"enable_thinking|<think>|reasoning")
+
 
 class Unreachable(Exception):
     """There is no HTTP server, or it does not answer in time. The message follows the address.
@@ -255,10 +258,12 @@ def _llama_cpp(ask: Ask) -> Iterator[Model]:
     window = _number(_object(props.part("default_generation_settings")).get("n_ctx"))
     sees = _flag(_object(props.part("modalities")).get("vision"))
     tools = _flag(_object(props.part("chat_template_caps")).get("supports_tools"))
+    template = _text(props.part("chat_template"))
+    thinks = _THINKS.search(template) is not None if template else None
     for entry in _entries(ask("/v1/models").part("data")):
         # The window of its training, if it does not say with which one it runs.
         trained = _number(_object(entry.get("meta")).get("n_ctx_train"))
-        yield Model(_text(entry.get("id")), window or trained, True, sees, tools)
+        yield Model(_text(entry.get("id")), window or trained, True, sees, tools, thinks)
 
 
 def _kobold(ask: Ask) -> Iterator[Model]:

@@ -152,14 +152,27 @@ def test_pictures_and_tools_go_where_the_server_says_they_can(
         assert answer.get("allowTools", False) is (tools and name == "chat")
 
 
-@pytest.mark.parametrize("abilities, samplers", [(["thinking"], {"temperature": 0.2, "thinkingMode": "off"}),
-                                                 (["completion"], {"temperature": 0.2})])
+@pytest.mark.parametrize("abilities, samplers", [(["thinking"], {"temperature": 0.2, "thinkingMode": "off",
+                                                                  "keep_alive": "30m"}),
+                                                 (["completion"], {"temperature": 0.2, "keep_alive": "30m"})])
 def test_small_jobs_are_done_without_thinking(lab: Lab, abilities: list[str], samplers: dict[str, Any]) -> None:
     show = {"model_info": {"q.context_length": 4096}, "capabilities": abilities}
     with llm_servers.serving(llm_servers.ollama("m", show=show)) as backend:
         lab.init("--yes", "--backend", backend.url)
     assert content(lab, "Endpoints/me/Worker.json")["presetSamplers"] == samplers
-    assert "thinkingMode" not in content(lab, "Endpoints/me/Main.json")["presetSamplers"]
+    assert content(lab, "Endpoints/me/Main.json")["presetSamplers"] == {"temperature": 0.7, "keep_alive": "30m"}
+
+
+@pytest.mark.parametrize("template, tokens", [
+    ("{{ bos }}{% for m in messages %}<start_of_turn>{{ m.role }}{% endfor %}", 50),
+    ("{% if enable_thinking is false %}<think></think>{% endif %}", 2050), ("{{ '<think>' }}", 2050),
+    ("{{ message.reasoning_content }}", 2050), ("", 2050), (None, 2050)])
+def test_a_route_gets_room_for_thoughts_if_the_model_has_some(lab: Lab, template: str | None, tokens: int) -> None:
+    """By the chat template of llama.cpp's server; without one, it may think."""
+    with llm_servers.serving(llm_servers.llama_cpp(window=16384, chat_template=template)) as backend:
+        lab.init("--yes", "--backend", backend.url)
+    route = content(lab, "Workflows/me/assistant/_DefaultWorkflow.json")["nodes"][0]
+    assert route["maxResponseSizeInTokens"] == tokens
 
 
 def test_only_the_name_of_the_keys_variable_is_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

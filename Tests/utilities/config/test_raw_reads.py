@@ -19,15 +19,15 @@ CONFIGURATION = frozenset({"config", "node", "endpoint", "endpoint_config", "api
                            "liveness", "preset", "template", "routing", "workflow_config"})
 """What variables are called that hold an object of the configuration; underscores before them aside."""
 
-WIRE = frozenset({"arguments", "content", "description", "endpoint", "field", "id", "input", "location", "message",
-                  "messages", "method", "mode", "model", "name", "prompt", "role", "server", "stream", "title",
-                  "tools", "type", "thinking", "url", "user"})
+WIRE = frozenset({"arguments", "content", "description", "endpoint", "field", "id", "input", "keep_alive",
+                  "location", "message", "messages", "method", "mode", "model", "name", "prompt", "role", "server",
+                  "stream", "title", "tools", "type", "thinking", "url", "user"})
 """Declared keys that requests, answers and stored data have fields of the same name as. They are raw reads only where
 the object is called like one of the configuration."""
 
 # The checks look at files as they are written, wrong kinds and misspelt names included, which a reader hides.
 AS_WRITTEN = (*(f"Middleware/cli/check/{name}_checks.py" for name in (
-    "endpoint", "file", "memory", "node", "user", "workflow")), "Middleware/utilities/config/")
+    "endpoint", "file", "memory", "node", "user", "value", "workflow")), "Middleware/utilities/config/")
 
 ALLOWED = {
     "Middleware/workflows/handlers/impl/specialized/custom_files.py": {"headCount", "tailCount"},  # counts by their key

@@ -32,7 +32,8 @@ def alternate_roles(messages: Sequence[BackendMessage]) -> list[BackendMessage]:
 
 def _without_empty_answers(messages: Sequence[BackendMessage]) -> Iterable[BackendMessage]:
     for index, message in enumerate(messages):
-        empty = message.get("role") == "assistant" and not message.get("tool_calls") and _is_blank(message.get("content"))
+        empty = _is_blank(message.get("content")) and message.get("role") == "assistant" \
+            and not message.get("tool_calls")
         if not empty:
             yield message
         elif index == len(messages) - 1:

@@ -54,6 +54,19 @@ CANONICAL_SAMPLER_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("grammar", "str", None, "The grammar that the answer must follow."),
 )
 
+# No samplers, but sent with each call like them.
+SERVER_KEYS: tuple[ConfigKey, ...] = (
+    ConfigKey("id_slot", "int", None, "The slot of llama.cpp's server that takes the call; -1 lets it choose.",
+              least=-1),
+    ConfigKey("cache_prompt", "bool", None, "Whether llama.cpp's server keeps what it has read for the next call."),
+    ConfigKey("n_cache_reuse", "int", None,
+              "The shortest passage in tokens that llama.cpp's server reuses after a change before it; 0 is off.",
+              least=0),
+    ConfigKey("keep_alive", "str", None,
+              "How long Ollama keeps the model loaded after a call: a time such as 30m, or seconds; -1 is for ever.",
+              also=("number",)),
+)
+
 THINKING_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("thinkingMode", "str", None,
               "Whether the model thinks first: off, on, or low, medium, high if the API type supports efforts.",
@@ -61,7 +74,7 @@ THINKING_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("chat_template_kwargs", "object", None, "Values for the server's own chat template."),
 )
 
-PRESET_SAMPLER_KEYS = (*CANONICAL_SAMPLER_KEYS, *THINKING_KEYS)
+PRESET_SAMPLER_KEYS = (*CANONICAL_SAMPLER_KEYS, *SERVER_KEYS, *THINKING_KEYS)
 PRESET_SAMPLERS = KeyTable(PRESET_SAMPLER_KEYS)
 
 
