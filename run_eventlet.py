@@ -42,7 +42,7 @@ from Middleware.cli.serving.listening import (
     TLS_RECORD,
     TLS_REFUSED,
     DescriptorExhaustion,
-    error_body,
+    error_json,
     start_listening,
 )
 from Middleware.cli.signals import StopSignals
@@ -126,6 +126,7 @@ class _JsonErrorsMixin:
     """Answers what cannot be read as HTTP, in handlers built on ``http.server``. Logs nothing itself."""
 
     rfile: Any
+    path = ""  # until the first line of the head has been read
     body_left = False  # the client may still be sending what was refused
 
     def handle_one_request(self: Any) -> None:
@@ -159,7 +160,7 @@ class _JsonErrorsMixin:
         return not wrong
 
     def send_error(self: Any, code: int, message: str | None = None, explain: str | None = None) -> None:
-        body = error_body(code, message or self.responses.get(code, ("error",))[0])
+        body = error_json(code, message or self.responses.get(code, ("error",))[0], self.path.partition("?")[0])
         self.close_connection = True
         if self.request_version == "HTTP/0.9":  # also what an unreadable first line counts as; it had no status line
             self.request_version = "HTTP/1.0"

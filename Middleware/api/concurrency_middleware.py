@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import logging
 import threading
 import time
@@ -10,15 +9,15 @@ from collections.abc import Iterable, Iterator
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from Middleware.api.edge.admission_middleware import COMPLETIONS, route_path
-from Middleware.api.errors import RETRY_AFTER
+from Middleware.api.errors import RETRY_AFTER, error_body
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import request_of
 from Middleware.common.fair_semaphore import FairSemaphore, Waiter
+from Middleware.services.response_builder_service import to_json
 
 logger = logging.getLogger(__name__)
 
-BUSY = json.dumps({"error": {"message": "Server busy, concurrency limit reached", "type": "server_error",
-                             "code": 503}}).encode()
+BUSY = "Server busy, concurrency limit reached"
 # Seconds between two checks whether the client of a waiting request has disconnected.
 POLL_SECONDS = 0.1
 WORKFLOW_PATHS = COMPLETIONS | {"/api/chat", "/api/generate"}
@@ -55,10 +54,10 @@ class ConcurrencyLimitMiddleware:
         if outcome is _Outcome.WITHOUT_SLOT:
             return self.app(environ, start_response)
         if outcome is _Outcome.REFUSED:
+            body = to_json(error_body(BUSY, 503, environ.get("PATH_INFO", "")))
             start_response("503 Service Unavailable", [
-                ("Content-Type", "application/json"), ("Content-Length", str(len(BUSY))),
-                RETRY_AFTER])
-            return [BUSY]
+                ("Content-Type", "application/json"), ("Content-Length", str(len(body))), RETRY_AFTER])
+            return [body]
         try:
             return _GatedBody(self.app(environ, start_response), self.semaphore)
         except BaseException:

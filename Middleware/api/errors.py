@@ -22,6 +22,9 @@ from Middleware.utilities.sensitive_logging_utils import places_of
 
 logger = logging.getLogger(__name__)
 
+# Routes of no dialect.
+_PLAIN_PATHS = frozenset(("", "api", "health"))
+MODEL_NOT_FOUND = "model_not_found"
 # The header of every 503, in seconds.
 RETRY_AFTER = ("Retry-After", "5")
 
@@ -35,12 +38,16 @@ class PublicError:
 
 
 def error_body(message: str, status: int, path: str) -> dict[str, object]:
-    """Return the JSON of an error in the dialect of the path."""
-    builder = ResponseBuilderService()
-    # Clients of either dialect have always got the short form for a malformed request.
-    if status == HTTPStatus.BAD_REQUEST or path.lstrip("/").startswith("api/"):
+    """Return the JSON of an error in the dialect of the path; every error of this server has this form.
+
+    A path that is not served, or is not known yet, gets OpenAI's form, which clients of Ollama can show too.
+    """
+    builder, name = ResponseBuilderService(), path.strip("/")
+    if path and (name in _PLAIN_PATHS or name.startswith("api/")):
         return builder.build_ollama_error(message)
-    return builder.build_openai_error(message, status)
+    # A path below the model list can only lack its model.
+    missing = status == HTTPStatus.NOT_FOUND and name.removeprefix("v1/").startswith("models/")
+    return builder.build_openai_error(message, status, MODEL_NOT_FOUND if missing else None)
 
 
 def describe_error(error: BaseException, request: RequestContext | None = None) -> PublicError:

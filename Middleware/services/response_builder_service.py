@@ -35,6 +35,13 @@ DETAILS = {"format": "gguf", "family": "wilmer", "families": None, "parameter_si
 
 ToolCalls = Sequence[ToolCall]
 
+# OpenAI's types of errors by HTTP status. All others are "server_error".
+ERROR_TYPES: Mapping[int, str] = {
+    **dict.fromkeys((400, 404, 405, 409, 413), "invalid_request_error"), 401: "authentication_error",
+    403: "permission_error", 429: "rate_limit_error"}
+# OpenAI's words for programs. It has one for few statuses, and null for the others.
+ERROR_CODES: Mapping[int, str] = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+
 
 def to_json(value: object) -> bytes:
     """Return compact JSON in UTF-8, without escaping non-ASCII characters; lone surrogates become U+FFFD."""
@@ -137,8 +144,13 @@ class ResponseBuilderService:
                 "model": current_model_name() if model is None else model,
                 "system_fingerprint": fingerprint or STREAM_FINGERPRINT, "choices": [choice]}
 
-    def build_openai_error(self, message: str, status: int) -> dict[str, object]:
-        return {"error": {"message": message, "type": "server_error", "code": status}}
+    def build_openai_error(self, message: str, status: int, code: str | None = None) -> dict[str, object]:
+        """Return an error as OpenAI's clients parse it. They choose their exception by the HTTP status.
+
+        ``code``: a short word for programs, such as ``model_not_found``; by default that of the status, if it has one.
+        """
+        return {"error": {"message": message, "type": ERROR_TYPES.get(status, "server_error"), "param": None,
+                          "code": code or ERROR_CODES.get(status)}}
 
     # -- Ollama --------------------------------------------------------------------------------------------------
     def build_ollama_tags_response(self, model_ids: Sequence[str] | None = None) -> dict[str, object]:

@@ -11,6 +11,34 @@ COUNTERS = ("total_duration", "load_duration", "prompt_eval_count", "prompt_eval
             "eval_duration")
 
 
+TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
+         404: "invalid_request_error", 405: "invalid_request_error", 409: "invalid_request_error",
+         413: "invalid_request_error", 429: "rate_limit_error"}
+CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded"}
+
+
+def openai_message(body: Any, status: int, code: str | None = None) -> str:
+    """The message of an error on a route of OpenAI. Raises AssertionError unless its shape is that of the status."""
+    assert body.keys() == {"error"} and body["error"].keys() == {"message", "type", "param", "code"}, body
+    error = body["error"]
+    assert (error["type"], error["param"], error["code"]) == (
+        TYPES.get(status, "server_error"), None, code or CODES.get(status)), body
+    assert isinstance(error["message"], str) and error["message"]
+    return str(error["message"])
+
+
+def plain_message(body: Any) -> str:
+    """The same of an error on any other route."""
+    assert body.keys() == {"error"} and isinstance(body["error"], str) and body["error"], body
+    return str(body["error"])
+
+
+def message_at(path: str, body: Any, status: int, code: str | None = None) -> str:
+    """The same of an error on the route at ``path``."""
+    plain = path.startswith("/api/") or path.strip("/") in ("", "health")
+    return plain_message(body) if plain else openai_message(body, status, code)
+
+
 @dataclass(frozen=True)
 class Front:
     """One dialect.
@@ -89,14 +117,9 @@ class Front:
         items = self.items(data) if stream else [json.loads(data)]
         return [call for item in items for call in self._message(item).get("tool_calls") or ()]
 
-    def error(self, item: Item) -> tuple[str, int | None]:
-        """Message and status of an error object that is not a 400; the status is None where the dialect tells none."""
-        if self.ollama:
-            assert item.keys() == {"error"} and isinstance(item["error"], str)
-            return item["error"], None
-        assert item.keys() == {"error"} and item["error"].keys() == {"message", "type", "code"}
-        assert item["error"]["type"] == "server_error"
-        return item["error"]["message"], item["error"]["code"]
+    def error(self, item: Item, status: int) -> str:
+        """The message of an error object, whose shape must be that of the status."""
+        return message_at(self.path, item, status)
 
     def __str__(self) -> str:
         return self.name

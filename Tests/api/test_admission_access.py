@@ -21,6 +21,7 @@ from Middleware.models.request_context import RequestContext
 from Middleware.services.cancellation_service import cancellation_service
 from Middleware.services.idempotency_service import idempotency_service
 from Tests.api.api_lab import CHAT, ApiLab, settled
+from Tests.api.front_dialects import message_at
 from Tests.stub_backend import StubBackend
 from Tests.tables import table
 from Tests.workflows.engine_lab import reply_to, user
@@ -88,11 +89,7 @@ def test_every_route_wants_a_key(app: Any, method: str, path: str, key: str) -> 
     if method == "HEAD":
         assert response.get_data() == b""
         return
-    error = json.loads(response.get_data())["error"]
-    if path.startswith("/api/"):
-        assert "key" in error
-    else:
-        assert error["code"] == 401 and "key" in error["message"] and error["type"] == "server_error"
+    assert "key" in message_at(path, json.loads(response.get_data()), 401)
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [

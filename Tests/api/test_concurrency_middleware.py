@@ -13,6 +13,7 @@ from Middleware.api.concurrency_middleware import ConcurrencyLimitMiddleware
 from Middleware.api.running.running_requests import REQUEST_KEY
 from Middleware.common.fair_semaphore import FairSemaphore
 from Middleware.models.request_context import RequestContext
+from Tests.api.front_dialects import openai_message, plain_message
 from Tests.tables import table
 from Tests.workflows.engine_lab import until
 
@@ -168,6 +169,12 @@ def test_other_methods_never_wait(method: str) -> None:
     assert not gate.free()
 
 
+def test_a_client_of_ollama_reads_that_the_server_is_busy() -> None:
+    gate = Gate(App(b"x"), timeout=0.05)
+    gate.open()
+    assert plain_message(json.loads(finish(gate.open(PATH_INFO="/api/chat")[1]))).startswith("Server busy")
+
+
 WORKFLOWS = [CHAT, "/chat/completions", "/v1/completions", "/completions", "/api/chat", "/api/generate"]
 
 
@@ -211,8 +218,7 @@ def test_time_out(kind: Any) -> None:
     assert started.headers["Content-Type"] == "application/json"
     assert started.headers["Content-Length"] == str(len(data))
     assert int(started.headers["Retry-After"]) > 0
-    assert json.loads(data) == {"error": {"message": "Server busy, concurrency limit reached",
-                                          "type": "server_error", "code": 503}}
+    assert openai_message(json.loads(data), 503) == "Server busy, concurrency limit reached"
     assert app.calls == ["POST"]
     first.close()
     assert gate.free()

@@ -23,6 +23,8 @@ from Middleware.exceptions import (
     WilmerError,
 )
 from Middleware.models.request_context import RequestContext
+from Tests.api.front_dialects import openai_message, plain_message
+from Tests.tables import table
 
 
 @pytest.mark.parametrize(("error", "status"), [
@@ -47,12 +49,23 @@ def test_client_errors_are_told_as_they_are(status: int) -> None:
     assert describe_error(ClientError("wrong", status), RequestContext()) == PublicError(status, "wrong")
 
 
-@pytest.mark.parametrize(("status", "path", "short"), [
-    (400, "/v1/models", True), (404, "/v1/models", False), (404, "/x", False), (500, "/api/chat", True),
-    (500, "//api/chat", True), (500, "/apix", False)])
-def test_the_json_of_an_error_follows_the_path(status: int, path: str, short: bool) -> None:
-    error = error_body("wrong", status, path)["error"]
-    assert error == "wrong" if short else error["message"] == "wrong" and error["code"] == status  # type: ignore[index]
+@table("status", [400, 401, 403, 404, 405, 409, 413, 415, 429, 431, 500, 502, 503])
+@table("path", ["/v1/chat/completions", "/completions/", "/v1/models", "/x", "/apix", "/v1/api/chat", ""])
+def test_the_json_of_an_error_on_routes_of_openai(path: str, status: int) -> None:
+    assert openai_message(error_body("wrong", status, path), status) == "wrong"
+
+
+@table("status", [400, 401, 404, 413, 500, 503])
+@table("path", ["/api/chat", "//api/chat", "/api", "/api/nope/", "/", "//", "/health", "/health/"])
+def test_the_json_of_an_error_on_other_routes(path: str, status: int) -> None:
+    assert plain_message(error_body("wrong", status, path)) == "wrong"
+
+
+@table(("path", "status", "code"), [
+    ("/v1/models/x", 404, "model_not_found"), ("/models/a/b", 404, "model_not_found"), ("/v1/models/x", 405, None),
+    ("/v1/models/x", 401, "invalid_api_key"), ("/v1/models", 404, None), ("/v1/x/models/y", 404, None)])
+def test_the_word_for_programs(path: str, status: int, code: str | None) -> None:
+    assert openai_message(error_body("wrong", status, path), status, code)
 
 
 def test_our_own_errors_tell_place_and_request() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from Tests.api.front_dialects import openai_message, plain_message
 from Tests.integration.launcher import Response
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "description": "Look a word up.", "parameters": {
@@ -93,9 +94,7 @@ class _OpenAi(Front):
     kind = ""
 
     def read_error(self, body: Any, status: int) -> str:
-        error = body["error"]
-        assert set(body) == {"error"} and (error["type"], error["code"]) == ("server_error", status)
-        return _text(error["message"])
+        return openai_message(body, status)
 
     def read_stream(self, text: str, heard: Heard) -> None:
         blocks = text.split("\n\n")
@@ -210,8 +209,7 @@ class _Ollama(Front):
     stream_type = "application/x-ndjson"
 
     def read_error(self, body: Any, status: int) -> str:
-        assert set(body) == {"error"}
-        return _text(body["error"])
+        return plain_message(body)
 
     def read_stream(self, text: str, heard: Heard) -> None:
         lines = text.split("\n")

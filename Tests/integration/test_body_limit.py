@@ -15,7 +15,7 @@ from Tests.integration.launcher import USER, Backend, Launcher, read_to_end, rea
 
 MEGABYTE = 1024 * 1024
 TOO_LARGE = "The request body is larger than 1 MB (--max-request-mb)."
-OPENAI = {"message": TOO_LARGE, "type": "server_error", "code": 413}
+OPENAI = {"message": TOO_LARGE, "type": "invalid_request_error", "param": None, "code": None}
 
 
 @pytest.fixture(scope="module")

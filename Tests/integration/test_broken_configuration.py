@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from Tests.api.front_dialects import openai_message
 from Tests.integration.launcher import (
     USER,
     Backend,
@@ -141,7 +142,7 @@ class TestMistake:
         response = world.broken.whole[mistake.name]
         assert response.status == 500
         assert response.headers["content-type"].startswith("application/json")
-        assert response.json["error"]["type"] == "server_error" and response.json["error"]["code"] == 500
+        assert openai_message(response.json, 500)
         missing = [name for name in mistake.names if name not in response.error]
         assert not missing, response.error
 

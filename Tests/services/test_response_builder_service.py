@@ -69,7 +69,10 @@ def test_chunk(token: str, calls: Any, delta: dict[str, Any]) -> None:
 
 
 def test_error() -> None:
-    assert builder.build_openai_error("m", 502) == {"error": {"message": "m", "type": "server_error", "code": 502}}
+    assert builder.build_openai_error("m", 502) == {
+        "error": {"message": "m", "type": "server_error", "param": None, "code": None}}
+    assert builder.build_openai_error("m", 404, "model_not_found") == {
+        "error": {"message": "m", "type": "invalid_request_error", "param": None, "code": "model_not_found"}}
 
 
 # -- Ollama ------------------------------------------------------------------------------------------------------------

@@ -2,15 +2,16 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
 import socket
 import sys
 
+from Middleware.api.errors import error_body, one_line
 from Middleware.cli.console import StartError
 from Middleware.cli.serving import limits
+from Middleware.services.response_builder_service import to_json
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.once import Once
 
@@ -96,11 +97,9 @@ class DescriptorExhaustion:
             logger.info("Connections are accepted again")
 
 
-def error_body(status: int, message: str) -> bytes:
-    """Return an error as JSON, in OpenAI's dialect: that of a request that could not be read is not known."""
-    text = " ".join(message.split())[:MAX_MESSAGE]
-    error: object = text if status == 400 else {"message": text, "type": "server_error", "code": status}
-    return json.dumps({"error": error}).encode("utf-8")
+def error_json(status: int, message: str, path: str) -> bytes:
+    """Return the body of an error that never reaches the application. ``path``: "" if it could not be read."""
+    return to_json(error_body(one_line(message)[:MAX_MESSAGE], status, path))
 
 
 def url_of(host: str, port: int) -> str:

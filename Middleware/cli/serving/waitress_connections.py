@@ -17,7 +17,7 @@ from waitress.utilities import BadRequest
 
 from Middleware.api.edge.browser_safety import headers_of_every_answer
 from Middleware.cli.serving import limits
-from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, error_body
+from Middleware.cli.serving.listening import BOTH_FRAMINGS, TLS_RECORD, TLS_REFUSED, error_json
 from Middleware.common import instance_global_variables as instance
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,9 @@ class Parser(HTTPRequestParser):
             can follow.
         is_unwelcome: takes the head as a WSGI environ.
     """
+
+    # Until the first line of the head has been read.
+    path = ""
 
     def __init__(self, adj: object, on_refusal: Callable[[], None],
                  is_unwelcome: Callable[[dict[str, object]], bool] | None = None) -> None:
@@ -102,7 +105,7 @@ class JsonErrorTask(ErrorTask):
     def execute(self) -> None:
         error = self.request.error
         self.status = f"{error.code} {error.reason}"
-        body = error_body(error.code, f"{error.reason}: {error.body}")
+        body = error_json(error.code, f"{error.reason}: {error.body}", self.request.path)
         self.response_headers += [("Content-Type", "application/json"), *headers_of_every_answer()]
         self.set_close_on_finish()
         self.content_length = len(body)

@@ -87,7 +87,9 @@ def stream(request: RequestContext, run: Run, include_usage: bool = False, timeo
 
 
 def summary(writes: list[bytes]) -> list[str]:
-    """Per write: its texts joined, ``~`` for a heartbeat, ``!reason`` for a finish, ``.`` for the terminator."""
+    """Per write: its texts joined, ``~`` for a heartbeat, ``#type`` for an error, ``!reason`` for a finish, ``.`` for
+    the terminator.
+    """
     return ["".join(_block(block) for block in write.decode().split("\n\n") if block) for write in writes]
 
 
@@ -96,7 +98,7 @@ def _block(block: str) -> str:
         return "~" if block == ":" else "."
     event = json.loads(block[6:])
     if "error" in event:
-        return f"#{event['error']['code']}"
+        return f"#{event['error']['type']}"
     if not event["choices"]:
         return f"${event['usage']['answer']}"
     choice = event["choices"][0]
@@ -236,28 +238,29 @@ def test_an_error_before_the_run_exists_is_raised(request_: RequestContext) -> N
 
 
 def test_an_error_after_a_heartbeat_is_an_event(request_: RequestContext) -> None:
-    assert "".join(read(stream(request_, Run(0.1, BackendStatusError("no")), timeout=0.01))).strip("~") == "#502."
+    writes = read(stream(request_, Run(0.1, BackendStatusError("no")), timeout=0.01))
+    assert "".join(writes).strip("~") == "#server_error."
 
 
 def test_an_error_in_mid_stream_is_an_event(request_: RequestContext) -> None:
-    assert read(stream(request_, Run(text("a"), ValueError("bug")))) == ["a", "#500."]
+    assert read(stream(request_, Run(text("a"), ValueError("bug")))) == ["a", "#server_error."]
     assert not request_.cancel_scope.cancelled
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), Foreign(), SystemExit(3)], ids=repr)
 def test_no_foreign_exception_leaves_a_stream(request_: RequestContext, caplog: pytest.LogCaptureFixture,
                                               error: BaseException) -> None:
-    assert read(stream(request_, Run(text("a"), error))) == ["a", "#500."]
+    assert read(stream(request_, Run(text("a"), error))) == ["a", "#server_error."]
     assert "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()], ids=repr)
 def test_foreign_exceptions_after_a_heartbeat(request_: RequestContext, error: BaseException) -> None:
-    assert "".join(read(stream(request_, Run(0.1, error), timeout=0.01))).strip("~") == "#500."
+    assert "".join(read(stream(request_, Run(0.1, error), timeout=0.01))).strip("~") == "#server_error."
 
 
 def test_text_held_back_for_its_batch_goes_before_the_error(request_: RequestContext) -> None:
-    assert "".join(read(stream(request_, Run(text("a", more=True), ValueError("bug"))))) == "a#500."
+    assert "".join(read(stream(request_, Run(text("a", more=True), ValueError("bug"))))) == "a#server_error."
 
 
 def test_an_early_end_in_mid_stream_ends_properly(request_: RequestContext) -> None:

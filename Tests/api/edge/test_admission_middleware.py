@@ -207,7 +207,7 @@ def test_a_displaced_request_that_has_just_ended_leaves_no_flag() -> None:
 # -- size --------------------------------------------------------------------------------------------------------------
 
 TOO_LARGE = "The request body is larger than 1 MB (--max-request-mb)."
-OPENAI = {"message": TOO_LARGE, "type": "server_error", "code": 413}
+OPENAI = {"message": TOO_LARGE, "type": "invalid_request_error", "param": None, "code": None}
 
 
 @pytest.mark.parametrize(("path", "error"), [

@@ -15,6 +15,7 @@ import pytest
 from Middleware.cli.serving import limits, serve_waitress
 from Middleware.cli.serving.serve_waitress import make_server
 from Middleware.cli.serving.waitress_connections import Channel, SlowClients
+from Tests.api.front_dialects import openai_message
 from Tests.workflows.engine_lab import until
 
 PIECE = b"x" * 65536
@@ -85,7 +86,7 @@ def test_a_crash_is_told_in_json(run: Callable[..., Running]) -> None:
     answer = b"".join(iter(lambda: client.recv(65536), b""))
     head, _, body = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 500 ") and b"application/json" in head
-    assert json.loads(body)["error"]["code"] == 500 and b"secret" not in body
+    assert openai_message(json.loads(body), 500) and b"secret" not in body
 
 
 def test_a_head_that_drips_is_given_up_and_a_slow_body_is_not(run: Callable[..., Running],

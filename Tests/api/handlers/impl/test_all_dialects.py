@@ -67,7 +67,7 @@ def test_a_call_that_gets_no_slot_says_when_to_come_back(lab: ApiLab, front: Fro
     monkeypatch.setattr(process().one(instance.Gate), "semaphore", semaphore)
     answer = ask(lab, front, stream=stream)
     assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
-    assert "no slot for an LLM call" in str(answer.json["error"])
+    assert "no slot for an LLM call" in front.error(answer.json, 503)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -187,7 +187,8 @@ def test_unknown_user(lab: ApiLab, front: Front) -> None:
     lab.workflow("_DefaultWorkflow", [static("bob's")], folder="bob")
     answer = ask(lab, front, model="fast")
     assert answer.status == 400
-    assert "Multi-user mode is active" in answer.json["error"] and "ann, bob" in answer.json["error"]
+    message = front.error(answer.json, 400)
+    assert "Multi-user mode is active" in message and "ann, bob" in message
     answer = ask(lab, front, model="bob:nope", stream=False)
     assert (answer.json["model"], front.text(answer.json)) == ("bob", "bob's")
 
@@ -450,15 +451,14 @@ def test_reasoning_comes_before_the_text(lab: ApiLab) -> None:
     '{"n": ' + "9" * 5000 + "}"])
 def test_bodies_that_are_not_json(lab: ApiLab, front: Front, data: Any) -> None:
     answer = lab.post(data, front.path, content_type="text/plain")
-    assert (answer.status, answer.json) == (400, {"error": "Invalid JSON data"})
+    assert (answer.status, front.error(answer.json, 400)) == (400, "Invalid JSON data")
     assert len(answer.headers["X-Request-Id"]) == 36
 
 
 @table("data", ["[]", "5", '"text"', "true"])
 def test_bodies_that_are_no_object(lab: ApiLab, front: Front, data: str) -> None:
     answer = lab.post(data, front.path)
-    assert answer.status == 400
-    assert isinstance(answer.json["error"], str)
+    assert answer.status == 400 and front.error(answer.json, 400)
 
 
 MESSAGES = "The 'messages' field is required."
@@ -485,7 +485,7 @@ def test_bad_requests(lab: ApiLab, front: Front, body: Any, text: str, users: li
     if len(users) > 1 and body.get("model"):
         body = {**body, "model": "tester"}
     answer = lab.post(body, front.path)
-    assert (answer.status, answer.json) == (400, {"error": text})
+    assert (answer.status, front.error(answer.json, 400)) == (400, text)
     assert answer.headers["Content-Type"] == "application/json"
 
 
@@ -495,13 +495,13 @@ def test_bad_requests(lab: ApiLab, front: Front, body: Any, text: str, users: li
 def test_prompts_that_are_no_text(lab: ApiLab, front: Front, prompt: Any) -> None:
     answer = lab.post(front.body(prompt=prompt), front.path)
     assert answer.status == 400
-    assert "'prompt'" in answer.json["error"]
+    assert "'prompt'" in front.error(answer.json, 400)
 
 
 @table("model", [5, ["m"], {"a": 1}, True])
 def test_model_must_be_a_text(lab: ApiLab, front: Front, model: Any) -> None:
     answer = ask(lab, front, model=model)
-    assert (answer.status, answer.json) == (400, {"error": "The 'model' field must be a text."})
+    assert (answer.status, front.error(answer.json, 400)) == (400, "The 'model' field must be a text.")
 
 
 def public(lab: ApiLab, message: str) -> bool:
@@ -519,8 +519,7 @@ def test_back_end_fails_before_the_first_byte(lab: ApiLab, front: Front, stream:
     lab.backend.responder = lambda request: reply
     answer = ask(lab, front, stream=stream)
     assert (answer.status, answer.headers["Content-Type"]) == (502, "application/json")
-    message, code = front.error(answer.json)
-    assert code == (None if front.ollama else 502)
+    message = front.error(answer.json, 502)
     assert words in message and "_DefaultWorkflow" in message and public(lab, message)
     assert answer.headers["X-Request-Id"] in message
 
@@ -529,7 +528,7 @@ def test_nobody_listens(lab: ApiLab, front: Front, stream: bool) -> None:
     lab.endpoint("Main", {}, "http://127.0.0.1:1")
     answer = ask(lab, front, stream=stream)
     assert answer.status == 502
-    assert "Main" in front.error(answer.json)[0]
+    assert "Main" in front.error(answer.json, 502)
 
 
 @table("write", [
@@ -540,8 +539,7 @@ def test_broken_configuration(lab: ApiLab, front: Front, stream: bool, write: tu
     lab.write(*write)
     answer = ask(lab, front, stream=stream)
     assert answer.status == 500
-    message, code = front.error(answer.json)
-    assert code == (None if front.ollama else 500)
+    message = front.error(answer.json, 500)
     assert public(lab, message) and answer.headers["X-Request-Id"] in message
 
 
@@ -553,7 +551,7 @@ def test_a_bug_tells_the_client_nothing(lab: ApiLab, front: Front, stream: bool,
     monkeypatch.setattr("Middleware.api.handlers.base.base_api_handler.start_user_prompt", bug)
     answer = ask(lab, front, stream=stream)
     assert answer.status == 500
-    message, _ = front.error(answer.json)
+    message = front.error(answer.json, 500)
     assert "internal words" not in message and public(lab, message)
     assert answer.headers["X-Request-Id"] in message
 
@@ -567,8 +565,7 @@ def test_failure_in_mid_stream(lab: ApiLab, front: Front, reply: Reply) -> None:
     assert answer.status == 200
     *chunks, error = front.items(answer.data)
     assert "".join(front.text(chunk) for chunk in chunks) == "so far"
-    message, code = front.error(error)
-    assert code == (None if front.ollama else 502)
+    message = front.error(error, 502)
     assert public(lab, message) and answer.headers["X-Request-Id"] in message
     assert not any(front.finish(chunk) for chunk in chunks)
 
@@ -578,7 +575,7 @@ def test_failure_after_a_heartbeat(lab: ApiLab, front: Front) -> None:
     answer = ask(lab, front, stream=True)
     assert answer.status == 200
     beats, error = front.items(answer.data)[:-1], front.items(answer.data)[-1]
-    assert "late" in front.error(error)[0]
+    assert "late" in front.error(error, 502)
     if front.ollama:
         beat, = beats
         assert (beat["model"], beat["done"], front.text(beat)) == ("tester", False, "")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from Tests.api.api_lab import CHAT, ApiLab, settled
+from Tests.api.front_dialects import openai_message
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_chunk, json_reply, sse_reply, status_reply
 from Tests.workflows.engine_lab import llm, reply_to, static, until, user
 
@@ -266,7 +267,7 @@ def test_empty_prompt(lab: ApiLab, body: dict[str, Any]) -> None:
 ])
 def test_bad_requests(lab: ApiLab, body: Any, text: str) -> None:
     answer = lab.post(body)
-    assert (answer.status, answer.json) == (400, {"error": text})
+    assert (answer.status, openai_message(answer.json, 400)) == (400, text)
     assert answer.headers["Content-Type"] == "application/json"
     assert len(answer.headers["X-Request-Id"]) == 36
 
@@ -277,11 +278,10 @@ def test_backend_refuses(lab: ApiLab, stream: bool) -> None:
     answer = lab.chat(stream=stream)
     assert answer.status == 502
     assert answer.headers["Content-Type"] == "application/json"
-    error = answer.json["error"]
-    assert (error["type"], error["code"]) == ("server_error", 502)
-    assert "Main" in error["message"] and "_DefaultWorkflow" in error["message"] and "node 1" in error["message"]
-    assert answer.headers["X-Request-Id"] in error["message"]
-    assert "\n" not in error["message"] and str(lab.root) not in error["message"]
+    message = openai_message(answer.json, 502)
+    assert "Main" in message and "_DefaultWorkflow" in message and "node 1" in message
+    assert answer.headers["X-Request-Id"] in message
+    assert "\n" not in message and str(lab.root) not in message
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -299,8 +299,7 @@ def test_broken_configuration(lab: ApiLab, stream: bool, write: tuple[str, Any],
     lab.write(*write)
     answer = lab.chat(stream=stream)
     assert answer.status == 500
-    message = answer.json["error"]["message"]
-    assert answer.json["error"]["code"] == 500
+    message = openai_message(answer.json, 500)
     assert all(word in message for word in words), message
     assert str(lab.root) not in message
 
@@ -309,7 +308,7 @@ def test_missing_user_file(lab: ApiLab) -> None:
     lab.users("nobody")
     answer = lab.chat()
     assert answer.status == 500
-    assert "Users/nobody.json" in answer.json["error"]["message"]
+    assert "Users/nobody.json" in openai_message(answer.json, 500)
 
 
 def test_error_in_mid_stream(lab: ApiLab) -> None:
@@ -320,7 +319,7 @@ def test_error_in_mid_stream(lab: ApiLab) -> None:
     assert answer.streamed_text == "so far"
     *_, error, done = answer.events
     assert done == "[DONE]"
-    assert "out of memory" in error["error"]["message"] and error["error"]["code"] == 502
+    assert "out of memory" in openai_message(error, 502)
 
 
 def test_error_in_the_same_block_as_tokens(lab: ApiLab) -> None:
@@ -329,7 +328,7 @@ def test_error_in_the_same_block_as_tokens(lab: ApiLab) -> None:
     lab.backend.responder = lambda request: Reply(pieces=[b"".join(events.pieces or ())], headers=events.headers)
     answer = lab.chat(stream=True)
     assert (answer.status, answer.streamed_text) == (200, "so far")
-    assert answer.events[-2]["error"]["code"] == 502
+    assert "oom" in openai_message(answer.events[-2], 502)
 
 
 def test_failure_after_a_heartbeat_is_an_event(lab: ApiLab) -> None:
@@ -338,7 +337,7 @@ def test_failure_after_a_heartbeat_is_an_event(lab: ApiLab) -> None:
     assert answer.status == 200
     assert answer.data.startswith(b":\n\n")
     error, done = answer.events
-    assert done == "[DONE]" and error["error"]["code"] == 502
+    assert done == "[DONE]" and openai_message(error, 502)
 
 
 def test_heartbeats_while_the_backend_is_silent(lab: ApiLab) -> None:
@@ -393,13 +392,15 @@ def test_model_of_two_users(two_users: ApiLab, model: str, text: str, name: str)
 def test_unknown_user(two_users: ApiLab, model: Any) -> None:
     answer = two_users.chat(model=model)
     assert answer.status == 400
-    assert "Multi-user mode is active" in answer.json["error"] and "alice, bob" in answer.json["error"]
+    message = openai_message(answer.json, 400)
+    assert "Multi-user mode is active" in message and "alice, bob" in message
 
 
 def test_user_names_are_not_told_to_the_network(two_users: ApiLab) -> None:
     answer = two_users.post({"messages": [user("x")]}, environ_overrides={"REMOTE_ADDR": "10.0.0.9"})
     assert answer.status == 400
-    assert "Multi-user mode is active" in answer.json["error"] and "alice" not in answer.json["error"]
+    message = openai_message(answer.json, 400)
+    assert "Multi-user mode is active" in message and "alice" not in message
 
 
 def test_no_user_sticks_to_the_thread(two_users: ApiLab) -> None:
@@ -432,7 +433,7 @@ def test_one_model(lab: ApiLab, path: str, found: str) -> None:
         assert (answer.json["id"], answer.json["object"], answer.json["owned_by"]) == (found, "model", "Wilmer")
     else:
         assert answer.status == 404
-        assert (answer.json["error"]["type"], answer.json["error"]["code"]) == ("server_error", 404)
+        assert path.rpartition("/models/")[2] in openai_message(answer.json, 404, "model_not_found")
 
 
 def test_models_of_two_users(two_users: ApiLab) -> None:
