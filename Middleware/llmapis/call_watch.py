@@ -8,9 +8,9 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendSettings, Prompt
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.llm_call import LlmCallRecord, LlmOutcome, Observer, current_site
-from Middleware.models.messages import Answer, Chunk, token_count
-from Middleware.models.request_context import current_request
+from Middleware.models.llm_call import LlmCallRecord, LlmOutcome, Observer
+from Middleware.models.messages import Answer, Chunk, cached_tokens, token_count
+from Middleware.models.request_context import current_node, current_request
 
 EVENTS = ("llm_call_started", "llm_call_finished", "llm_call_failed")
 
@@ -26,10 +26,8 @@ class CallWatch:
     @staticmethod
     def of(endpoint: str, streamed: bool, request_id: str | None) -> CallWatch | None:
         """Return the watch for a call of the current node or request; None without a listener."""
-        site, request = current_site(), current_request()
-        if site is not None and request is not None and site.request_id != request.request_id:
-            # The site belongs to an earlier request whose abandoned run left it on this thread.
-            site = None
+        request = current_request()
+        site = current_node(request)
         observer = site.observer if site is not None else request.listeners if request is not None else None
         if observer is None or not observer.listens_to(*EVENTS):
             # Without a listener the tokens of a stream need not be counted.
@@ -85,6 +83,9 @@ class CallWatch:
         record.failed_endpoints, record.finish_reason = tuple(failed), outcome.finish_reason
         usage = outcome.usage or {}
         record.prompt_tokens = token_count(usage.get("prompt_tokens"))
+        record.cached_tokens = cached_tokens(usage)
+        if record.prompt_tokens is not None and record.cached_tokens is not None:
+            record.processed_tokens = record.prompt_tokens - record.cached_tokens
         record.completion_tokens = token_count(usage.get("completion_tokens"))
         if record.completion_tokens is None and record.streamed:
             record.completion_tokens = record.chunks

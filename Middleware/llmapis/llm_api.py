@@ -26,7 +26,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.messages import Answer, Chunk, Message, without_images
 from Middleware.models.process import process
-from Middleware.models.request_context import current_request
+from Middleware.models.request_context import current_node, current_request
 
 logger = logging.getLogger(__name__)
 
@@ -227,12 +227,13 @@ class LlmApiService:
 
     @contextlib.contextmanager
     def _watched(self, call: Prompt, watch: CallWatch | None) -> Iterator[None]:
-        """Report the start and every kind of end of the call to ``watch``."""
-        if watch is None:
-            yield
-            return
+        """Report the start and every kind of end of the call to ``watch``, and add its tokens to the sums."""
         error: BaseException | None = None
-        watch.start(call, self.settings)
+        request = current_request()
+        # Asked for now: an abandoned stream ends in whatever context the garbage collector runs.
+        site = current_node(request)
+        if watch is not None:
+            watch.start(call, self.settings)
         try:
             yield
         except BaseException as problem:
@@ -242,7 +243,11 @@ class LlmApiService:
             last = self
             while last._backup is not None:
                 last = last._backup
-            watch.end(error, last.outcome, last.settings, last._state.visited, self._scope)
+            for counts in (site and site.counts, request and request.counts):
+                if counts:
+                    counts.add(last.outcome.usage)
+            if watch is not None:
+                watch.end(error, last.outcome, last.settings, last._state.visited, self._scope)
 
     def _generate(self, call: Prompt, sent: Prompt) -> Answer:
         """Return the answer. ``sent`` is ``call`` in the form for this endpoint; a backup gets its own form."""

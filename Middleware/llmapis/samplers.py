@@ -195,6 +195,8 @@ def inject_structure(samplers: Mapping[str, object], endpoint: Mapping[str, obje
     stream_key = api_type.get(*_STREAM_KEY)
     if stream_key:
         out[stream_key] = stream
+    if stream and API_TYPE.flag(api_type, "requestUsageInStreams"):
+        out = deep_merge({"stream_options": {"include_usage": True}}, out)
     window_key, window = api_type.get(*_WINDOW_KEY), endpoint.get(*_WINDOW)
     if window_key and window is not None and out.get(window_key, ...) is not None:
         out[window_key] = window

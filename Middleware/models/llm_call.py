@@ -1,12 +1,13 @@
 """The events of LLM calls, their observers, and the current node."""
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from Middleware.models.messages import Usage
+from Middleware.models.messages import Usage, cached_tokens, token_count
 
 
 class Observer(Protocol):
@@ -32,6 +33,8 @@ class LlmCallRecord:
         prompt_characters: the length of all texts that are sent, without tools and images.
         seconds_to_first_token: time until the first text, reasoning or tool call of a stream; None without one.
         prompt_tokens: the back-end's count, None if it sends none.
+        cached_tokens, processed_tokens: of ``prompt_tokens``, those that the back-end had in its cache, and those that
+            it has read; None if it does not say.
         completion_tokens: the back-end's count, else ``chunks``; None for a complete answer without a count.
         chunks: the number of streamed pieces of text.
         answer_characters: the length of the uncleaned text.
@@ -51,6 +54,8 @@ class LlmCallRecord:
     seconds_to_first_token: float | None = None
     seconds: float = 0.0
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    processed_tokens: int | None = None
     completion_tokens: int | None = None
     chunks: int = 0
     answer_characters: int = 0
@@ -77,10 +82,61 @@ class LlmOutcome:
     endpoint_name: str = ""
 
 
+# One for all sums: it is held for a few additions at the end of a call.
+_sums = threading.Lock()
+
+
+@dataclass
+class TokenCounts:
+    """The tokens of several LLM calls, as their back-ends report them. Thread-safe.
+
+    Attributes:
+        calls: the number of calls, with or without counts.
+        prompt_tokens, completion_tokens: None until a call reports them.
+        processed_tokens: the part of ``prompt_tokens`` that was not cached; None if a call does not say.
+    """
+
+    calls: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    processed_tokens: int | None = None
+    _all_say_cached: bool = True
+
+    def add(self, usage: Usage | None) -> None:
+        """Add the counts of one call."""
+        with _sums:
+            self.calls += 1
+            if not usage:
+                return
+            written, prompt = token_count(usage.get("completion_tokens")), token_count(usage.get("prompt_tokens"))
+            if written is not None:
+                self.completion_tokens = (self.completion_tokens or 0) + written
+            if prompt is not None:
+                self.prompt_tokens = (self.prompt_tokens or 0) + prompt
+                self._add_processed(prompt, cached_tokens(usage))
+
+    def _add_processed(self, prompt: int, cached: int | None) -> None:
+        self._all_say_cached = self._all_say_cached and cached is not None
+        # A sum without the calls that say nothing would look too good.
+        self.processed_tokens = (self.processed_tokens or 0) + prompt - (cached or 0) if self._all_say_cached else None
+
+    @property
+    def in_words(self) -> str:
+        """The counts of a node, such as ``2451 tokens in, 2230 cached, 120 out``; without the unknown ones."""
+        prompt, read, written = self.prompt_tokens, self.processed_tokens, self.completion_tokens
+        parts = [None if prompt is None else f"{prompt} tokens in",
+                 None if prompt is None or read is None else f"{prompt - read} cached",
+                 None if written is None else f"{written} out" if prompt is not None else f"{written} tokens out"]
+        return ", ".join(part for part in parts if part)
+
+
 class NodeSite(NamedTuple):
     """The running node and the observer of its events.
 
-    ``chain`` contains the names of the workflows from the outermost to that of the node.
+    Attributes:
+        chain: the names of the workflows from the outermost to that of the node.
+        counts: gets the tokens of the node's calls.
+        discussion_id: the conversation's, "" for none.
     """
 
     observer: Observer
@@ -89,6 +145,8 @@ class NodeSite(NamedTuple):
     node_index: int
     node_name: str
     chain: tuple[str, ...] = ()
+    counts: TokenCounts | None = None
+    discussion_id: str = ""
 
 
 # A context variable, as the nodes of a parallel block run on threads with copies of the request's context.

@@ -44,18 +44,31 @@ def without_images(message: Message) -> Message:
     return copy
 
 
+class PromptTokens(TypedDict, total=False):
+    """How the tokens of a prompt were treated. A count that the back-end does not report is absent."""
+
+    cached_tokens: int
+
+
 class Usage(TypedDict, total=False):
     """Token counts in OpenAI's form."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokens
 
 
 def token_count(value: object) -> int | None:
     """Return the token count that a back-end sent; None for anything but an integer."""
     # Not isinstance(), for which True is an integer.
     return value if type(value) is int else None
+
+
+def cached_tokens(usage: Mapping[str, object]) -> int | None:
+    """Return how many prompt tokens the back-end found in its cache; None if it does not say."""
+    details = usage.get("prompt_tokens_details")
+    return token_count(details.get("cached_tokens")) if isinstance(details, Mapping) else None
 
 
 class Chunk(TypedDict, total=False):

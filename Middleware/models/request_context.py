@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from Middleware.models.cancel_scope import CancelScope
-from Middleware.models.llm_call import LlmOutcome, Observer
+from Middleware.models.llm_call import LlmOutcome, NodeSite, Observer, TokenCounts, current_site
 from Middleware.models.trial import Trial
 
 
@@ -31,7 +31,13 @@ class RequestContext:
         trial: the substitutes for everything outside, if the request only tests a workflow.
         background_nodes: the number of nodes that still run after the answer, including those of nested workflows.
         outcome: the outcome of the responder's LLM call.
+        counts: the tokens of all LLM calls.
+        model: the name of the model that answers, as clients see it.
+        key_name: the note beside the client's key in the list of accepted keys.
+        waited: seconds in the queue of the concurrency gate, for the request itself or for its calls.
         route, endpoint: the chosen route and the endpoint of the last call before the end of the answer, for the log.
+        route_reason: why that route was chosen, if its name does not say it.
+        branches: the choices of the nodes that chose a workflow on the way to the answer.
         logged: the messages that are logged once per request.
         images_shown: a model received images of the request, or descriptions of them were available.
         started, first_token_at, answered_at, cancelled_at, background_at: monotonic seconds; the last is the start
@@ -55,7 +61,13 @@ class RequestContext:
     started: float = field(default_factory=time.monotonic)
     background_nodes: int = 0
     outcome: LlmOutcome = field(default_factory=LlmOutcome, repr=False)
+    counts: TokenCounts = field(default_factory=TokenCounts, repr=False)
+    model: str = ""
+    key_name: str = ""
+    waited: float = 0.0
     route: str = ""
+    route_reason: str = ""
+    branches: list[str] = field(default_factory=list)
     endpoint: str = ""
     logged: set[str] = field(default_factory=set, repr=False)
     images_shown: bool = False
@@ -94,6 +106,13 @@ _current: ContextVar[RequestContext | None] = ContextVar("wilmer_request", defau
 def current_request() -> RequestContext | None:
     """Return the request that this thread works for, if any."""
     return _current.get()
+
+
+def current_node(request: RequestContext | None) -> NodeSite | None:
+    """Return the node of ``request`` that this thread works for, if any."""
+    site = current_site()
+    # An abandoned run of an earlier request may have left its entry on this thread.
+    return None if site is not None and request is not None and site.request_id != request.request_id else site
 
 
 def current_trial() -> Trial | None:

@@ -15,6 +15,7 @@ from Middleware.models.llm_call import LlmCallRecord
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.models.execution_context import NodeExecutionInfo, RunRequest
+from Middleware.workflows.request_line import background_line, log_line, terminal_line
 
 logger = logging.getLogger(__name__)
 
@@ -94,31 +95,9 @@ class RequestLine(EngineListener):
         if not logger.isEnabledFor(logging.INFO):
             return
         now = time.monotonic()
-        cancelled, cut_short = request.cancel_scope.cancelled, _was_cut_short(request)
-        first, answered = request.first_token_at, request.answered_at or now
-        # Without a whole answer the time until the stop is what the client waited.
-        if cut_short:
-            answered = request.cancelled_at or now
-        outcome = "cancelled" if cut_short else "failed" if request.failed else "answered"
-        speed = ""
-        if first is not None and answered > first:
-            rate = request.tokens / (answered - first)
-            speed = f", first token after {first - request.started:.2f} s, {rate:.1f} tokens/s"
-        background = ""
-        if request.background_at is not None:
-            background = f", nodes after the answer {now - request.background_at:.2f} s"
-        logger.info("Request %s: route %s, endpoint %s%s, %s after %.2f s%s, done after %.2f s%s",
-                    request.request_id, request.route or "-", request.endpoint or "-", speed,
-                    outcome, answered - request.started, background,
-                    now - request.started, ", cancelled" if cancelled and not cut_short else "")
-
-
-def _was_cut_short(request: RequestContext) -> bool:
-    """Return whether the request was cancelled before its answer was complete."""
-    if not request.cancel_scope.cancelled:
-        return False
-    answered, cancelled = request.answered_at, request.cancelled_at
-    return answered is None or (cancelled is not None and cancelled <= answered)
+        # On a terminal, an answer with nodes after it had its line when it was out.
+        shown = terminal_line if request.background_at is None else background_line
+        logger.info("%s", log_line(request, now), extra={"terminal": shown(request, now)})
 
 
 class Listeners:

@@ -92,6 +92,17 @@ def test_null_in_the_preset_keeps_fields_out() -> None:
     assert out == {"stream": True}
 
 
+@pytest.mark.parametrize(("samplers", "stream", "asks", "sent"), [
+    ({}, True, True, {"include_usage": True}), ({}, False, True, None), ({}, True, False, None),
+    ({"stream_options": None}, True, True, None),
+    ({"stream_options": {"chunks": 1}}, True, True, {"include_usage": True, "chunks": 1}),
+    ({"stream_options": {"include_usage": False}}, True, True, {"include_usage": False})])
+def test_token_counts_are_asked_for_in_streams_only(samplers: dict[str, Any], stream: bool, asks: bool,
+                                                    sent: dict[str, Any] | None) -> None:
+    out = normalise(inject_structure(samplers, {}, {"requestUsageInStreams": asks}, stream, None))
+    assert out.get("stream_options") == sent
+
+
 def test_no_limit_from_the_node_sends_none() -> None:
     assert inject_structure({"max_tokens": 9000}, {}, OPEN_AI, False, None) == {"stream": False}
 

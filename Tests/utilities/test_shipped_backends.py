@@ -104,6 +104,7 @@ def test_api_type(name: str) -> None:
     assert data.pop("$schema") and data.pop("nameForDisplayOnly")
     assert data.pop("samplerFieldMap") == sampler_maps(SAMPLERS)[SAME_SAMPLERS.get(name, name)]
     assert data.pop("structuredOutput", None) == schema
+    assert data.pop("requestUsageInStreams", False) == (name == "Open-AI-API")
     assert data == {
         "type": kind, "presetType": preset_type, "truncateLengthPropertyName": window,
         "maxNewTokensPropertyName": limit, "streamPropertyName": "stream",

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from Middleware.models.llm_call import LlmCallRecord, current_site
-from Middleware.models.request_context import RequestContext
+from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.events import EngineListener, Listeners, LogSummary, RunRecord, default_listeners
 from Middleware.workflows.managers.workflow_manager import WorkflowManager
 from Tests.stub_backend import StubBackend, status_reply
-from Tests.workflows.engine_lab import EngineLab, Probe, Recorder, llm, start, static, user
+from Tests.workflows.engine_lab import EngineLab, Probe, Recorder, llm, reply_to, start, static, user
 
 
 @pytest.fixture
@@ -148,6 +148,31 @@ def test_summary_in_the_log(lab: EngineLab, caplog: pytest.LogCaptureFixture) ->
     assert lines[3] == "=== End of Summary: Main ===" and len(lines) == 4
     assert total.startswith("Execution time: 0.") and total.endswith(" seconds")
     assert "private" not in caplog.text
+
+
+CACHED = {"prompt_tokens": 2451, "completion_tokens": 120, "total_tokens": 2571,
+          "prompt_tokens_details": {"cached_tokens": 2230}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("usage", "end", "sums"), [
+    (CACHED, "seconds || 2451 tokens in, 2230 cached, 120 out", (2, 4902, 442)),
+    ({"prompt_tokens": 82, "completion_tokens": 20}, "seconds || 82 tokens in, 20 out", (2, 164, None)),
+    (None, " seconds", (2, None, None))], ids=["cached", "counted", "nothing"])
+def test_the_summary_and_the_request_count_tokens(lab: EngineLab, caplog: pytest.LogCaptureFixture, stream: bool,
+                                                  usage: dict[str, Any] | None, end: str, sums: Any) -> None:
+    lab.backend.responder = lambda request: reply_to(request, "<x>", usage=usage)
+    lab.workflow("Child", [llm("b")])
+    lab.workflow("Main", [llm("a"), {"type": "CustomWorkflow", "workflowName": "Child"}])
+    with caplog.at_level(logging.INFO), request_scope(lab.request):
+        list(start(lab, stream=stream))
+    nodes = [line for line in caplog.text.splitlines() if line.startswith("Node ")]
+    assert len(nodes) == 3 and all(line.endswith(end) for line in nodes if "Standard" in line)
+    assert next(line for line in nodes if "Custom" in line).endswith(" seconds")
+    counts = lab.request.counts
+    assert (counts.calls, counts.prompt_tokens, counts.processed_tokens) == sums
+    usage_of_answer = lab.request.outcome.usage
+    assert (usage_of_answer or {}).get("prompt_tokens_details") == (usage or {}).get("prompt_tokens_details")
 
 
 def test_summary_is_the_default(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:

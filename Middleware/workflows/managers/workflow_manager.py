@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
 from Middleware.exceptions import ConfigValueError
-from Middleware.models.llm_call import Observer, current_site
+from Middleware.models.llm_call import Observer
 from Middleware.models.messages import Message
 from Middleware.models.process import process
-from Middleware.models.request_context import RequestContext, current_request
+from Middleware.models.request_context import RequestContext, current_node, current_request
 from Middleware.services.cancellation_service import get_cancellation_service
 from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.memory.discussion_keys import discussion_keys
@@ -207,8 +207,5 @@ def then_close(items: Iterator[Any], stack: contextlib.ExitStack) -> Iterator[An
 
 def _chain_around(request: RequestContext) -> tuple[str, ...]:
     """Return the workflows around the running node, for code in it that starts a workflow of its own."""
-    site = current_site()
-    # An abandoned run of an earlier request may have left its entry on this thread.
-    if site is None or (current_request() is not None and site.request_id != request.request_id):
-        return ()
-    return site.chain
+    site = current_node(request if current_request() is not None else None)
+    return site.chain if site is not None else ()

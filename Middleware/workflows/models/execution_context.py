@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
+from Middleware.models.llm_call import TokenCounts
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext
@@ -151,7 +152,7 @@ class ExecutionContext:
 
 @dataclass(frozen=True)
 class NodeExecutionInfo:
-    """One finished node, for the execution summary."""
+    """One finished node, for the execution summary. ``counts`` are the tokens of its own LLM calls."""
 
     node_index: int
     node_type: str
@@ -159,6 +160,7 @@ class NodeExecutionInfo:
     endpoint_name: str
     endpoint_url: str
     execution_time_seconds: float
+    counts: TokenCounts | None = None
 
     def format_time(self) -> str:
         seconds = self.execution_time_seconds
@@ -167,5 +169,6 @@ class NodeExecutionInfo:
         return f"{seconds:.2f} seconds" if seconds < 1 else f"{seconds:.1f} seconds"
 
     def __str__(self) -> str:
+        tokens = self.counts.in_words if self.counts is not None else ""
         return (f"Node {self.node_index}: {self.node_type} || '{self.node_name}' || {self.endpoint_name or 'N/A'} || "
-                f"{self.endpoint_url or 'N/A'} || {self.format_time()}")
+                f"{self.endpoint_url or 'N/A'} || {self.format_time()}{tokens and f' || {tokens}'}")

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 from Middleware.exceptions import ConfigurationError, EarlyTerminationException, WilmerError
 from Middleware.exceptions.early_termination_exception import CANCELLED
 from Middleware.llmapis.backend_errors import public_text
-from Middleware.models.llm_call import NodeSite, Observer, enter_node, leave_node
+from Middleware.models.llm_call import NodeSite, Observer, TokenCounts, enter_node, leave_node
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Chunk
 from Middleware.services.llm_service import LlmHandlerService
@@ -150,7 +150,8 @@ class WorkflowProcessor:
         started = time.perf_counter()
         node_type, name = self._node_type(index), name_of(self.run.nodes[index])
         self.listeners.emit("node_started", self.record, index + 1, node_type, name)
-        site = NodeSite(self.listeners, self.run.request_id, self.run.workflow_name, index + 1, name, self.run.chain)
+        site = NodeSite(self.listeners, self.run.request_id, self.run.workflow_name, index + 1, name, self.run.chain,
+                        TokenCounts(), self.run.discussion_id or "")
         before = enter_node(site)
         try:
             context = self._prepare(index, node_type)
@@ -173,7 +174,7 @@ class WorkflowProcessor:
         if self.run.request.trial is not None:
             self.run.request.trial.delivered(self.record, index + 1, output)
         return NodeExecutionInfo(index + 1, node_type, _summary_name(context.config, name),
-                                 *_endpoint_and_url(context.llm_handler), time.perf_counter() - started)
+                                 *_endpoint_and_url(context.llm_handler), time.perf_counter() - started, site.counts)
 
     def _pass_on(self, error: Exception, index: int, name: str) -> None:
         """Raise ``error`` as the caller should see it; after the responder only a cancellation leaves the run."""

@@ -11,6 +11,7 @@ import pytest
 
 from Middleware.api.answers.answer import finish_run
 from Middleware.api.running.running_requests import running_requests
+from Middleware.models.llm_call import TokenCounts
 from Middleware.models.request_context import RequestContext
 from Middleware.workflows.events import Listeners, RequestLine
 
@@ -91,6 +92,14 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
      "cancelled"),
     ({"failed": True, "endpoint": "Desk"}, False,
      "Request r-1: route -, endpoint Desk, failed after 2.00 s, done after 2.00 s"),
+    ({"endpoint": "Desk", "waited": 40.2, "key_name": "laptop", "first_token_at": 0.5, "tokens": 15, "answered_at": 1.0,
+      "route": "shared assistant", "route_reason": "model \"me:assistant\"", "branches": ["CODING -> _Coding"],
+      "counts": TokenCounts(3, 5133, 120, 412)}, False,
+     "Request r-1: route shared assistant (model \"me:assistant\") > CODING -> _Coding, endpoint Desk, key 'laptop', "
+     "waited 40.20 s in the queue, first token after 0.50 s, 30.0 tokens/s, answered after 1.00 s, done after 2.00 s, "
+     "3 calls, 412 of 5133 prompt tokens processed"),
+    ({"counts": TokenCounts(1, 82, 20)}, False,
+     "Request r-1: route -, endpoint -, answered after 2.00 s, done after 2.00 s, 1 call, 82 prompt tokens"),
     ({"failed": True}, True, "Request r-1: route -, endpoint -, cancelled after 2.00 s, done after 2.00 s"),
 ])
 def test_the_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],

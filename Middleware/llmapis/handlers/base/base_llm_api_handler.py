@@ -394,9 +394,12 @@ def usable_field(descriptor: Mapping[str, object]) -> str | None:
     return field if isinstance(field, str) and field and style in STRUCTURED_OUTPUT["style"].choices else None
 
 
-def usage_of(prompt: int, completion: int) -> Usage:
-    """Return token counts in OpenAI's form."""
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+def usage_of(prompt: int, completion: int, cached: int | None = None) -> Usage:
+    """Return token counts in OpenAI's form. ``cached`` is the number of cached prompt tokens, None if unknown."""
+    usage: Usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    if cached is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached}
+    return usage
 
 
 def text_in(fields: Mapping[str, object], key: str) -> str:

@@ -20,7 +20,8 @@ PARAMETERS = frozenset({"model", "messages", "max_tokens", "system", "temperatur
 FINISH_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "pause_turn": "stop", "max_tokens": "length",
                   "tool_use": "tool_calls", "refusal": "content_filter"}
 # The API counts these tokens separately.
-PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+CACHED = "cache_read_input_tokens"
+PROMPT_COUNTS = ("input_tokens", "cache_creation_input_tokens", CACHED)
 
 
 @dataclass
@@ -208,7 +209,7 @@ class ClaudeApiHandler(BaseChatCompletionsHandler):
         completion = usage.get("output_tokens")
         if type(completion) is not int or "input_tokens" not in self._prompt_counts:
             return None
-        self.outcome.usage = usage_of(sum(self._prompt_counts.values()), completion)
+        self.outcome.usage = usage_of(sum(self._prompt_counts.values()), completion, self._prompt_counts.get(CACHED))
         return self.outcome.usage
 
     def _note_prompt_tokens(self, usage: Mapping[str, Any]) -> None:

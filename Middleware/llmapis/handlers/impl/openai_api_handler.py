@@ -14,9 +14,18 @@ from Middleware.llmapis.handlers.base.base_llm_api_handler import (
     Prompt,
     decode_json,
     text_in,
+    usage_of,
 )
 from Middleware.llmapis.handlers.base.image_sources import image_url
-from Middleware.models.messages import Answer, Chunk, ToolCall, Usage
+from Middleware.models.messages import (
+    Answer,
+    Chunk,
+    PromptTokens,
+    ToolCall,
+    Usage,
+    cached_tokens,
+    token_count,
+)
 from Middleware.models.request_context import first_logged
 from Middleware.utilities.answers.stream_parsers import SSEEvent
 
@@ -75,12 +84,13 @@ class OpenAiAnswers(LlmApiHandler):
 
     def note_usage(self, body: Mapping[str, object]) -> Usage | None:
         """Return and store the token counts of an object."""
-        usage = body.get("usage")
-        if not isinstance(usage, dict) or not usage:
+        # Most events of a stream have neither.
+        if "usage" not in body and "timings" not in body:
             return None
-        # Counts that are not numbers are dropped where they are used.
-        self.outcome.usage = cast(Usage, usage)
-        return self.outcome.usage
+        usage = _usage(body.get("usage"), body.get("timings"))
+        if usage is not None:
+            self.outcome.usage = usage
+        return usage
 
 
 class OpenAiApiHandler(OpenAiAnswers, BaseChatCompletionsHandler):
@@ -211,6 +221,27 @@ class OpenAiCompletionsApiHandler(OpenAiAnswers, BaseCompletionsHandler):
         self.outcome.reasoning = _reasoning_of(choice)
         self.outcome.finish_reason = str(choice["finish_reason"]) if choice.get("finish_reason") else None
         return text_in(choice, "text")
+
+
+def _usage(sent: object, timings: object) -> Usage | None:
+    """Return the token counts of an object: its ``usage``, completed from llama.cpp's ``timings``, or the latter."""
+    counts = timings if isinstance(timings, Mapping) else {}
+    cached = token_count(counts.get("cache_n"))
+    if isinstance(sent, dict) and sent:
+        # Counts that are not numbers are dropped where they are used.
+        usage = cast(Usage, sent)
+        if cached is None or cached_tokens(usage) is not None:
+            return usage
+        details = sent.get("prompt_tokens_details")
+        return {**usage, "prompt_tokens_details": {
+            **(cast(PromptTokens, details) if isinstance(details, Mapping) else {}), "cached_tokens": cached}}
+    read, written = token_count(counts.get("prompt_n")), token_count(counts.get("predicted_n"))
+    if written is None:
+        return None
+    # Servers before September 2025 report only the tokens that they have read, so the length of the prompt is unknown.
+    if read is None or cached is None:
+        return {"completion_tokens": written}
+    return usage_of(cached + read, written, cached)
 
 
 def _reasoning_of(fields: Mapping[str, object]) -> str:

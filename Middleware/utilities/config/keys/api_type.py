@@ -30,6 +30,8 @@ API_TYPE_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("maxNewTokensPropertyName", "str", "",
               "The server's name for the maximum length of an answer in tokens; without it, no limit is sent."),
     ConfigKey("streamPropertyName", "str", "", "The server's name for streaming; without it, the flag is not sent."),
+    ConfigKey("requestUsageInStreams", "bool", False,
+              "Asks the server for token counts at the end of a stream (stream_options), as OpenAI's dialect does."),
     ConfigKey("truncateLengthPropertyName", "str", "",
               "The server's name for the context window, which gets the endpoint's maxContextTokenSize."),
     ConfigKey("samplerFieldMap", "object", FrozenDict(),

@@ -253,7 +253,8 @@ def test_usage_comes_with_the_finish_reason() -> None:
 def test_cached_prompt_tokens_are_prompt_tokens() -> None:
     chunks = read(started(input_tokens=5, cache_read_input_tokens=100, cache_creation_input_tokens=None),
                   finish(usage={"output_tokens": 3, "input_tokens": 6, "cache_creation_input_tokens": 10}))
-    assert chunks[0]["usage"] == {"prompt_tokens": 116, "completion_tokens": 3, "total_tokens": 119}
+    assert chunks[0]["usage"] == {"prompt_tokens": 116, "completion_tokens": 3, "total_tokens": 119,
+                                  "prompt_tokens_details": {"cached_tokens": 100}}
 
 
 @pytest.mark.parametrize("events", [[finish()], [started(input_tokens=5, output_tokens=1), finish()],

@@ -93,6 +93,28 @@ def test_usage_after_the_finish_reason_is_kept_and_text_is_not() -> None:
     assert chunks == [{"token": "", "finish_reason": "stop"}, {**SILENCE, "usage": USAGE}]
 
 
+TIMINGS = {"cache_n": 69, "prompt_n": 13, "prompt_ms": 4.5, "predicted_n": 20, "predicted_ms": 80.1}
+COUNTED = {"prompt_tokens": 82, "completion_tokens": 20, "total_tokens": 102}
+
+
+@pytest.mark.parametrize(("sent", "usage"), [
+    ({"timings": TIMINGS}, {**COUNTED, "prompt_tokens_details": {"cached_tokens": 69}}),
+    ({"usage": COUNTED, "timings": TIMINGS}, {**COUNTED, "prompt_tokens_details": {"cached_tokens": 69}}),
+    ({"usage": {**COUNTED, "prompt_tokens_details": {"cached_tokens": 7, "audio_tokens": 0}}, "timings": TIMINGS},
+     {**COUNTED, "prompt_tokens_details": {"cached_tokens": 7, "audio_tokens": 0}}),
+    ({"usage": {**COUNTED, "prompt_tokens_details": None}}, {**COUNTED, "prompt_tokens_details": None}),
+    ({"usage": COUNTED}, COUNTED),
+    ({"usage": None, "timings": {"prompt_n": 13, "predicted_n": 20}}, {"completion_tokens": 20}),
+    ({"timings": {"cache_n": "x", "predicted_n": True}}, None), ({"timings": []}, None), ({"usage": {}}, None)],
+    ids=["timings", "both", "both-say-cached", "usage-null", "usage", "old-server", "no-numbers", "a-list", "empty"])
+def test_a_stream_and_a_whole_answer_have_the_same_counts(sent: dict[str, Any], usage: dict[str, Any] | None) -> None:
+    streamed = read(chat_chunk({"content": "a"}), chat_chunk({}, "stop", **sent))
+    assert streamed[-1].get("usage") == usage
+    whole = handler()
+    whole.read_whole({"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}], **sent})
+    assert whole.outcome.usage == usage
+
+
 def test_usage_on_a_token() -> None:
     assert read(chat_chunk({"content": "a"}, usage=USAGE)) == [{"token": "a", "finish_reason": None, "usage": USAGE}]
     assert read(chat_chunk({"content": "a"}, usage=None)) == [{"token": "a", "finish_reason": None}]

@@ -1,0 +1,87 @@
+"""The lines about a request that is over: one for the log, one or two for a terminal.
+
+``now`` is the present in monotonic seconds.
+"""
+from __future__ import annotations
+
+from Middleware.models.request_context import RequestContext
+
+
+def outcome(request: RequestContext) -> str:
+    """Return ``answered``, ``failed`` or ``cancelled``; the last if the answer was not complete by then."""
+    if _was_cut_short(request):
+        return "cancelled"
+    return "failed" if request.failed else "answered"
+
+
+def log_line(request: RequestContext, now: float) -> str:
+    """Return the line of the log."""
+    ended = outcome(request)
+    before = [f"key '{request.key_name}'"] if request.key_name else []
+    background = f", nodes after the answer {now - request.background_at:.2f} s" if request.background_at else ""
+    after = ["cancelled"] if request.cancel_scope.cancelled and ended != "cancelled" else []
+    # Without a whole answer the time until the stop is what the client waited.
+    seconds = _answered_at(request, now) - request.started
+    return (f"Request {request.request_id}: route {_route(request) or '-'}, endpoint {request.endpoint or '-'}"
+            f"{_added(before, _times(request, now))}, {ended} after {seconds:.2f} s"
+            f"{background}, done after {now - request.started:.2f} s{_added(after, _tokens(request))}")
+
+
+def terminal_line(request: RequestContext, now: float) -> str:
+    """Return the line for a terminal about the answer."""
+    ended = outcome(request)
+    parts = [f"{ended} after {_answered_at(request, now) - request.started:.2f} s", *_times(request, now),
+             *_tokens(request)]
+    names = (request.model, _route(request), request.endpoint, request.key_name)
+    return "  ".join([*filter(None, names), ", ".join(parts)])
+
+
+def background_line(request: RequestContext, now: float) -> str:
+    """Return the line for a terminal about the nodes after the answer."""
+    seconds = now - (request.background_at or request.started)
+    stopped = ", cancelled" if request.cancel_scope.cancelled else ""
+    return "  ".join([*filter(None, [request.model]), f"nodes after the answer took {seconds:.2f} s{stopped}"])
+
+
+def _added(*parts: list[str]) -> str:
+    return "".join(f", {text}" for group in parts for text in group)
+
+
+def _route(request: RequestContext) -> str:
+    """Return the route with the reason for it, and the branches that its nodes took."""
+    reason = f" ({request.route_reason})" if request.route_reason else ""
+    return " > ".join([request.route + reason, *request.branches])
+
+
+def _answered_at(request: RequestContext, now: float) -> float:
+    if _was_cut_short(request):
+        return request.cancelled_at or now
+    return request.answered_at or now
+
+
+def _times(request: RequestContext, now: float) -> list[str]:
+    parts = [f"waited {request.waited:.2f} s in the queue"] if request.waited else []
+    first, answered = request.first_token_at, _answered_at(request, now)
+    if first is not None and answered > first:
+        parts.append(f"first token after {first - request.started:.2f} s")
+        parts.append(f"{request.tokens / (answered - first):.1f} tokens/s")
+    return parts
+
+
+def _tokens(request: RequestContext) -> list[str]:
+    """Return the sums over the LLM calls; nothing if no back-end counts tokens."""
+    counts = request.counts
+    if counts.prompt_tokens is None:
+        return []
+    read = counts.processed_tokens
+    text = f"{counts.prompt_tokens} prompt tokens" if read is None \
+        else f"{read} of {counts.prompt_tokens} prompt tokens processed"
+    return [f"{counts.calls} call{'' if counts.calls == 1 else 's'}", text]
+
+
+def _was_cut_short(request: RequestContext) -> bool:
+    """Return whether the request was cancelled before its answer was complete."""
+    if not request.cancel_scope.cancelled:
+        return False
+    answered, cancelled = request.answered_at, request.cancelled_at
+    return answered is None or (cancelled is not None and cancelled <= answered)
