@@ -4,7 +4,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -142,12 +142,18 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         log_level=raw.log_level)
 
 
-def parse_command_arguments(parser: argparse.ArgumentParser,
-                            words: Sequence[str]) -> tuple[LaunchArguments, argparse.Namespace]:
-    """Return the directories and users in a sub-command's words, and all options. Bad values exit with status 2."""
+def parse_command_arguments(
+        parser: argparse.ArgumentParser, words: Sequence[str],
+        prepare: Callable[[argparse.Namespace], None] = lambda options: None) -> tuple[LaunchArguments,
+                                                                                       argparse.Namespace]:
+    """Return the directories and users in a sub-command's words, and all options. Bad values exit with status 2.
+
+    ``prepare`` takes out of the options what the sub-command reads itself, before they are read here.
+    """
     raw, unknown = parser.parse_known_intermixed_args(list(words))
     if unknown:
         _refuse(parser, unknown)
+    prepare(raw)
     return _directories(raw), raw
 
 

@@ -28,14 +28,11 @@ _USER_TOKEN = re.compile(r"<user>[/\\]*")
 def check_users() -> None:
     """Check that every configured user has a file or, with none configured, that there is a current user.
 
-    A file that does not parse is only a warning: the server starts, and requests get an error. Raises StartError.
+    The server starts with a file that does not parse, too: the check of the start reports it, and requests get an
+    error. Raises StartError.
     """
     for user in config_utils.configured_users():
         require_user_file(user)
-        try:
-            config_utils.get_user_config_for(user)
-        except ConfigurationError as error:
-            say(f"WARNING: {error}", error_stream=True)
     if not config_utils.configured_users():
         problem = _folder_problem()
         if problem:
@@ -134,7 +131,7 @@ def resolve_port() -> int:
         say(f"WARNING: with several users their own ports do not apply; using {SEVERAL_USERS_PORT}. "
             "Choose another with --port.", error_stream=True)
         return SEVERAL_USERS_PORT
-    value = _setting("port", DEFAULT_PORT, f"using port {DEFAULT_PORT}")
+    value = _setting("port", DEFAULT_PORT)
     try:
         port = int(value)
     except (TypeError, ValueError):
@@ -154,7 +151,7 @@ def resolve_file_logging() -> bool:
     # The files of several users may disagree; the flag is for all of them.
     if len(config_utils.configured_users()) > 1:
         return False
-    value = _setting("useFileLogging", False, "no log files are written")
+    value = _setting("useFileLogging", False)
     return value.strip().lower() == "true" if isinstance(value, str) else bool(value)
 
 
@@ -174,25 +171,21 @@ def resolve_logging_directory(given: str | None) -> str:
 
 def _check_current_user() -> None:
     try:
-        user = config_utils.get_current_username()
+        config_utils.get_current_username()
     except (ConfigurationError, OSError, ValueError) as error:
         raise StartError(f"No --User was given, and the current user cannot be read: {error}"
                          f"{existing_users_hint('')}") from error
-    try:
-        config_utils.get_user_config_for(user)
-    except (ConfigurationError, OSError, ValueError) as error:
-        say(f"WARNING: the current user '{user}' (Users/_current-user.json): {error}", error_stream=True)
 
 
-def _setting(key: str, default: object, consequence: str) -> Any:
-    """Return a value in the only user's file. If it cannot be read, that is reported, and ``default`` applies."""
+def _setting(key: str, default: object) -> Any:
+    """Return a value in the only user's file; ``default`` if the file cannot be read."""
     user = current_user()
     if user is None:
         return default
     try:
         config: Mapping[str, object] = config_utils.get_user_config_for(user)
-    except (ConfigurationError, OSError, ValueError) as error:
-        say(f"WARNING: {error} ({consequence})", error_stream=True)
+    # Reported by the check of the start, with the line.
+    except (ConfigurationError, OSError, ValueError):
         return default
     value = USER.value(config, key) if USER.has(config, key) else ""
     return default if value == "" else value

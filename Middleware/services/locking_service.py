@@ -123,7 +123,10 @@ class LockingService:
             database = self._database(user)
             if database.exists:
                 database.delete_dead(self.session_id)
-        except (*_FAILURES, ConfigurationError, OSError) as error:
+        # The folder is not known without the user's file; the check of the start reports what is wrong in it.
+        except ConfigurationError:
+            return
+        except (*_FAILURES, OSError) as error:
             whose = f"user {user}" if user else "the current user"
             logger.warning("Old locks of %s cannot be deleted: %s", whose, error)
 

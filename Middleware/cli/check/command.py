@@ -15,6 +15,7 @@ from Middleware.cli.arguments import LaunchArguments, apply_arguments, build_com
 from Middleware.cli.check.data_checks import check_data_folders, check_modes
 from Middleware.cli.check.findings import Finding, Summary, count_of, human_text, json_text, wants_colour
 from Middleware.cli.check.lookups import path_of
+from Middleware.cli.check.scope import split_words
 from Middleware.cli.check.tree_check import CheckResult, TreeCheck
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.exceptions import ConfigurationError
@@ -30,8 +31,9 @@ from Middleware.utilities.http.wire import HttpRequest, parse_target
 FileCheck = Callable[[Iterable[str]], Iterable[Finding]]
 
 DESCRIPTION = """Checks the configuration: every JSON file, what the files name, and the rules of workflows with the
-settings of each user. Exit status: 0 if there is nothing worse than warnings (with --strict: than notes), 1 otherwise,
-2 for a wrong command line."""
+settings of each user. After names of users, it covers only what these users reach; after paths of files or folders,
+only those. Exit status: 0 if there is nothing worse than warnings (with --strict: than notes), 1 otherwise, 2 for a
+wrong command line."""
 
 
 def main(words: Sequence[str], check_test_files: FileCheck) -> int:
@@ -45,7 +47,11 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
                         help="also ask the LLM servers whether they answer: those of the users that are named, else "
                              "those of the current one")
     parser.add_argument("--strict", action="store_true", help="warnings, too, make the exit status 1")
-    arguments, options = parse_command_arguments(parser, words)
+    try:
+        arguments, options = parse_command_arguments(parser, words, _take_scope)
+    except StartError as error:
+        say(f"ERROR: {error}", error_stream=True)
+        return 1
     words = _users_without_flag(arguments, options)
     if words:
         arguments = replace(arguments, config_directory=config_utils.clean_directory(options.ConfigDirectory),
@@ -67,6 +73,17 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
         human_text(result.findings, summary, wants_colour(sys.stdout)))
     return 1 if count_of(result.findings, "error") or (
         options.strict and count_of(result.findings, "warning")) else 0
+
+
+def _take_scope(options: argparse.Namespace) -> None:
+    """Take the paths of files and folders inside a configuration from the words that are not flags."""
+    configs = config_utils.clean_directory(options.ConfigDirectory)
+    public = config_utils.clean_directory(options.PublicDirectory) or config_utils.get_root_public_directory()
+    words = [word for word in (word.strip() for word in options.positionals) if word]
+    options.scope, options.positionals, root = split_words(words, configs or os.path.join(public, "Configs"),
+                                                           bool(configs))
+    options.ConfigDirectory = root or options.ConfigDirectory
+    options.User += options.positionals if root else ()
 
 
 def _users_without_flag(arguments: LaunchArguments, options: argparse.Namespace) -> list[str]:
@@ -99,10 +116,11 @@ def _require_users(words: Sequence[str]) -> None:
 def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str | None,
            check_test_files: FileCheck) -> tuple[CheckResult, Summary]:
     started = time.monotonic()
-    result = TreeCheck(names).run()
+    result = TreeCheck(names, scope=options.scope).run()
     found = list(check_data_folders(result.users, logs or config_utils.get_default_logging_directory()))
     found += check_modes(result.paths, result.endpoints)
-    found += check_test_files(path for file, path in result.paths.items() if file.endswith(TEST_SUFFIX))
+    found += check_test_files(path for file, path in result.paths.items()
+                              if file.endswith(TEST_SUFFIX) and options.scope.holds(file))
     if options.online:
         whose = names or _served(result)
         servers = origins({file: content for user in whose for file, content in
@@ -111,7 +129,7 @@ def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str |
         say(f"Asking {len(servers)} server(s) of {', '.join(whose)} whether they answer: "
             f"{', '.join(servers) or 'none'}", error_stream=True)
         found += probe(servers)
-    result.add([*found, *_spellings()])
+    result.add(finding for finding in (*found, *_spellings()) if options.scope.holds(finding.file))
     root = config_utils.get_root_config_directory()
     return result, Summary(root, result.files, result.users, time.monotonic() - started, options.online)
 

@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TextIO
 
+from Middleware.cli.check.excerpts import Excerpts
 from Middleware.utilities.config.check import Severity, quoted, shortened
 from Middleware.utilities.config.json_source import JsonSource
+from Middleware.utilities.config.paths import get_root_config_directory
 
 # The severities, the worst one first.
 PLURALS: Mapping[Severity, str] = {"error": "errors", "warning": "warnings", "note": "notes"}
 
-COLOURS: Mapping[str, str] = {"error": "1;31", "warning": "1;33", "note": "36", "file": "1", "hint": "32"}
+COLOURS: Mapping[str, str] = {"error": "1;31", "warning": "1;33", "note": "36", "file": "1", "hint": "32",
+                              "gutter": "34"}
 # A file of another kind under the name of a workflow has a finding for nearly every line; the first ones say it all.
 MAX_LISTED = 40
 # A line of the log that begins with a long path, and quotes a long value, must still be readable.
@@ -119,14 +122,17 @@ def count_of(findings: Iterable[Finding], severity: Severity) -> int:
 def report(findings: Sequence[Finding]) -> str:
     """Return one text about all findings, a block of lines per file; empty without findings."""
     files = dict.fromkeys(finding.file for finding in findings)
-    return "\n".join(_block(file, [finding for finding in findings if finding.file == file]) for file in files)
+    excerpts = Excerpts(get_root_config_directory())
+    return "\n".join(_block(file, [finding for finding in findings if finding.file == file], excerpts)
+                     for file in files)
 
 
-def _block(file: str, findings: Sequence[Finding]) -> str:
+def _block(file: str, findings: Sequence[Finding], excerpts: Excerpts) -> str:
     asked_by = findings[0].asked_by
     own = f"Workflow {_short(file)}" if file.startswith("Workflows/") else file
     name = f"{file}, needed by workflow {_short(asked_by)}" if asked_by else own
-    lines = [f"  {finding}" for finding in findings[:MAX_LISTED]]
+    lines = [line for finding in findings[:MAX_LISTED]
+             for line in (f"  {finding}", *(f"  {line}" for line in _excerpt(finding, excerpts)))]
     if len(findings) > MAX_LISTED:
         lines.append(f"  ... and {len(findings) - MAX_LISTED} more")
     return "\n".join([f"{name}: {counted(len(findings), 'thing')} to look at", *lines])
@@ -139,6 +145,17 @@ def _short(file: str) -> str:
 def one_line(finding: Finding) -> str:
     """Return a finding with its file in one line."""
     return shortened(f"{finding.file}{finding.position}: {finding.path_prefix}{finding.text}", MAX_WIDTH)
+
+
+def with_excerpts(findings: Iterable[Finding]) -> list[str]:
+    """Return the lines of a list: each finding with its file in one line, followed by its source line."""
+    excerpts = Excerpts(get_root_config_directory())
+    return [line for finding in findings for line in (one_line(finding), *_excerpt(finding, excerpts))]
+
+
+def _excerpt(finding: Finding, excerpts: Excerpts, colour: bool = False) -> list[str]:
+    return excerpts.lines(finding.file, finding.line, finding.column, finding.severity,
+                          lambda text, name: _paint(text, name, colour))
 
 
 # -- printed -----------------------------------------------------------------------------------------------------------
@@ -161,7 +178,8 @@ class Summary:
 
 def human_text(findings: Sequence[Finding], summary: Summary, colour: bool = False) -> str:
     """Return the findings by file, and a last line with their numbers."""
-    blocks = ["\n".join(_lines(finding, path_shown(summary.root, finding.file), colour) for finding in group)
+    excerpts = Excerpts(summary.root)
+    blocks = ["\n".join(_lines(finding, summary.root, colour, excerpts) for finding in group)
               for _, group in groupby(findings, key=lambda finding: finding.file)]
     counts = ", ".join(counted(count, severity) for severity in PLURALS if (count := count_of(findings, severity)))
     extent = f"{counted(summary.files, 'file')}, {counted(len(summary.users), 'user')}"
@@ -169,11 +187,12 @@ def human_text(findings: Sequence[Finding], summary: Summary, colour: bool = Fal
     return "\n\n".join([*blocks, last])
 
 
-def _lines(finding: Finding, path: str, colour: bool) -> str:
+def _lines(finding: Finding, root: str, colour: bool, excerpts: Excerpts) -> str:
     # The name of a file may hold escape sequences, which a terminal would obey.
-    printable = "".join(character if character.isprintable() else "?" for character in path)
+    printable = "".join(character if character.isprintable() else "?" for character in path_shown(root, finding.file))
     start, severity = _paint(printable + finding.position, "file", colour), finding.severity
-    lines = [f"{start}: {_paint(severity, severity, colour)}: {finding.path_prefix}{finding.message}"]
+    lines = [f"{start}: {_paint(severity, severity, colour)}: {finding.path_prefix}{finding.message}",
+             *(f"  {line}" for line in _excerpt(finding, excerpts, colour))]
     if finding.expected:
         lines.append(f"    Expected: {finding.expected}")
     if finding.suggestion:

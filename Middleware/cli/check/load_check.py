@@ -16,7 +16,7 @@ from Middleware.cli.check.data_checks import check_data_folders
 from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_key
 from Middleware.cli.check.file_checks import check_content, syntax_finding
 from Middleware.cli.check.file_kinds import KINDS, kind_of
-from Middleware.cli.check.findings import Finding, count_of, counted, distinct, one_line, report
+from Middleware.cli.check.findings import Finding, count_of, counted, distinct, report, with_excerpts
 from Middleware.cli.check.lookups import Lookups, path_of
 from Middleware.cli.check.tree_check import TreeCheck
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
@@ -186,7 +186,9 @@ def short_form(findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
 
     Empty if there is nothing worse than a note.
     """
-    errors = [finding for finding in findings if finding.severity == "error"]
+    # A file that cannot be read at all comes first: nothing else in it counts.
+    errors = sorted((finding for finding in findings if finding.severity == "error"),
+                    key=lambda finding: bool(finding.json_path))
     counts = [counted(count, severity) for severity, count in (
         ("error", len(errors)), ("warning", count_of(findings, "warning"))) if count]
     if not counts:
@@ -195,7 +197,7 @@ def short_form(findings: Sequence[Finding]) -> tuple[str, list[Finding]]:
     rest = [f"  ... and {counted(len(errors) - len(shown), 'error')} more"] if len(errors) > len(shown) else []
     first = (f"In the configuration there {'is' if counts[0].startswith('1 ') else 'are'} {' and '.join(counts)} "
              f"(for all run: {program_name('check', *same_configuration())}){':' if shown else ''}")
-    return "\n".join([first, *(f"  {one_line(finding)}" for finding in shown), *rest]), shown
+    return "\n".join([first, *(f"  {line}" for line in with_excerpts(shown)), *rest]), shown
 
 
 # -- files that are named ----------------------------------------------------------------------------------------------

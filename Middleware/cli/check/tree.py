@@ -30,7 +30,7 @@ SETTINGS_KEYS = {MEMORY_KEY: "memory-settings", COMPACTOR_KEY: "compactor-settin
 FLAT_COLLECTIONS = ("MCPServers",)
 
 # Windows hides the last ending, so that Main.json.txt looks like Main.json there.
-_OTHER_ENDINGS = (".json.txt", ".jsonc", ".json5", ".jsn", ".json.json")
+OTHER_ENDINGS = (".json.txt", ".jsonc", ".json5", ".jsn", ".json.json")
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
         lower = display.lower()
         if lower.endswith(".json") and not lower.endswith(".json.json"):
             _add(tree, display, path)
-        elif lower.endswith(_OTHER_ENDINGS) and display.partition("/")[0] in COLLECTIONS:
-            stem = display.rpartition("/")[2][:-len(next(end for end in _OTHER_ENDINGS if lower.endswith(end)))]
+        elif lower.endswith(OTHER_ENDINGS) and display.partition("/")[0] in COLLECTIONS:
+            stem = display.rpartition("/")[2][:-len(next(end for end in OTHER_ENDINGS if lower.endswith(end)))]
             tree.findings.append(_unread(display, "the name does not end in .json, so the program does not read it",
                                          f"{stem}.json"))
     tree.findings.extend(_misnamed_defaults(tree))

@@ -10,6 +10,7 @@ from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_k
 from Middleware.cli.check.file_checks import SETTINGS, SourceCheck, check_source
 from Middleware.cli.check.findings import Finding, distinct
 from Middleware.cli.check.lookups import Lookups
+from Middleware.cli.check.scope import EVERYTHING, Scope
 from Middleware.cli.check.tree import Tree, TreeFile, reached_workflows, read_tree, settings_like
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
 from Middleware.cli.check.workflow_checks import check_workflow
@@ -84,10 +85,12 @@ class TreeCheck:
     Args:
         users: the users whose files are checked, with all that they reach; None: all users, and all other files too.
         pause: called between files, so that other threads can run.
+        scope: the files to report about. The others are read all the same: what is wrong in a file depends on them.
     """
 
-    def __init__(self, users: Sequence[str] | None = None, pause: Callable[[], None] = lambda: None) -> None:
-        self._pause = pause
+    def __init__(self, users: Sequence[str] | None = None, pause: Callable[[], None] = lambda: None,
+                 scope: Scope = EVERYTHING) -> None:
+        self._pause, self._scope = pause, scope
         self._only = None if users is None else list(users)
         self._sources: dict[str, SourceCheck] = {}
         # File -> the users that reach it.
@@ -107,7 +110,6 @@ class TreeCheck:
         self._known_users = tree.users()
         self.result.users = self._known_users if self._only is None else self._only
         if self._only is None:
-            self._add(tree.findings)
             for file in tree.files.values():
                 self._source(file)
         for file in tree.of_kind("current-user"):
@@ -117,8 +119,10 @@ class TreeCheck:
                 self._user(user, tree)
         if self._only is None:
             self._unreached(tree)
-        self.result.findings = _merged(self._found, self._users)
-        self.result.files = len(self._sources)
+        self._add(finding for finding in tree.findings if self._concerns(finding.file))
+        self.result.findings = _merged([(user, finding) for user, finding in self._found
+                                        if self._scope.holds(finding.file)], self._users)
+        self.result.files = sum(map(self._scope.holds, self._sources))
         return self.result
 
     # -- files -------------------------------------------------------------------------------------------------------
@@ -136,6 +140,19 @@ class TreeCheck:
 
     def _add(self, findings: Iterable[Finding], user: str = "") -> None:
         self._found += [(user, finding) for finding in findings]
+
+    def _concerns(self, file: str) -> bool:
+        """Return whether the name of a file may matter to one of the users who are checked."""
+        if self._only is None:
+            return True
+        own = {user.casefold() for user in self._only}
+        if file.startswith("Users/"):
+            return file.removeprefix("Users/").partition(".")[0].casefold() in own
+        others = {user.casefold() for user in self._known_users} - own
+        *folders, _ = file.casefold().split("/")
+        # A folder named like another user is that user's, unless these users' files are in it too.
+        return others.isdisjoint(folders) or any(
+            known.rpartition("/")[0] == file.rpartition("/")[0] for known in self._sources)
 
     def _locate(self, findings: Iterable[Finding]) -> Iterator[Finding]:
         """Return the findings with positions; for a broken file, further findings are left out."""

@@ -96,7 +96,7 @@ class JsonSource:
         """Return the text of a file for its positions; empty if the file cannot be read."""
         try:
             with open(path, "rb") as file:
-                return cls(file.read().decode("utf-8-sig", "replace"))
+                return cls(decode(file.read())[0])
         # ValueError: no file can have this path, as it contains a NUL.
         except (OSError, ValueError):
             return cls("")
@@ -141,6 +141,20 @@ class JsonSource:
             path = path[:max(path.rfind("."), path.rfind("["), 0)]
         start = len(self.text) - len(self.text.lstrip())
         return self._at(offsets.get(path, start)) if start < len(self.text) else None
+
+    def line(self, number: int) -> str | None:
+        """Return a line of the text, counted from 1, without its end; None if the text has fewer lines."""
+        return self._lines[number - 1] if number <= len(self._lines) else None
+
+    def keys_around(self, line: int) -> list[str | int | None]:
+        """Return the keys and indexes that lead to the position where a line begins, the outermost first."""
+        end = sum(len(text) + 1 for text in self._lines[:line - 1])
+        return [container.key for container in _Scan(self.text, "", end).open]
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        # Not ``splitlines``, which also splits at characters that may be inside strings.
+        return self.text.split("\n")
 
     def open_bracket(self, end: int) -> int | None:
         """Return the offset of the innermost bracket that is open at the offset ``end``."""

@@ -62,7 +62,7 @@ def meant_folder(root: str) -> str:
 
     It is an absolute path; empty if ``root`` itself holds a configuration, or if there is none nearby.
     """
-    if _holds_users(root):
+    if holds_users(root):
         return ""
     named = os.path.abspath(get_root_public_directory() if _is_public_given() else root)
     above = os.path.dirname(named)
@@ -71,7 +71,7 @@ def meant_folder(root: str) -> str:
         near.append(os.path.join(above, "Public", "Configs"))
     # On Windows and macOS the root of the disk has a folder 'Users', which is not ours.
     uppermost = os.path.abspath(os.path.join(named, os.sep))
-    found = [folder for folder in near if folder != uppermost and _holds_users(folder)]
+    found = [folder for folder in near if folder != uppermost and holds_users(folder)]
     if _is_public_given():
         found = [os.path.dirname(folder) for folder in found if os.path.basename(folder).casefold() == "configs"]
     return next(iter(found), "")
@@ -82,7 +82,8 @@ def _is_public_given() -> bool:
     return bool(not clean_directory(instance.CONFIG_DIRECTORY) and clean_directory(instance.PUBLIC_DIRECTORY))
 
 
-def _holds_users(folder: str) -> bool:
+def holds_users(folder: str) -> bool:
+    """Return whether a folder is the root of a configuration."""
     return os.path.isdir(os.path.join(folder, "Users"))
 
 

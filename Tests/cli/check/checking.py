@@ -1,6 +1,7 @@
 """Short ways to check workflows that exist in memory only."""
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,3 +98,8 @@ def static(text: Any = "x", **more: Any) -> Node:
 
 def llm(prompt: str = "", **more: Any) -> Node:
     return {"type": "Standard", "endpointName": "Main", "prompt": prompt, **more}
+
+
+def without_excerpts(report: str) -> list[str]:
+    """Return the lines of a report without the source lines and carets in it."""
+    return [line for line in report.splitlines() if not re.match(r" +\d* \|", line)]

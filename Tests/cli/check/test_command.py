@@ -20,12 +20,13 @@ from Middleware.cli.check import data_checks
 from Middleware.cli.commands import COMMANDS
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
-from Tests.cli.check.config_tree import ENDPOINT, SPARE, USER, changed, put, write_tree
+from Tests.cli.check.config_tree import ENDPOINT, SPARE, USER, changed, llm, nodes, put, write_tree
 from Tests.integration.launcher import LAUNCHERS, run_launcher
 
 check = COMMANDS["check"]
 
 WRONG = changed(USER, routingConfig="rutes")
+BOB = "Users/bob.json"
 ODD = changed(USER, port="abc")
 
 
@@ -91,6 +92,63 @@ def test_a_folder_of_that_name(tmp_path: Path) -> None:
         assert ended.returncode == 1 and "rutes" in ended.stdout
     ended = run_launcher("server.py", f".{os.sep}check", "alice")
     assert (ended.returncode, "Config file not found for user 'alice'" in ended.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(("words", "files"), [
+    ((USER,), [USER]), (("{configs}/Users",), [USER, BOB]), (("Workflows",), ["Workflows/alice/General.json",
+                                                               "Workflows/alice/Other.json.txt",
+                                                               "Workflows/bob/X.json.txt"]),
+    (("Workflows/alice/Other.json.txt",), ["Workflows/alice/Other.json.txt"]),
+    (("Endpoints/home", "{configs}/" + USER), [ENDPOINT, USER]), (("Presets",), []),
+    (("alice", "Endpoints"), [ENDPOINT]), (("alice",), [ENDPOINT, USER, "Workflows/alice/General.json",
+                                                         "Workflows/alice/Other.json.txt"])])
+@pytest.mark.parametrize("flag", ["--PublicDirectory", "--ConfigDirectory", ""])
+def test_files_and_folders(words: tuple[str, ...], files: list[str], flag: str, tmp_path: Path,
+                           capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = write_tree(tmp_path, ODD, changed(ENDPOINT, prt=5), put("Workflows/alice/Other.json.txt", "{}"),
+                         nodes(llm(promt="x")), put(BOB, {}), put("Workflows/bob/X.json.txt", "{}"))
+    monkeypatch.chdir(configs)
+    given = {"--PublicDirectory": [flag, str(tmp_path)], "--ConfigDirectory": [flag, str(configs)], "": []}
+    if not flag:
+        # Without a flag, the root is found from a path inside it.
+        if "alice" in words:
+            return
+        words = tuple(str(configs / word.replace("{configs}/", "")) for word in words)
+    check(["--json", *given[flag], *(word.replace("{configs}", str(configs)) for word in words)])
+    told = json.loads(capsys.readouterr().out)
+    assert sorted({one["file"] for one in told["findings"]}) == files
+    assert told["configuration"] == str(configs)
+
+
+@pytest.mark.parametrize(("word", "message"), [
+    ("Workflows/alice/Generl.json", "There is no file Workflows/alice/Generl.json. Did you mean "
+     f"Workflows/alice{os.sep}General.json?"),
+    ("Workflows/alice/notes.md", "notes.md is not a configuration file: their names end in .json."),
+    ("{tmp}/x.json", "x.json is in no configuration folder")])
+def test_what_is_no_file_of_the_configuration(word: str, message: str, tmp_path: Path,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    configs = write_tree(tmp_path / "Public", put("Workflows/alice/notes.md", "x"))
+    (tmp_path / "x.json").write_text("{}", "utf-8")
+    assert check(["--PublicDirectory", str(configs.parent), word.replace("{tmp}", str(tmp_path))]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("--strict",), ("--strict", USER)])
+def test_a_broken_endpoint_is_named_where_it_is_in_scope(words: tuple[str, ...], tmp_path: Path,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a whole configuration the broken file has the finding; of one file, that file has one about its name."""
+    write_tree(tmp_path, put(ENDPOINT, "{"))
+    check(["--json", "--PublicDirectory", str(tmp_path), "Workflows/alice/General.json", *words])
+    assert {one["file"] for one in json.loads(capsys.readouterr().out)["findings"]} == {"Workflows/alice/General.json"}
+
+
+@pytest.mark.slow
+def test_source_lines(tmp_path: Path) -> None:
+    """What a user sees."""
+    write_tree(tmp_path, WRONG)
+    assert launched(tmp_path).stdout.split("\n")[1:5] == [
+        '    2 |   "routingConfig": "rutes",', "      |   " + "^" * len('"routingConfig"'),
+        "    Did you mean 'routes'?", ""]
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities.config.lookup import reset_config_store
 from Middleware.utilities.config.store import config_store
+from Tests.cli.check.checking import without_excerpts
 
 USER, ROUTES, MAIN = "Users/ann.json", "Routing/routes.json", "Workflows/ann/Main.json"
 GOOD = {
@@ -44,7 +45,7 @@ class Tree:
         self._caplog.clear()
         with request_scope(RequestContext(request_id="r")):
             self.check.configuration_failed(ConfigurationError("broken", file=file))
-        return [line.strip() for record in self._caplog.records for line in record.getMessage().splitlines()]
+        return [line.strip() for record in self._caplog.records for line in without_excerpts(record.getMessage())]
 
 
 @pytest.fixture

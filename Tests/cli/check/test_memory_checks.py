@@ -400,22 +400,38 @@ REPORT = """\
 Workflow tester/Main: 1 thing to look at
   warning  nodes[1].searchMode (line 10): node 2 'Look up': the searchMode 'semantic' needs 'embeddingEndpointName'; \
 the node searches by keyword. Expected: an endpoint whose API type has the 'type' openAIEmbeddings or ollamaEmbeddings.
+    10 |       "searchMode": "semantic"
+       |       ^^^^^^^^^^^^
 Users/tester.json, needed by workflow tester/Main: 2 things to look at
   error    recentMemoryToolWorkflow (line 6): workflow 'Helpr' does not exist. Looked for: \
 Workflows/tester/Helpr.json. Did you mean 'Helper'?
+    6 |   "recentMemoryToolWorkflow": "Helpr"
+      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^
   error    contextCompactorSettingsFile (line 5): ContextCompactor nodes give an empty text: settings file \
 'Compct' does not exist. Looked for: Workflows/tester/Compct.json. Did you mean 'Compact'?
+    5 |   "contextCompactorSettingsFile": "Compct",
+      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 Workflows/tester/Memory.json, needed by workflow tester/Main: 5 things to look at
   warning  lookBackStartTurn (line 7): the key 'lookBackStartTurn' is unknown and has no effect. \
 Did you mean 'lookbackStartTurn'?
+    7 |   "lookBackStartTurn": 3,
+      |   ^^^^^^^^^^^^^^^^^^^
   warning  vectorMemoryMaxMessagesBetweenChunks (line 8): 'vectorMemoryMaxMessagesBetweenChunks' must be a whole \
 number, not 'five'; 5 is used
+    8 |   "vectorMemoryMaxMessagesBetweenChunks": "five",
+      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   error    vectorMemoryEndpointName (line 5): endpoint 'Vectors' makes embeddings and \
 cannot write text. Expected: the name of an endpoint that generates text.
+    5 |   "vectorMemoryEndpointName": "Vectors",
+      |   ^^^^^^^^^^^^^^^^^^^^^^^^^^
   error    embeddingEndpointName (line 6): endpoint 'Main' generates text and cannot make \
 embeddings. Expected: an endpoint whose API type has the 'type' openAIEmbeddings or ollamaEmbeddings.
+    6 |   "embeddingEndpointName": "Main",
+      |   ^^^^^^^^^^^^^^^^^^^^^^^
   error    useStateDocument (line 9): useStateDocument is on, but stateDocumentWorkflowName names no workflow; no \
-document is kept. Expected: 'stateDocumentWorkflowName' with the name of a workflow."""
+document is kept. Expected: 'stateDocumentWorkflowName' with the name of a workflow.
+    9 |   "useStateDocument": true
+      |   ^^^^^^^^^^^^^^^^^^"""
 
 
 def test_the_whole_report_of_a_broken_set_up(lab: MemoryChecks, request: pytest.FixtureRequest,

@@ -166,6 +166,29 @@ def test_in_a_launcher(script: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("file", "old", "new", "told", "users"), [
+    ("Users/ann.json", '"', "", "Users/ann.json:", ["--User", "ann"]),
+    ("Users/_current-user.json", "ann", "gost", "'gost'", []),
+    ("Users/_current-user.json", "", '{"currentUser": "ann", "currentUser": "ann"}', "twice", []),
+    ("Workflows/_shared/Single.json", "endpointName", "endpointNam", "endpointNam'", ["--User", "ann"])])
+def test_a_launcher_reports_one_mistake_once(tmp_path: Path, file: str, old: str, new: str, told: str,
+                                             users: list[str]) -> None:
+    with Backend() as backend:
+        tree = standard_tree(tmp_path / "Public", backend.url)
+        path = tree.public / "Configs" / file
+        path.write_text(path.read_text("utf-8").replace(old, new, 1) if old else new, "utf-8")
+        with Launcher("server.py", "--PublicDirectory", tree.public, *users, backend=backend) as server:
+            server.wait_output("In the configuration")
+            server.ask("Single")
+            server.ask("Single")
+            # What a request runs into is logged for that request.
+            lines = [line for line in server.output().splitlines()
+                     if told in line and "Request " not in line and "cannot be listed" not in line]
+            assert len(lines) <= 1, lines
+            assert len(lines) == 1 or "twice" in told
+
+
+@pytest.mark.slow
 def test_a_launcher_says_nothing_about_what_is_right(tmp_path: Path) -> None:
     with Backend() as backend:
         tree = standard_tree(tmp_path / "Public", backend.url)
