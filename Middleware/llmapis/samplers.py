@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 from Middleware.exceptions import ConfigNotFoundError
 from Middleware.llmapis.endpoint_file import endpoint_path
 from Middleware.utilities import config_utils
+from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.keys.api_type import API_TYPE, THINKING
 from Middleware.utilities.config.keys.endpoint import (
     CANONICAL_SAMPLER_KEYS,
     ENDPOINT,
     PRESET_SAMPLERS,
     SERVER_KEYS,
+    THINKING_EFFORTS,
     THINKING_KEYS,
+    THINKING_OFF,
 )
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.once import BoundedCache
@@ -35,8 +38,6 @@ NULL_MARKER = "__wilmer_null__"
 CANONICAL_SAMPLERS = frozenset(key.name for key in CANONICAL_SAMPLER_KEYS)
 FOR_THE_SERVER = frozenset(key.name for key in SERVER_KEYS)
 SET_APART = frozenset(key.name for key in THINKING_KEYS)
-THINKING_OFF = frozenset({"off", "false", "no", "0", "none", "disabled"})
-EFFORTS = frozenset({"low", "medium", "high"})
 # In a schema or grammar a null has a meaning, such as ``"default": null``.
 VERBATIM_KEYS = frozenset({"json_schema", "grammar"})
 NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -175,13 +176,20 @@ def thinking_fields(value: object, descriptor: Mapping[str, object], endpoint_na
         logger.warning("Endpoint '%s': its API type cannot switch thinking; thinkingMode is not sent.", endpoint_name)
         return {}
     text, location = str(value).strip().lower(), THINKING.value(descriptor, "location")
+    known = PRESET_SAMPLERS["thinkingMode"].choices
+    if text not in known:
+        # A guess could switch on, at a price, what the author meant to switch off. Blank counts as not given.
+        if text:
+            logger.warning("Endpoint '%s': thinkingMode is %s, which is unknown; it is not sent. Known: %s",
+                           endpoint_name, quoted(value), ", ".join(known))
+        return {}
     fragment: Samplers
     if mode == "bool":
         fragment = {field: text not in THINKING_OFF}
     elif text in THINKING_OFF:
         return {}
     else:
-        fragment = {field: text if text in EFFORTS else "medium"}
+        fragment = {field: text if text in THINKING_EFFORTS else "medium"}
     return {"chat_template_kwargs": fragment} if location == "chat_template_kwargs" else fragment
 
 

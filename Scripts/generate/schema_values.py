@@ -95,7 +95,11 @@ def _choices(key: ConfigKey, of_node: bool) -> Schema:
         others.append(BLANK)
     if key.caseless:
         others.append(caseless(key.choices))
-    return {"anyOf": [{"enum": words}, {"type": "string", "pattern": "|".join(others)}]} if others else {"enum": words}
+    rules: list[Schema] = [{"enum": words}]
+    if others:
+        rules.append({"type": "string", "pattern": "|".join(others)})
+    rules += [{"type": TYPES[kind]} for kind in key.also]
+    return {"anyOf": rules} if len(rules) > 1 else rules[0]
 
 
 def caseless(choices: Iterable[str]) -> str:

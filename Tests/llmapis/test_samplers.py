@@ -19,6 +19,7 @@ from Middleware.llmapis.samplers import (
 )
 from Middleware.utilities import config_utils
 from Tests.llmapis.lab import CLAUDE, LLAMA_CPP, OLLAMA, OPEN_AI, Lab
+from Tests.tables import table
 
 
 @pytest.fixture
@@ -70,6 +71,21 @@ def test_own_template_arguments_beat_the_thinking_mode() -> None:
     (" HIGH ", {"reasoning_effort": "high"}), ("off", {}), (False, {}), (0, {}), ("disabled", {})])
 def test_thinking_as_effort(value: Any, expected: dict[str, Any]) -> None:
     assert thinking_fields(value, OPEN_AI["thinking"]) == expected
+
+
+@table("value", ["offf", "maximum", 2, "ON!"])
+def test_an_unknown_word_leaves_thinking_alone(value: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for api_type in (OPEN_AI, OLLAMA, LLAMA_CPP):
+        assert translate({"thinkingMode": value}, api_type, "E") == {}
+    shown = f"'{value}'" if isinstance(value, str) else value
+    assert {record.getMessage() for record in caplog.records} == {
+        f"Endpoint 'E': thinkingMode is {shown}, which is unknown; it is not sent. Known: off, on, low, medium, "
+        "high, false, no, 0, none, disabled, true, yes, 1, enabled"}
+
+
+def test_a_blank_thinking_mode_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    assert translate({"thinkingMode": " "}, OLLAMA, "E") == {}
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("descriptor", [{}, {"mode": "unsupported", "field": "x"}, {"mode": "odd", "field": "x"},

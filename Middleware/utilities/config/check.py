@@ -172,11 +172,10 @@ class KeyCheck(Generic[F]):
         return key.variables != "full" and _is_convertible(value, int if kind == "int" else float)
 
     def _choice(self, key: ConfigKey, value: str, path: str) -> Iterator[F]:
-        written = value.strip().lower() if key.caseless or self.of_node else value
-        known = [choice.lower() for choice in key.choices] if self.of_node else key.choices
+        written = value.strip().lower() if key.caseless else value
         # A blank choice counts as not given; only settings files have no such rule.
         given = value.strip() or self.of_settings
-        if written not in known and given and not (self.of_node and "{" in value):
+        if written not in key.choices and given and not (self.of_node and "{" in value):
             yield self._wrong(key, value, path, f"is {self._shown(key, value)}, which is unknown",
                               ", ".join(key.choices), nearest(value, key.choices, CHOICE_CUTOFF),
                               "error" if key.required and not self.of_node else "warning")

@@ -67,10 +67,16 @@ SERVER_KEYS: tuple[ConfigKey, ...] = (
               also=("number",)),
 )
 
+# The words of thinkingMode, of which users have always written several for the same.
+THINKING_OFF = ("off", "false", "no", "0", "none", "disabled")
+THINKING_ON = ("on", "true", "yes", "1", "enabled")
+THINKING_EFFORTS = ("low", "medium", "high")
+
 THINKING_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("thinkingMode", "str", None,
               "Whether the model thinks first: off, on, or low, medium, high if the API type supports efforts.",
-              also=("bool", "int")),
+              also=("bool", "int"), caseless=True,
+              choices=tuple(dict.fromkeys(("off", "on", *THINKING_EFFORTS, *THINKING_OFF, *THINKING_ON)))),
     ConfigKey("chat_template_kwargs", "object", None, "Values for the server's own chat template."),
 )
 

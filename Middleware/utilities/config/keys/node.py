@@ -71,10 +71,10 @@ MANY_LLM_KEYS: tuple[ConfigKey, ...] = (
               names="workflow"),
 )
 
+SEARCH_TARGETS = ("CurrentConversation", "RecentMemories")
 SEARCH_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("keywords", "str", None, "The words to search for.", "full", required=True),
-    ConfigKey("searchTarget", "str", "CurrentConversation", "What to search.",
-              choices=("CurrentConversation", "RecentMemories")),
+    ConfigKey("searchTarget", "str", "CurrentConversation", "What to search.", choices=SEARCH_TARGETS),
     ConfigKey("lookbackStartTurn", "int", 0,
               "Search only this many of the newest messages; 0: all except the newest one.",
               "early"))

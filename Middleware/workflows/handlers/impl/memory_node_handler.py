@@ -268,7 +268,7 @@ class VectorMemorySearchHandler(BaseHandler):
         ConfigKey("useRecencyScoring", "bool", False, "Rank newer memories higher."),
         ConfigKey("includeDates", "bool", False, "Each memory starts with its date."),
         ConfigKey("searchMode", "str", "keyword", "Whether to search by words, by meaning, or both.",
-                  choices=("keyword", "semantic", "hybrid")),
+                  choices=("keyword", "semantic", "hybrid"), caseless=True),
         ConfigKey("semanticQuery", "str", "", "What to search for by meaning, if not the words of input.", "full"),
         ConfigKey("embeddingEndpointName", "str", "", "Endpoint whose vectors are compared.", names="endpoint"),
         ConfigKey("useEntityExpansion", "bool", False,

@@ -8,8 +8,9 @@ from typing import Any
 
 from Middleware.exceptions import ConfigValueError
 from Middleware.services.memory.memory_store import MemoryStore
+from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.declarations import ConfigKey, number_from
-from Middleware.utilities.config.keys.node import MANY_LLM_KEYS, NODE, PROMPT_KEYS, SEARCH_KEYS
+from Middleware.utilities.config.keys.node import MANY_LLM_KEYS, NODE, PROMPT_KEYS, SEARCH_KEYS, SEARCH_TARGETS
 from Middleware.utilities.json_data import type_name
 from Middleware.utilities.search_utils import search_conversation, search_memories
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -121,6 +122,9 @@ class MemoryKeywordSearchHandler(BaseHandler):
             return search_conversation(messages, keywords, self.value(context, "lookbackStartTurn"))
         if target == "RecentMemories" and folder is not None:
             return search_memories([text for text, _ in MemoryStore(folder).read_memories()], messages, keywords)
+        if target not in SEARCH_TARGETS:
+            logger.warning("Node '%s': searchTarget is %s, which is unknown; nothing is searched. Known: %s",
+                           context.node_name, quoted(target), ", ".join(SEARCH_TARGETS))
         return ""
 
 

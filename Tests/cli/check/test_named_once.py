@@ -1,0 +1,61 @@
+"""Mistakes that a newcomer makes: each is one finding, at its file and line, with what is wrong and the cure."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from Tests.cli.check.config_tree import API_TYPE, ENDPOINT, GENERAL, MCP, Mistake, TreeLab, changed, llm, nodes
+from Tests.tables import table
+
+
+@dataclass(frozen=True)
+class Row:
+    """A mistake and the finding about it: ``file:line:column: severity: `` and the beginning of its text."""
+
+    name: str
+    mistakes: tuple[Mistake, ...]
+    finding: str
+    more: str = ""
+
+
+def node(**keys: Any) -> Mistake:
+    return nodes(llm(**keys))
+
+
+def samplers(**keys: Any) -> Mistake:
+    return changed(ENDPOINT, presetSamplers=keys)
+
+
+WORDS = (
+    Row("thinkingMode", (samplers(thinkingMode="offf"),
+                         changed(API_TYPE, thinking={"mode": "bool", "field": "think"})),
+        f"{ENDPOINT}:7:5: warning: 'thinkingMode' is 'offf', which is unknown. Expected: off,", "Did you mean 'off'?"),
+    Row("searchTarget", (nodes({"type": "MemoryKeywordSearchPerformerTool", "keywords": "x",
+                                "searchTarget": "recentmemories"}),),
+        f"{GENERAL}:6:7: warning: node 1: 'searchTarget' is 'recentmemories', which is unknown. Expected: "
+        "CurrentConversation, RecentMemories.", "Did you mean 'RecentMemories'?"),
+    Row("searchMode", (nodes({"type": "VectorMemorySearch", "input": "x", "searchMode": "semantics"}),),
+        f"{GENERAL}:6:7: warning: node 1: 'searchMode' is 'semantics', which is unknown. Expected: keyword, ",
+        "Did you mean 'semantic'?"),
+    Row("mode", (nodes({"type": "DelimitedChunker", "content": "x", "delimiter": ",", "count": 1, "mode": "Head"}),),
+        f"{GENERAL}:8:7: warning: node 1: 'mode' is 'Head', which is unknown. Expected: head, tail. Did you mean "
+        "'head'?"),
+    Row("outputFormat", (nodes({"type": "WebFetch", "url": "http://x", "outputFormat": "txt"}),),
+        f"{GENERAL}:6:7: warning: node 1: 'outputFormat' is 'txt', which is unknown.", "Did you mean 'text'?"),
+    Row("onError", (nodes({"type": "WebFetch", "url": "http://x", "onError": "ignore"}),),
+        f"{GENERAL}:6:7: warning: node 1: 'onError' is 'ignore', which is unknown. Expected: raise, return."),
+    Row("level", (changed(ENDPOINT, wilmerContextEstimationLevel="generous"),), f"{ENDPOINT}:9:3: warning: "
+        "'wilmerContextEstimationLevel' is 'generous', which is unknown."),
+    Row("transport", (changed(MCP, transport="studio"),), f"{MCP}:2:3: error: 'transport' is 'studio', which is "
+        "unknown. Expected: stdio,"),
+    Row("API type", (changed(API_TYPE, thinking={"mode": "boolean", "field": "think"}),),
+        f"{API_TYPE}:11:5: warning: 'mode' is 'boolean', which is unknown. Expected: bool, effort, unsupported."))
+
+
+@table("row", WORDS, ids=lambda row: row.name)
+def test_named_once(tree: TreeLab, row: Row) -> None:
+    found = [f"{finding.file}{finding.position}: {finding.severity}: {finding.text}"
+             for finding in tree.check(*row.mistakes)]
+    assert len(found) == 1, found
+    assert found[0].startswith(row.finding), found
+    assert row.more in found[0]
