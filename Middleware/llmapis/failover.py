@@ -18,6 +18,7 @@ from Middleware.exceptions import BackendError, ConfigurationError, FailoverErro
 from Middleware.llmapis import api_types
 from Middleware.llmapis.backend_errors import sentence
 from Middleware.llmapis.endpoint_file import EndpointFile
+from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
 from Middleware.llmapis.handlers.base.base_chat_completions_handler import text_of
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.cancel_scope import CancelScope
@@ -31,6 +32,7 @@ from Middleware.utilities.daemon_threads import DeadlineError, run_interruptible
 from Middleware.utilities.files.path_utils import is_flat_name
 from Middleware.utilities.http.addresses import is_local_address, is_loopback
 from Middleware.utilities.once import BoundedCache
+from Middleware.utilities.text_utils import message_text
 
 logger = logging.getLogger(__name__)
 
@@ -213,12 +215,16 @@ def _flattened(call: Prompt, endpoint: Mapping[str, object]) -> Prompt:
     messages: list[Message] = [{**message, "content": text_of(message.get("content"))}
                                for message in call.conversation or ()]
     start = next((index for index, message in enumerate(messages) if message.get("role") != "system"), len(messages))
-    prompt = templates.flatten_messages(messages[start:], template)
+    system, turns = templates.flatten_messages(messages[:start], template), messages[start:]
+    if ENDPOINT.flag(endpoint, "alternateRoles"):
+        texts = "\n\n".join(map(message_text, messages[:start]))
+        system, turns = alternating_turns(texts, turns, template)
+        system = templates.wrap_system(system, template) if system else ""
+    prompt = templates.flatten_messages(turns, template)
     continued = bool(messages) and messages[-1].get("role") == "assistant"
     if ENDPOINT.flag(endpoint, "addGenerationPrompt") and not continued:
         prompt = templates.add_generation_prompt(prompt, template)
-    return dataclasses.replace(call, prompt=prompt,
-                               system_prompt=templates.flatten_messages(messages[:start], template))
+    return dataclasses.replace(call, prompt=prompt, system_prompt=system)
 
 
 def _as_messages(call: Prompt) -> Prompt:

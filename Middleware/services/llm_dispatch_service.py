@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from Middleware.exceptions import ConfigValueError, EarlyTerminationException
 from Middleware.exceptions.early_termination_exception import CANCELLED
+from Middleware.llmapis.handlers.base.alternate_roles import alternating_turns
 from Middleware.models.messages import Message
 from Middleware.models.request_context import first_logged
 from Middleware.services.llm_calls import message_selection as selection
@@ -132,20 +133,27 @@ class _Call:
 
     def _completion_arguments(self) -> dict[str, Any]:
         template = config_utils.load_prompt_template(self.handler.prompt_template_file_name or "")
+        strict = ENDPOINT.flag(self.handler.endpoint_config, "alternateRoles")
+        system, prompt, continued = self.system_prompt, self.prompt, False
         if self.authored:
-            prompt = self.prompt
             self._warn_if_too_large(prompt)
+            if strict and NODE.flag(self.node, "addUserTurnTemplate"):
+                system, prompt = templates.system_in_user_turn(system, prompt, template)
         else:
-            prompt = templates.flatten_messages(self._within_window(self._completion_messages()), template)
+            messages = self._within_window(self._completion_messages())
+            if strict:
+                system, messages = alternating_turns(system, messages, template)
+                continued = bool(messages) and messages[-1].get("role") == "assistant"
+            prompt = templates.flatten_messages(messages, template)
         if NODE.flag(self.node, "addUserTurnTemplate"):
             prompt = templates.wrap_user_turn(prompt, template)
         if NODE.flag(self.node, "addOpenEndedAssistantTurnTemplate"):
             prompt = templates.wrap_open_assistant_turn(prompt, template)
-        if self.handler.add_generation_prompt:
+        if self.handler.add_generation_prompt and not continued:
             prompt = templates.add_generation_prompt(prompt, template)
         images = self._images()
         return {"conversation": [{"role": "user", "content": "", "images": images}] if images else None,
-                "system_prompt": templates.wrap_system(self.system_prompt, template), "prompt": prompt}
+                "system_prompt": templates.wrap_system(system, template), "prompt": prompt}
 
     # -- messages ------------------------------------------------------------------------------------------------
     def _completion_messages(self) -> list[Message]:

@@ -40,6 +40,18 @@ def wrap_system(text: str, template: Template | None) -> str:
     return _wrap(text, template, "system")
 
 
+def system_in_user_turn(system: str, text: str, template: Template | None) -> tuple[str, str]:
+    """Return a system prompt and the text of the first user turn, which has both if there is no other place.
+
+    That is so if the template marks both ends of users' turns and has no turn of the system, as Gemma's.
+    """
+    if template is None or not system.strip():
+        return system, text
+    has_system_turn = any(_part(template, "system", end) for end in ("Prefix", "Suffix"))
+    has_user_turn = all(_part(template, "user", end) for end in ("Prefix", "Suffix"))
+    return (system, text) if has_system_turn or not has_user_turn else ("", f"{system.strip()}\n\n{text}")
+
+
 def wrap_open_assistant_turn(text: str, template: Template | None) -> str:
     """Return ``text`` as the beginning of an assistant turn: prefixed, without suffix."""
     prefix = "" if template is None else _part(template, "assistant", "Prefix")

@@ -17,6 +17,7 @@ from Tests.integration.launcher import Launcher, run_launcher
 from Tests.stub_backend import StubBackend
 
 WINDOW = 4096
+SHIPPED = Path(__file__).resolve().parents[2] / "Public" / "Configs"
 TITLE = ('### Task:\nGenerate a concise title.\n### Output:\nJSON format: { "title": "your title" }\n'
          "### Chat History:\n<chat_history>\nUSER: Hello\n</chat_history>")
 
@@ -255,3 +256,55 @@ def test_a_second_run_changes_nothing(public: Path, backend: StubBackend) -> Non
     assert done.returncode == 1
     assert "There is a user 'me' already" in done.stderr
     assert {path: path.read_bytes() for path in (public / "Configs").rglob("*") if path.is_file()} == before
+
+
+def turns(*texts: str) -> str:
+    """A conversation as Gemma was trained on it: no turn of the system, and the model's turn open at the end."""
+    sides = ("user", "model")
+    closed = "".join(f"<start_of_turn>{sides[number % 2]}\n{text}<end_of_turn>\n" for number, text in enumerate(texts))
+    # White space at both ends of a text is never sent.
+    return f"{closed}<start_of_turn>model" if len(texts) % 2 else closed.removesuffix("<end_of_turn>\n")
+
+
+def test_a_server_that_takes_one_text_gets_whole_turns(tmp_path: Path) -> None:
+    prompts: list[str] = []
+
+    def say(body: dict[str, Any]) -> str:
+        prompts.append(body["prompt"])
+        return "CODING" if "sort messages" in body["prompt"] else "Because."
+
+    with llm_servers.serving(llm_servers.llama_cpp(window=WINDOW), say=say, dialect="KoboldCpp") as backend:
+        public = tmp_path / "Public"
+        run_launcher("server.py", "init", "--yes", "--backend", backend.url, "--PublicDirectory", public)
+        for name in ("Main", "Worker"):
+            path = public / f"Configs/Endpoints/me/{name}.json"
+            endpoint = {**json.loads(path.read_text(encoding="utf-8")), "apiTypeConfigFileName": "KoboldCpp",
+                        "promptTemplate": "gemma", "presetSamplers": {}}
+            path.write_text(json.dumps(endpoint), encoding="utf-8")
+        for kind, name in (("ApiTypes", "KoboldCpp"), ("PromptTemplates", "gemma")):
+            source = SHIPPED / kind / f"{name}.json"
+            (public / f"Configs/{kind}/{name}.json").write_bytes(source.read_bytes())
+        with Launcher("run_waitress.py", "--PublicDirectory", public) as server:
+            def sent(model_id: str, *messages: tuple[str, str]) -> list[str]:
+                prompts.clear()
+                body = {"model": model_id, "messages": [{"role": role, "content": text} for role, text in messages]}
+                answer = server.request("POST", "/v1/chat/completions", body)
+                assert answer.text == "Because.", answer.body
+                return prompts
+
+            system, first, question = ("system", "You are Odo."), ("user", "Why?"), ("user", "Really?")
+            assert sent("me:chat", system, first) == [turns("You are Odo.\n\nWhy?")]
+            assert sent("me:chat", system, first, ("assistant", "So."), question) == [
+                turns("You are Odo.\n\nWhy?", "So.", "Really?")]
+            assert sent("me:chat", system, first, ("assistant", ""), question) == [
+                turns("You are Odo.\n\nWhy?\n\nReally?")]
+            assert sent("me:chat", system, first, ("assistant", "So")) == [turns("You are Odo.\n\nWhy?", "So")]
+            route, notes, answer = sent("me:assistant", system, first)
+            for prompt, beginning, end in (
+                    (route, "You sort messages for a dispatcher.", "CODING, WRITING or CONVERSATION."),
+                    (notes, "You are a senior programmer", "likely mistakes."), (answer, "You help a person", "Why?")):
+                assert prompt.startswith(f"<start_of_turn>user\n{beginning}"), prompt
+                assert prompt.endswith(f"{end}<end_of_turn>\n<start_of_turn>model"), prompt
+                assert prompt.count("<start_of_turn>") == 2
+            (remembered,) = sent("me:memory", system, first)
+            assert remembered == turns("You are Odo.\n\nWhy?")

@@ -528,6 +528,10 @@ TALK_TEXT = "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB<|im_start|>
     ({"addGenerationPrompt": True}, TALK[1:3], "",
      "<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\nB"),  # an answer to be continued
     ({"promptTemplate": "plain", "addGenerationPrompt": True}, TALK[1:2], "", "U:A|M:"),
+    ({"promptTemplate": "plain", "alternateRoles": True, "addGenerationPrompt": True},
+     [*TALK, TALK[1], TALK[0], TALK[3]], "", "U:Sys\n\nA|M:BU:C\n\nA\n\nSys\n\nC|M:"),
+    ({"alternateRoles": True}, [TALK[0], *TALK], "<|im_start|>system\nSys\n\nSys<|im_end|>\n", TALK_TEXT),
+    ({"alternateRoles": True}, TALK[2:], "", "<|im_start|>user\nC<|im_end|>\n"),
     ({}, [{"role": "user", "content": None}], "", "<|im_start|>user\n<|im_end|>\n"),
     ({}, [], "", ""),
 ])

@@ -18,6 +18,7 @@ from Middleware.models.messages import Message
 from Middleware.utilities import config_utils
 from Middleware.utilities import prompt_template_utils as templates
 from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
+from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.streaming_utils import post_process_llm_output
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ def call_with_texts(handler: LlmHandler, system_prompt: str, prompt: str, reques
         return handler.service.get_response_from_llm(conversation=conversation, request_id=request_id)
     # A completion back-end knows no roles: the template marks them in the text.
     template = config_utils.load_prompt_template(handler.prompt_template_file_name or "")
+    if ENDPOINT.flag(handler.endpoint_config, "alternateRoles"):
+        system_prompt, prompt = templates.system_in_user_turn(system_prompt, prompt, template)
     prompt = templates.wrap_user_turn(prompt, template)
     if handler.add_generation_prompt:
         prompt = templates.add_generation_prompt(prompt, template)

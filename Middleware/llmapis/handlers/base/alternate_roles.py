@@ -2,8 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from Middleware.llmapis.handlers.base.base_llm_api_handler import BackendMessage, Block
+from Middleware.models.messages import Message
+from Middleware.utilities import prompt_template_utils as templates
+from Middleware.utilities.text_utils import message_text
 
 BLANK_LINE = "\n\n"
 
@@ -28,6 +32,16 @@ def alternate_roles(messages: Sequence[BackendMessage]) -> list[BackendMessage]:
         else:
             joined.append(message)
     return joined
+
+
+def alternating_turns(system: str, messages: Sequence[Message], template: templates.Template | None) \
+        -> tuple[str, list[Message]]:
+    """Return a system prompt and messages for a completion back-end with a prompt template, with the roles in turn."""
+    turns = cast(list[Message], alternate_roles(cast(Sequence[BackendMessage], messages)))
+    if turns and turns[0].get("role") == "user":
+        system, text = templates.system_in_user_turn(system, message_text(turns[0]), template)
+        turns[0] = {**turns[0], "content": text}
+    return system, turns
 
 
 def _without_empty_answers(messages: Sequence[BackendMessage]) -> Iterable[BackendMessage]:

@@ -106,7 +106,7 @@ CONNECTION: tuple[ConfigKey, ...] = (
     ConfigKey("addGenerationPrompt", "bool", False,
               "Ends prompts for completion back-ends with the beginning of the assistant's turn."),
     ConfigKey("alternateRoles", "bool", False,
-              "For chat back-ends whose template accepts only users and assistants in turn, such as those of Gemma and "
+              "For models whose template accepts only users and assistants in turn, such as those of Gemma and "
               "Mistral: joins adjacent messages of one role, leaves out empty answers and a beginning of the "
               "assistant, and moves later system messages into the next user message."),
 )
