@@ -22,6 +22,7 @@ RUN if [ -n "$APT_PACKAGES" ]; then \
     if [ -n "$PIP_PACKAGES" ]; then pip install --no-cache-dir --root-user-action=ignore $PIP_PACKAGES; fi
 
 COPY LICENSE run_waitress.py server.py ./
+COPY Docs Docs
 COPY Middleware Middleware
 COPY Scripts Scripts
 COPY deploy/container deploy/container
