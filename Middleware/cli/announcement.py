@@ -6,18 +6,18 @@ import os
 import sys
 from collections.abc import Callable
 
+from Middleware.api.edge.access_keys import KEY_FILE
 from Middleware.cli import demo, users
 from Middleware.cli.serving.listening import url_of, urls_elsewhere
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.command_lines import command, in_project_container, script_command
+from Middleware.utilities.command_lines import command, in_project_container, own_command
 from Middleware.utilities.http.addresses import is_loopback
 
 logger = logging.getLogger(__name__)
 
-KEY_FILE = "accepted-keys.txt"
 RULE = "!" * 100
 PRIVATE_ONLY = ("  Clients:        everyone with a private address (your own network), without a key; others get 403",
                 "                  With keys: Docs/User/network-access.md. Without keys, for everyone: --allow-public")
@@ -105,7 +105,7 @@ def _warning() -> list[str]:
             "!!  workflow and LLM, and what conversations have left in their memories.",
             "!!",
             "!!  To end this, make a key. It is shown once; give it to your clients as their API key:",
-            f"!!    {script_command('access_key.py', '--add', path)}",
+            f"!!    {own_command('keys', 'add', '--accepted-keys-file', path)}",
             *_start_with_keys(path),
             "!!  More: Docs/User/network-access.md",
             RULE]

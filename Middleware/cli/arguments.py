@@ -4,7 +4,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -55,27 +56,82 @@ class LaunchArguments:
     log_level: str | None = None
 
 
-def build_parser(program: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of ``server.py``, ``run_waitress.py`` and ``run_eventlet.py``."""
-    parser = argparse.ArgumentParser(
-        prog=program, allow_abbrev=False,
-        description="WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows. "
-                    "In front of the flags a command can stand: init connects an LLM server, check looks at the "
-                    "configuration, test runs the tests of workflows (see init --help and so on).")
+class Parser(argparse.ArgumentParser):
+    """The parser of all command lines: options may be typed in any case, with or without hyphens between their words.
+
+    So ``--user``, ``--User`` and ``--config-directory`` are understood everywhere. Abbreviations are not: a script that
+    uses one would break when an option is added.
+    """
+
+    def __init__(self, *positional: Any, **options: Any) -> None:
+        super().__init__(*positional, **{"allow_abbrev": False, **options})
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the options. Bad words print the usage, or the nearest option, and exit with status 2."""
+        known, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            _refuse(self, unknown)
+        return known
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_args(self._as_declared(args), namespace)
+
+    def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return super().parse_known_intermixed_args(self._as_declared(args), namespace)
+
+    def _as_declared(self, args: Sequence[str] | None) -> list[str]:
+        """Return the words of a command line, with each option spelled as it was declared."""
+        words = sys.argv[1:] if args is None else list(args)
+        exact = [option for action in self._actions for option in action.option_strings]
+        declared = {_bare(option): option for option in exact} | dict(zip(exact, exact, strict=True))
+        # Behind this word everything is a positional.
+        end = words.index("--") if "--" in words else len(words)
+        for position, word in enumerate(words[:end]):
+            name, equals, value = word.partition("=")
+            if name.startswith("--"):
+                words[position] = declared.get(name, declared.get(_bare(name), name)) + equals + value
+        return words
+
+
+def _bare(option: str) -> str:
+    return "--" + option.replace("-", "").lower() if option.startswith("--") else option
+
+
+def build_parser(program: str | None = None, commands: str = "") -> argparse.ArgumentParser:
+    """Return the parser of ``server.py``, ``run_waitress.py`` and ``run_eventlet.py``.
+
+    ``commands``: the commands that may stand in front of the flags, a line each.
+    """
+    about = ("WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows.\n"
+             "Without a command it starts the server.")
+    parser = Parser(prog=program, formatter_class=argparse.RawDescriptionHelpFormatter,
+                    description=f"{about} The commands:\n\n{commands}" if commands else about)
     _add_flags(parser)
     parser.add_argument("--version", action="version", version=f"WilmerAI {VERSION}")
     return parser
 
 
-def build_command_parser(program: str, description: str) -> argparse.ArgumentParser:
+def build_command_parser(program: str, description: str, positionals: bool = True) -> argparse.ArgumentParser:
     """Return the parser of a sub-command that needs the directories.
 
     It accepts the other flags of the launchers too, without effect, so that the command can be put in front of an
-    existing command line.
+    existing command line. ``positionals``: also the older short form of the flags for configuration and user.
     """
-    parser = argparse.ArgumentParser(prog=program, allow_abbrev=False, description=description)
-    _add_flags(parser, help=argparse.SUPPRESS)
+    parser = Parser(prog=program, description=description)
+    if positionals:
+        _add_flags(parser, help=argparse.SUPPRESS)
+    else:
+        _add_directory_flags(parser)
+        _add_launch_flags(parser, help=argparse.SUPPRESS)
+        parser.set_defaults(positionals=[])
     return parser
+
+
+def describe_options(parser: argparse.ArgumentParser, texts: Mapping[str, str]) -> None:
+    """Replace the help of options that mean something of their own in a sub-command."""
+    for action in parser._actions:
+        for option in action.option_strings:
+            action.help = texts.get(option, action.help)
 
 
 def _add_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
@@ -108,7 +164,7 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
         help="accept connections from the network, on this address only if one is given (default: this machine only); "
              "without keys, only from private addresses")
     add("--accepted-keys-file", metavar="P",
-        help="let in only clients that send one of the keys in this file; Scripts/access_key.py makes them")
+        help="let in only clients that send one of the keys in this file; the command keys makes them")
     add("--allow-origin", metavar="URL", action="append", default=[],
         help="a web page that may call from browsers, for example https://chat.example.com; can be given several times "
              "(pages of this machine always may)")
@@ -126,9 +182,10 @@ def _add_launch_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:
                                                                "(default: environment WILMER_LOG_LEVEL, else INFO)")
 
 
-def parse_arguments(argv: Sequence[str] | None = None, program: str | None = None) -> LaunchArguments:
-    """Read the command line. Bad values print the usage on stderr and exit with status 2."""
-    parser = build_parser(program)
+def parse_arguments(argv: Sequence[str] | None = None, program: str | None = None,
+                    commands: str = "") -> LaunchArguments:
+    """Read the command line. Bad values print the usage on stderr and exit with status 2. See ``build_parser``."""
+    parser = build_parser(program, commands)
     raw, unknown = parser.parse_known_intermixed_args(argv)
     if unknown:
         _refuse(parser, unknown)

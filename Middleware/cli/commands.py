@@ -1,6 +1,6 @@
 """Sub-commands, which a launcher runs instead of serving when the command line begins with a word such as ``check``.
 
-``python server.py check`` runs ``COMMANDS["check"]`` with the words after it. A folder with the name of a command can
+``python server.py check`` runs the command ``check`` with the words after it. A folder with the name of a command can
 still be given as the older positional ConfigDirectory if it is written as a path: ``./check``.
 """
 from __future__ import annotations
@@ -8,18 +8,30 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from Middleware.utilities.text_utils import nearest
 
 # The names are short, so that one wrong letter is a large part of them.
 COMMAND_CUTOFF = 0.6
 
-# Takes the words after its own and returns the exit status.
-Command = Callable[[Sequence[str]], int]
+@dataclass(frozen=True)
+class Command:
+    """A sub-command: its line in the help, and its function, which takes the words after its own and returns the exit
+    status."""
+
+    summary: str
+    run: Callable[[Sequence[str]], int]
+
+
+# Each function imports its command itself, because a start without a command does not need it.
+
+def _init(words: Sequence[str]) -> int:
+    from Middleware.cli.init.command import main
+    return main(words)
 
 
 def _check(words: Sequence[str]) -> int:
-    # Imported here because a start without a command does not need them.
     from Middleware.cli.check.command import main
     from Middleware.cli.workflow_tests.reading import check_test_files
     return main(words, check_test_files)
@@ -30,12 +42,50 @@ def _test(words: Sequence[str]) -> int:
     return main(words)
 
 
-def _init(words: Sequence[str]) -> int:
-    from Middleware.cli.init.command import main
+def _keys(words: Sequence[str]) -> int:
+    from Middleware.cli.keys import main
     return main(words)
 
 
-COMMANDS: dict[str, Command] = {"init": _init, "check": _check, "test": _test}
+def _memory(words: Sequence[str]) -> int:
+    from Middleware.cli.console import program_name
+    from Middleware.cli.discussions.command import run
+    return run(words, program_name("memory"))
+
+
+def _rekey(words: Sequence[str]) -> int:
+    from Middleware.cli.console import program_name
+    from Middleware.cli.rekey.command import run
+    return run(words, program_name("rekey"))
+
+
+def _help(words: Sequence[str]) -> int:
+    """Print the help of the launcher, or that of the command that is named."""
+    from Middleware.cli.arguments import build_parser
+    from Middleware.cli.console import program_name, say
+    if not words or words[0].startswith("-"):
+        build_parser(program_name(), command_list()).print_help()
+        return 0
+    if words[0] not in COMMANDS:
+        say(f"ERROR: There is no command '{words[0]}'. {_hint(words[0])}", error_stream=True)
+        return 2
+    return COMMANDS[words[0]].run(["--help"]) if words[0] != "help" else _help([])
+
+
+COMMANDS: dict[str, Command] = {
+    "init": Command("connect an LLM server, and write a user for it", _init),
+    "check": Command("find mistakes in the configuration", _check),
+    "test": Command("run the tests of workflows against a scripted LLM", _test),
+    "keys": Command("make the keys that clients need, and list them", _keys),
+    "memory": Command("list, show, search, check, export and delete stored conversations", _memory),
+    "rekey": Command("give stored conversations to another API key, or decrypt them", _rekey),
+    "help": Command("print this help; 'help COMMAND' prints that of a command", _help)}
+
+
+def command_list() -> str:
+    """Return all commands with a line each, for the help."""
+    width = max(map(len, COMMANDS))
+    return "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
 
 
 def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
@@ -45,7 +95,7 @@ def find_command(argv: Sequence[str] | None = None) -> Callable[[], int] | None:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     command = COMMANDS.get(words[0]) if words else None
-    return None if command is None else lambda: command(words[1:])
+    return None if command is None else lambda: command.run(words[1:])
 
 
 def no_such_command(word: str | None) -> str:
@@ -53,6 +103,9 @@ def no_such_command(word: str | None) -> str:
     # A path, or an existing folder, is certainly not a misspelt command.
     if not word or not word.isidentifier() or os.path.isdir(word):
         return ""
+    return f"There is no command '{word}', and no configuration folder of that name. {_hint(word)}"
+
+
+def _hint(word: str) -> str:
     near = nearest(word, COMMANDS, COMMAND_CUTOFF)
-    hint = f"Did you mean '{near}'?" if near else f"The commands: {', '.join(COMMANDS)}."
-    return f"There is no command '{word}', and no configuration folder of that name. {hint}"
+    return f"Did you mean '{near}'?" if near else f"The commands: {', '.join(COMMANDS)}."

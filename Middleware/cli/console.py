@@ -7,10 +7,8 @@ import os
 import sys
 
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities.command_lines import COMPOSE_RUN, command, in_project_container
+from Middleware.utilities.command_lines import COMPOSE_RUN, START_SCRIPT, command, in_project_container
 
-# The environment variable in which run_linux.sh and the other start scripts put how they were called.
-START_SCRIPT = "WILMER_START_SCRIPT"
 # A stream takes two sockets, and Waitress accepts 1000 connections.
 WANTED_DESCRIPTORS = 8192
 

@@ -14,7 +14,7 @@ from wsgiref.types import WSGIApplication
 from Middleware.api.logging_setup import set_up_logging
 from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
-from Middleware.cli.commands import find_command, no_such_command
+from Middleware.cli.commands import command_list, find_command, no_such_command
 from Middleware.cli.console import StartError, prepare_process, program_name, say
 from Middleware.cli.serving.listening import bind_socket
 from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
@@ -97,7 +97,7 @@ def _run_command(command: Callable[[], int]) -> int:
 
 def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> Launch:
     """Bind the socket and build the application. Raises StartError, or SystemExit for bad arguments."""
-    arguments = parse_arguments(argv, program_name())
+    arguments = parse_arguments(argv, program_name(), command_list())
     apply_arguments(arguments)
     if not arguments.users and (problem := no_such_command(arguments.config_directory)):
         raise StartError(problem)

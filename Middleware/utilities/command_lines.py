@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from Middleware.utilities import config_utils
 
+# The environment variable in which run_linux.sh and the other start scripts put how they were called.
+START_SCRIPT = "WILMER_START_SCRIPT"
 COMPOSE_RUN = ("docker", "compose", "run", "--rm", "wilmerai")
 """Runs a command in a new container of the service in compose.yaml, whether that is running or not."""
 
@@ -23,9 +25,11 @@ def in_project_container() -> bool:
     return os.environ.get("WILMER_CONTAINER") == "1"
 
 
-def script_command(name: str, *words: str) -> str:
-    """Return the command line for a program in ``Scripts``, from any folder; for a container, from outside of it."""
+def own_command(*words: str) -> str:
+    """Return the command line that runs this program with ``words``; for a container, from outside of it."""
     if in_project_container():
-        return command([*COMPOSE_RUN, "python", f"Scripts/{name}", *words])
-    script = os.path.join(config_utils.get_project_root_directory_path(), "Scripts", name)
-    return command([sys.executable, script, *words])
+        return command([*COMPOSE_RUN, *words])
+    # Users who start with a script do not know the Python in its environment.
+    by_script = os.environ.get(START_SCRIPT, "").split()
+    program = os.path.join(config_utils.get_project_root_directory_path(), "server.py")
+    return command([*(by_script or [sys.executable, program]), *words])

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from Middleware.api.edge.access_keys import AccessKeys
+from Middleware.api.edge.access_keys import KEY_FILE, AccessKeys
 from Middleware.cli import announcement
 from Middleware.cli.serving import listening
 from Middleware.common import instance_global_variables as instance
@@ -87,7 +87,7 @@ def test_its_commands_work_as_they_are_printed(tmp_path, monkeypatch):
     make, start = [line.removeprefix("!!    ") for line in announcement.describe_access("0.0.0.0")
                    if line.startswith("!!    ")]
     subprocess.run(make, shell=True, check=True, capture_output=True)
-    file = public / announcement.KEY_FILE
+    file = public / KEY_FILE
     assert len(AccessKeys(str(file), list).keys) == 1
     if sys.platform != "win32":
         program, *words = shlex.split(start)

@@ -81,7 +81,7 @@ def test_bad_values_exit_with_2_and_usage(words, message, capsys):
 
 @pytest.mark.parametrize(("words", "meant"), [
     (["--accept-keys-file", "k"], ["--accepted-keys-file"]), (["--accepted-keyfile=k"], ["--accepted-keys-file"]),
-    (["--discussiondirectory", "d"], ["--DiscussionDirectory"]), (["-port", "1"], ["--port"]),
+    (["--discusiondirectory", "d"], ["--DiscussionDirectory"]), (["-port", "1"], ["--port"]),
     (["--prot", "1", "--Users", "ann"], ["--port", "--User"])])
 def test_an_option_that_is_like_a_known_one(words, meant, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -161,3 +161,13 @@ def test_every_page_may_be_allowed_where_keys_are_asked_for(origin, monkeypatch)
     arguments = parse_arguments(["--allow-origin", origin, "--accepted-keys-file", "k"])
     apply_arguments(arguments)
     assert instance.ALLOWED_ORIGINS == arguments.allow_origins == (origin,)
+
+
+@table("words", [["--User", "ann"], ["--user", "ann"], ["--USER=ann"]])
+def test_options_in_any_case(words):
+    assert parse_arguments(words).users == ["ann"]
+
+
+@table("option", ["--config-directory", "--configdirectory", "--Config-Directory"])
+def test_options_with_hyphens_or_without(option):
+    assert parse_arguments([option, "c"]).config_directory == "c"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from Middleware.cli import commands
-from Middleware.cli.commands import find_command
+from Middleware.cli.commands import Command, find_command
 from Middleware.cli.startup import run
-from Tests.integration.launcher import run_launcher
+from Tests.integration.launcher import PROJECT, run_launcher
 
 
 @pytest.mark.parametrize(("words", "given"), [
@@ -17,7 +17,7 @@ from Tests.integration.launcher import run_launcher
 def test_the_first_word_alone_counts(words: list[str], given: list[str] | None,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setitem(commands.COMMANDS, "stub", lambda rest: seen.append(list(rest)) or 7)
+    monkeypatch.setitem(commands.COMMANDS, "stub", Command("", lambda rest: seen.append(list(rest)) or 7))
     command = find_command(words)
     assert (command is None) == (given is None)
     if command is not None:
@@ -36,7 +36,7 @@ def test_an_interrupted_command_is_no_success(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(words: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(commands.COMMANDS, "stub", interrupted)
+    monkeypatch.setitem(commands.COMMANDS, "stub", Command("", interrupted))
     assert run(lambda launch: None, ["stub"]) == 130
 
 
@@ -61,3 +61,39 @@ def test_a_launcher_says_so() -> None:
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == ("ERROR: There is no command 'chek', and no configuration folder of that name. "
                             "Did you mean 'check'?\n")
+
+
+@pytest.mark.slow
+def test_help_lists_every_command() -> None:
+    told = [run_launcher("server.py", *words) for words in (["help"], ["--help"], ["help", "keys"], ["help", "chek"])]
+    assert [ended.returncode for ended in told] == [0, 0, 0, 2]
+    for name, command in commands.COMMANDS.items():
+        assert all(f"  {name} " in ended.stdout and command.summary in ended.stdout for ended in told[:2])
+    assert "keys add" in told[2].stdout
+    assert told[3].stderr == "ERROR: There is no command 'chek'. Did you mean 'check'?\n"
+
+
+@pytest.mark.slow
+def test_scripts_and_commands_are_the_same(tmp_path: Path) -> None:
+    """The documented scripts are the older form of the commands, and options may be typed in any case."""
+    (tmp_path / "Configs" / "Users").mkdir(parents=True)
+    (tmp_path / "Configs" / "Users" / "ann.json").write_text("{}", encoding="utf-8")
+    directory = ("--PublicDirectory", str(tmp_path))
+    script = str(PROJECT / "Scripts" / "memory_tool.py")
+    for words in (["server.py", "memory", "list", "--user", "ann"], ["server.py", "memory", "--User", "ann", "list"],
+                  [script, "list", "--USER", "ann"]):
+        ended = run_launcher(*words, *directory)
+        assert (ended.returncode, ended.stdout) == (0, "No discussions are stored.\n"), ended.stderr
+    added = run_launcher("server.py", "keys", "add", "--user", "ann", *directory)
+    assert added.returncode == 0 and "wilmer-" in added.stdout
+    listed = run_launcher("server.py", "keys", "list", *directory)
+    assert listed.stdout.startswith("line 1: user ann, wilmer-")
+
+
+@pytest.mark.slow
+def test_a_key_needs_a_user_who_exists(tmp_path: Path) -> None:
+    (tmp_path / "Configs" / "Users").mkdir(parents=True)
+    (tmp_path / "Configs" / "Users" / "alice.json").write_text("{}", encoding="utf-8")
+    ended = run_launcher("server.py", "keys", "add", "--user", "alic", "--PublicDirectory", str(tmp_path))
+    assert ended.returncode == 1 and ended.stdout == "" and "Did you mean 'alice'?" in ended.stderr
+    assert not (tmp_path / "accepted-keys.txt").exists()

@@ -126,7 +126,7 @@ class Checker:
         with own_process(), pytest.MonkeyPatch.context() as patch:
             patch.chdir(self._sandbox.folder)
             with contextlib.redirect_stdout(io.StringIO()) as output:
-                COMMANDS["check"](["--json", "--PublicDirectory", str(self._sandbox.public)])
+                COMMANDS["check"].run(["--json", "--PublicDirectory", str(self._sandbox.public)])
         findings = json.loads(output.getvalue())["findings"]
         found = [Told(told["file"], told["line"] or 0, _text(told)) for told in findings]
         return [told for told in found if told not in self.before]

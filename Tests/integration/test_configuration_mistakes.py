@@ -67,7 +67,8 @@ def lab(world: Lab) -> Iterator[Lab]:
 
 def findings(lab: Lab, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     """What ``check --json`` finds."""
-    COMMANDS["check"](["--json", "--PublicDirectory", str(lab.tree.public), "--LoggingDirectory", str(lab.tree.public)])
+    public = str(lab.tree.public)
+    COMMANDS["check"].run(["--json", "--PublicDirectory", public, "--LoggingDirectory", public])
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["findings"]
     return found
 

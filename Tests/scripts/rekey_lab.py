@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.cli.rekey import command as rekey_encrypted_files
 from Middleware.utilities.conversations.discussion_files import pairs_as_json, write_json
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import NO_CIPHER, Cipher, cipher_for, derive_encryption_key, hash_api_key
 from Middleware.utilities.files.file_access import atomic_write
-from Scripts import rekey_encrypted_files
 from Tests.services.discussion_lab import DiscussionLab
 
 OLD, NEW, USER = "sk-old-geheim", "sk-new-geheim", "tester"
@@ -97,7 +97,7 @@ class RekeyLab(DiscussionLab):
 
     def start(self, *arguments: str, keys: dict[str, str], before: str = "") -> subprocess.CompletedProcess[str]:
         """The script as a process of its own, after some lines of Python."""
-        script = Path(rekey_encrypted_files.__file__)
+        script = Path(__file__).parents[2] / "Scripts" / "rekey_encrypted_files.py"
         code = (f"import runpy, sys\nfrom Middleware.utilities import config_utils\n"
                 f"from Middleware.utilities.config import paths\n"
                 f"for module in (config_utils, paths):\n"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from Middleware.api.edge.access_keys import AccessKeys, Grant
-from Scripts import access_key
+from Middleware.cli import keys as access_key
 
+SCRIPT = Path(__file__).parents[2] / "Scripts" / "access_key.py"
 SHOWN = re.compile(r"^  (wilmer-[\w-]{43})$", re.MULTILINE)
 LINE = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -23,7 +24,7 @@ def accepted(path: Path, key: str) -> Grant | None:
 
 def run(*words: str) -> str:
     """What the tool prints, run as a person does."""
-    done = subprocess.run([sys.executable, access_key.__file__, *words], capture_output=True, encoding="utf-8",
+    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, encoding="utf-8",
                           check=True, stdin=subprocess.DEVNULL)
     assert done.stderr == ""
     return done.stdout
@@ -43,7 +44,7 @@ def test_a_list_is_made_and_grows(tmp_path: Path, capsys: pytest.CaptureFixture[
     file = tmp_path / "keys.txt"
     keys = []
     for words in ([], ["--user", "ann"]):
-        assert access_key.main(["--add", str(file), *words]) == 0
+        assert access_key.script(["--add", str(file), *words]) == 0
         keys += SHOWN.findall(capsys.readouterr().out)
     assert [accepted(file, key) for key in keys] == [Grant(), Grant(frozenset({"ann"}))]
     text = file.read_text("utf-8")
@@ -58,7 +59,7 @@ def test_what_stands_in_a_list_stays(tmp_path: Path, before: str, capsys: pytest
     file = tmp_path / "keys.txt"
     file.write_bytes(before.encode())
     file.chmod(0o640)
-    assert access_key.main(["--add", str(file)]) == 0
+    assert access_key.script(["--add", str(file)]) == 0
     key, = SHOWN.findall(capsys.readouterr().out)
     text = file.read_bytes()
     assert text.startswith(before.encode()) and text.endswith(b"\n") and accepted(file, key) == Grant()
@@ -73,7 +74,7 @@ def test_the_line_of_a_key_that_one_has(tmp_path: Path, monkeypatch: pytest.Monk
     file = tmp_path / "keys.txt"
     for words in (["--hash"], ["--hash", "--add", str(file), "--user", "bob"]):
         monkeypatch.setattr(sys, "stdin", io.StringIO(" my-own-long-secret \nmore\n"))
-        assert access_key.main(words) == 0
+        assert access_key.script(words) == 0
         printed = capsys.readouterr()
         assert "secret" not in printed.out + printed.err
         if "--add" not in words:
@@ -85,7 +86,7 @@ def test_a_key_that_one_has_is_asked_for_without_showing_it(monkeypatch: pytest.
                                                             capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(access_key.getpass, "getpass", lambda prompt: "short")
-    assert access_key.main(["--hash"]) == 0
+    assert access_key.script(["--hash"]) == 0
     printed = capsys.readouterr()
     assert LINE.match(printed.out) and "may be guessed" in printed.err
 
@@ -95,7 +96,7 @@ def test_a_key_that_one_has_is_asked_for_without_showing_it(monkeypatch: pytest.
 def test_no_key_is_no_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: bytes,
                            problem: str, errors: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), "utf-8", errors))
-    assert access_key.main(["--hash"]) == 1
+    assert access_key.script(["--hash"]) == 1
     printed = capsys.readouterr()
     assert printed.out == "" and problem in printed.err
 
@@ -108,7 +109,7 @@ def test_a_key_that_not_every_client_sends(tmp_path: Path, monkeypatch: pytest.M
                                            capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{key}\n"))
     with pytest.raises(SystemExit) as stop:
-        access_key.main(["--hash", "--add", str(tmp_path / "keys")])
+        access_key.script(["--hash", "--add", str(tmp_path / "keys")])
     printed = capsys.readouterr()
     assert stop.value.code == 2 and problem in printed.err and key not in printed.err
     assert printed.out == "" and not (tmp_path / "keys").exists()
@@ -116,7 +117,7 @@ def test_a_key_that_not_every_client_sends(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_list_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (tmp_path, tmp_path / "none" / "keys.txt"):
-        assert access_key.main(["--add", str(path)]) == 1
+        assert access_key.script(["--add", str(path)]) == 1
         printed = capsys.readouterr()
         assert str(path) in printed.err and "wilmer-" not in printed.out  # a key that opens nothing is not shown
 
@@ -125,5 +126,5 @@ def test_a_list_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFix
                                    ["file"]])
 def test_wrong_arguments(words: list[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        access_key.main(words)
+        access_key.script(words)
     assert stop.value.code == 2

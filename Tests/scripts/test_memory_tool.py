@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from Middleware.cli.discussions import command as memory_tool
+from Middleware.cli.discussions import output as memory_tool_output
 from Middleware.utilities.conversations.vector_memory import VectorMemories
-from Scripts import memory_tool, memory_tool_output
 from Tests.services.discussion_lab import HASH, KEY, DiscussionLab
 
-SCRIPT = Path(memory_tool.__file__)
+SCRIPT = Path(__file__).parents[2] / "Scripts" / "memory_tool.py"
 
 
 @pytest.fixture

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
+from Middleware.cli.rekey import command as rekey_encrypted_files
+from Middleware.cli.rekey import folder as rekey_folder
+from Middleware.cli.rekey import journal as rekey_journal
 from Middleware.common import instance_global_variables as instance
-from Middleware.utilities.command_lines import script_command
+from Middleware.utilities.command_lines import own_command
 from Middleware.utilities.conversations.discussion_folder import SHORT
 from Middleware.utilities.encryption_utils import NO_CIPHER
 from Middleware.utilities.files.file_access import process_lock
-from Scripts import rekey_encrypted_files
-from Scripts.rekey import folder as rekey_folder
-from Scripts.rekey import journal as rekey_journal
 from Tests.scripts.rekey_lab import CONTENT, NEW, OLD, SECRET, USER, RekeyLab, cipher_of
 
-SCRIPTS = Path(rekey_encrypted_files.__file__).parent
+SCRIPTS = Path(__file__).parents[2] / "Scripts"
 KEYS = ("--api-key", OLD, "--new-api-key", NEW)
 posix = pytest.mark.skipif(os.name == "nt", reason="permission bits and shell scripts")
 
@@ -212,7 +212,7 @@ def test_a_rehearsal_on_a_copy_leaves_the_installation_alone(
     out = capsys.readouterr().out
     line, = [line for line in out.splitlines() if line.startswith(f"{live} ")]
     again = line.partition("the same keys: ")[2]
-    assert script_command("rekey_encrypted_files.py", "--user", USER) in again and str(live.parent) in again
+    assert own_command("rekey", "--User", USER) in again and str(live.parent) in again
     assert OLD not in out and NEW not in out
     assert rekey_encrypted_files.main([*words, "--DiscussionDirectory", str(live.parent)]) == 0
     assert not live.exists() and f"{live} " not in capsys.readouterr().out.replace(f"in {live} ", "")

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from wsgiref.types import WSGIEnvironment
 
 from Middleware.exceptions import WilmerError
-from Middleware.utilities.command_lines import command, script_command
+from Middleware.utilities.command_lines import command, own_command
 from Middleware.utilities.files.file_access import file_signature, is_unsettled
 from Middleware.utilities.once import Once
 from Middleware.utilities.text_utils import nearest
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 PERMITTED_USERS_KEY = "wilmer.permitted_users"
 """In the WSGI environ: the names of the users that the request's key is for, None for all."""
+# The file that messages propose, in the public root.
+KEY_FILE = "accepted-keys.txt"
 # The file's signature is compared at most once in this time, so that requests do not pay for it each.
 RECHECK_SECONDS = 1.0
 # Keys with fewer characters than this could be guessed.
@@ -239,12 +241,12 @@ def _key(words: Sequence[str], users: Sequence[str], where: str) -> AcceptedKey:
     digits = text[len(HASHED):]
     if not _HASH.fullmatch(digits):
         raise AccessKeysError(f"{where}: after '{HASHED}' come 64 hexadecimal digits, and these are not. "
-                              "Scripts/access_key.py --hash makes the line of a key.")
+                              f"This makes the line of a key: {own_command('keys', 'new', '--hash')}")
     return AcceptedKey(bytes.fromhex(digits), user)
 
 
 def _maker(path: str) -> str:
-    return script_command("access_key.py", "--add", path)
+    return own_command("keys", "add", "--accepted-keys-file", path)
 
 
 def _user(text: str, users: Sequence[str], where: str) -> str:

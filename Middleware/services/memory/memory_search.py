@@ -79,7 +79,7 @@ def search_memories_fully(folder: DiscussionFolder, search: VectorSearch) -> str
                 rows = _Search(search, memories, scope, folder.discussion_id).rows()
     # A damaged database must not end the conversation.
     except sqlite3.Error as error:
-        logger.error("%s cannot be searched: %s. Run 'Scripts/memory_tool.py check' for details.",
+        logger.error("%s cannot be searched: %s. Run the command 'memory check' for details.",
                      folder.display(os.path.basename(folder.vector_database())), error)
     else:
         logger.info("Discussion %s: %d memories found for %d search terms", folder.discussion_id, len(rows),

@@ -14,7 +14,7 @@ import pytest
 from Middleware.api.edge import access_keys
 from Middleware.api.edge.access_keys import RECHECK_SECONDS, AccessKeys, AccessKeysError, Grant, parse_keys
 from Middleware.exceptions import ConfigurationError
-from Middleware.utilities.command_lines import script_command
+from Middleware.utilities.command_lines import own_command
 
 LONG = "a-key-of-some-length"
 OTHER = "another-key-of-some-length"
@@ -229,7 +229,7 @@ def test_commands_are_whole(tmp_path: Path) -> None:
     path.write_bytes(b"short")
     path.chmod(0o644)
     texts += AccessKeys(str(path), lambda: USERS).warnings()
-    assert all(text.endswith(script_command("access_key.py", "--add", str(path))) for text in texts[:3])
+    assert all(text.endswith(own_command("keys", "add", "--accepted-keys-file", str(path))) for text in texts[:3])
     assert sys.platform == "win32" or texts[3].endswith(f": chmod 600 '{path}'")
 
 

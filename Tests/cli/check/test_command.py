@@ -23,7 +23,7 @@ from Middleware.utilities import config_utils
 from Tests.cli.check.config_tree import ENDPOINT, SPARE, USER, changed, llm, nodes, put, write_tree
 from Tests.integration.launcher import LAUNCHERS, run_launcher
 
-check = COMMANDS["check"]
+check = COMMANDS["check"].run
 
 WRONG = changed(USER, routingConfig="rutes")
 BOB = "Users/bob.json"

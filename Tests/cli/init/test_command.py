@@ -81,7 +81,7 @@ def test_every_server_gets_a_configuration_without_a_finding(lab: Lab, kind: str
         written = content(lab, f"Endpoints/me/{name}.json")
         assert {**endpoint, "endpoint": backend.url, "apiKey": ""}.items() <= written.items()
     assert content(lab, "Users/_current-user.json")["currentUser"] == "me"
-    assert COMMANDS["check"](["--ConfigDirectory", str(lab.configs)]) == 0
+    assert COMMANDS["check"].run(["--ConfigDirectory", str(lab.configs)]) == 0
     assert "nothing wrong found" in lab.capture.readouterr().out
 
 
@@ -540,7 +540,7 @@ def test_a_name_that_differs_in_case_is_the_same_user(
     assert lab.init("--backend", ollama.url)[0] == 0
     assert {path for path in lab.files() if ".bak" not in path} == before
     assert content(lab, "Users/_current-user.json")["currentUser"] == "me"
-    assert COMMANDS["check"](["--ConfigDirectory", str(lab.configs)]) == 0
+    assert COMMANDS["check"].run(["--ConfigDirectory", str(lab.configs)]) == 0
 
 
 @pytest.mark.parametrize("typed", ["qwen3-8b-Q4.gguf", "QWEN3-8B-q4.gguf"])

@@ -6,7 +6,7 @@ import pytest
 from Middleware.cli import announcement
 from Middleware.cli.init import output, servers
 from Middleware.cli.init.plan import Choice
-from Middleware.utilities.command_lines import script_command
+from Middleware.utilities.command_lines import own_command
 
 RUN = "docker compose run --rm wilmerai"
 
@@ -25,14 +25,14 @@ def test_looks_for_servers_of_the_computer_around_it_and_says_so(container: None
 
 def test_commands_are_those_of_the_engine(container: None) -> None:
     assert output.init_command("--user", "ann") == f"{RUN} init --user ann"
-    assert script_command("access_key.py", "--add", "x") == f"{RUN} python Scripts/access_key.py --add x"
+    assert own_command("keys", "add") == f"{RUN} keys add"
     assert any("must let containers in" in line for line in output.nothing_found([], False))
 
 
 def test_elsewhere_nothing_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WILMER_CONTAINER", raising=False)
     assert all(address.startswith("http://127.0.0.1:") for address in servers.usual_addresses())
-    assert "docker" not in output.init_command() + script_command("x.py") + "".join(output.nothing_found([], False))
+    assert "docker" not in output.init_command() + own_command("keys") + "".join(output.nothing_found([], False))
 
 
 def test_port_is_that_of_the_computer_around_it(container: None) -> None:
@@ -42,6 +42,6 @@ def test_port_is_that_of_the_computer_around_it(container: None) -> None:
 
 def test_warning_about_keys_names_the_file_of_the_engine(container: None) -> None:
     lines = announcement.describe_access("0.0.0.0")
-    assert any(f"{RUN} python Scripts/access_key.py --add " in line for line in lines)
+    assert any(f"{RUN} keys add --accepted-keys-file " in line for line in lines)
     assert any('command: ["--accepted-keys-file", "' in line and "accepted-keys.txt" in line for line in lines)
     assert not any("run_waitress.py" in line for line in lines)

@@ -4,10 +4,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from Middleware.cli.discussions.output import say
+from Middleware.cli.rekey.keys import KeyChange
 from Middleware.utilities import config_utils
-from Middleware.utilities.command_lines import script_command
-from Scripts.memory_tool_output import say
-from Scripts.rekey.keys import KeyChange
+from Middleware.utilities.command_lines import own_command
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def tell_of_others(places: Places, change: KeyChange) -> None:
         folder = os.path.join(root, change.operation.old)
         if os.path.isdir(folder):
             configuration = os.path.abspath(config_utils.get_root_config_directory())
-            again = script_command("rekey_encrypted_files.py", "--user", change.user,
-                                   "--ConfigDirectory", configuration, "--DiscussionDirectory", root)
+            again = own_command("rekey", "--User", change.user, "--ConfigDirectory", configuration,
+                                "--DiscussionDirectory", root)
             say(f"{folder} is of the same key. It is left alone, as another folder was named. To change it, too, run "
                 f"this with the same keys: {again}")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from Middleware.cli.rekey.journal import Operation
 from Middleware.services.memory.discussion_keys import user_spellings
 from Middleware.utilities import config_utils
 from Middleware.utilities.encryption_utils import (
@@ -15,7 +16,6 @@ from Middleware.utilities.encryption_utils import (
     derive_encryption_key,
     hash_api_key,
 )
-from Scripts.rekey.journal import Operation
 
 Derive = Callable[[str | None], bytes]
 """The key of a user's name, as it is spelled; of None: without any name."""

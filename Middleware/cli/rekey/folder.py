@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from Middleware.cli.rekey.journal import NAME, Journal
+from Middleware.cli.rekey.keys import KeyChange
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError
 from Middleware.services.memory.memory_store import BACKUP, STATE_FILE
 from Middleware.utilities.config.json_source import parse_json
@@ -22,8 +24,6 @@ from Middleware.utilities.conversations.discussion_folder import (
 from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
 from Middleware.utilities.encryption_utils import is_cut_off, is_token
 from Middleware.utilities.files.file_access import atomic_write, process_lock
-from Scripts.rekey.journal import NAME, Journal
-from Scripts.rekey.keys import KeyChange
 
 _LEFT_OVER = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _SHORT_WAIT = 2.0  # seconds; a server holds it for milliseconds

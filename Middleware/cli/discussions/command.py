@@ -1,0 +1,301 @@
+"""``python server.py memory``: looks after stored conversations."""
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import logging
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
+from Middleware.cli.discussions import catalog, output, removal
+from Middleware.cli.discussions.check import check
+from Middleware.cli.discussions.overview import overview
+from Middleware.cli.discussions.reading import ENCRYPTED, Reader, export, survey
+from Middleware.exceptions import DataKeyError, WilmerError
+from Middleware.services.memory.discussion_keys import DiscussionKeys, discussion_keys
+from Middleware.services.memory_service import MemoryService
+from Middleware.utilities import config_utils
+from Middleware.utilities.conversations.vector_memory import VectorMemories
+from Middleware.utilities.encryption_utils import hash_api_key
+from Middleware.utilities.files.file_access import atomic_write
+from Middleware.utilities.text_utils import restore_braces
+
+DESCRIPTION = """Looks after stored conversations:
+
+  list [--json]                             every discussion with counts and sizes
+  show ID [--limit N]                       summary, state document and memories
+  search ID "phrase; phrase" [--limit N] [--weights T,S,E,K,M] [--recency] [--dates] [--expand]
+         [--mode keyword|semantic|hybrid] [--endpoint NAME] [--query TEXT]
+  check [ID]                                do all files parse, can every memory be found?
+  rebuild-index ID                          make the index of words anew
+  export ID --output FILE                   everything as one JSON file, in clear
+  delete ID [--yes]                         everything of the discussion
+
+Discussions of clients with an API key lie in folders of their own: --api-key KEY, --ask-key or the environment variable
+WILMER_API_KEY choose that folder, and decrypt it if the user's encryptUsingApiKey is on. Exit status: 0 if all is well,
+1 if something is wrong or was not done, 2 for wrong arguments."""
+KEY_VARIABLE = "WILMER_API_KEY"
+OWNER_ONLY = 0o600
+Options = argparse.Namespace
+
+
+class NotDoneError(Exception):
+    """The command could not be carried out; the text says why."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """One call of the tool.
+
+    Attributes:
+        keys: what the API key stands for; empty without one.
+        key_folder: where to look for discussions; None: everywhere.
+    """
+
+    options: Options
+    keys: DiscussionKeys
+    key_folder: str | None
+
+    def covers(self, discussion: catalog.StoredDiscussion) -> bool:
+        return self.key_folder in (None, discussion.key_hash or catalog.NO_KEY)
+
+    def reader(self) -> Reader:
+        """The discussion that was named. Raises NoSuchDiscussionError."""
+        return Reader(catalog.choose(catalog.all_discussions(), self.options.id, self.key_folder), self.keys)
+
+
+# -- commands: each returns the exit status ----------------------------------------------------------------------------
+
+def list_all(session: Session) -> int:
+    known = catalog.all_discussions()
+    rows = [overview(one, session.keys) for one in known if session.covers(one)]
+    output.say(json.dumps([output.as_json(row) for row in rows], indent=2, ensure_ascii=False)
+               if session.options.json else output.table(rows, len(known) - len(rows)))
+    return 0
+
+
+def show(session: Session) -> int:
+    reader = session.reader()
+    sections, complete = output.sections(reader, session.options.limit)
+    output.say(sections)
+    return 0 if complete else 1
+
+
+def search(session: Session) -> int:
+    reader, options = session.reader(), session.options
+    if options.mode != "keyword" and not options.endpoint:
+        raise NotDoneError(f"--mode {options.mode} needs --endpoint, the name of an embedding endpoint.")
+    _require_sound(reader)
+    found = MemoryService().search_vector_memories(
+        reader.discussion.discussion_id, options.phrases, options.limit, reader.discussion.key_hash, options.weights,
+        options.recency, options.dates, options.mode, options.query, options.endpoint, options.expand,
+        encryption_key=reader.encryption_key)
+    output.say(restore_braces(found))
+    return 0
+
+
+def _require_sound(reader: Reader) -> None:
+    """Raises NotDoneError for a database that cannot be read."""
+    path = reader.discussion.database()
+    try:
+        if path is not None:
+            survey(path)
+    except sqlite3.Error as error:
+        raise NotDoneError(f"{path} cannot be searched: {error}") from None
+
+
+def check_some(session: Session) -> int:
+    if session.options.id is None:
+        readers = [Reader(one, session.keys) for one in catalog.all_discussions() if session.covers(one)]
+    else:
+        readers = [session.reader()]
+    problems = 0
+    for reader in readers:
+        place = f" (key folder {reader.discussion.key_hash})" if reader.discussion.key_hash else ""
+        for finding in check(reader):
+            problems += finding.problem
+            output.say(f"{'PROBLEM' if finding.problem else 'note'}: {finding.text}{place}")
+    output.say(f"{len(readers)} discussion(s) checked, {problems or 'no'} problem(s).")
+    return 1 if problems else 0
+
+
+def rebuild_index(session: Session) -> int:
+    reader = session.reader()
+    path = reader.discussion.database()
+    if path is None:
+        raise NotDoneError(f"Discussion '{reader.discussion.discussion_id}' has no searchable memories.")
+    with VectorMemories.of(reader.folder, write=True) as memories:
+        count = memories.rebuild_index()
+    output.say(f"The index was made anew from {count} memories.")
+    return 0
+
+
+def export_one(session: Session) -> int:
+    reader, target = session.reader(), os.path.expanduser(session.options.output)
+    if os.path.exists(target) and not session.options.overwrite:
+        raise NotDoneError(f"{target} exists already; --overwrite replaces it.")
+    content = export(reader)
+    atomic_write(target, json.dumps(content, indent=2, ensure_ascii=True).encode("ascii"), OWNER_ONLY)
+    output.say(f"Discussion '{reader.discussion.discussion_id}' is in {target}, in clear.")
+    for problem in content["unreadable"]:
+        output.complain(f"Not exported as it should be: {problem}")
+    return 1 if content["unreadable"] else 0
+
+
+def delete(session: Session) -> int:
+    discussion = session.reader().discussion
+    output.say(output.what_is_deleted(discussion))
+    if not session.options.yes and _typed("Type the id of the discussion to delete it: ") != discussion.discussion_id:
+        raise NotDoneError("Nothing was deleted.")
+    result = removal.remove(discussion)
+    for left in result.left:
+        output.complain(f"Not deleted: {left}")
+    output.say(f"{result.deleted} file(s) deleted.")
+    return 1 if result.left else 0
+
+
+def _typed(question: str) -> str | None:
+    try:
+        print(question, end="", flush=True)
+        return input()
+    except EOFError:
+        print()
+        return None
+
+
+COMMANDS: dict[str, Callable[[Session], int]] = {
+    "list": list_all, "show": show, "search": search, "check": check_some, "rebuild-index": rebuild_index,
+    "export": export_one, "delete": delete}
+
+
+# -- command line ------------------------------------------------------------------------------------------------------
+
+def run(arguments: Sequence[str] | None = None, program: str = "memory_tool.py") -> int:
+    """Run the command, or its older form ``Scripts/memory_tool.py``; return the exit status."""
+    output.make_utf8()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    return main(sys.argv[1:] if arguments is None else arguments, program)
+
+
+def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
+    """Run the command; return the exit status. Wrong arguments end with SystemExit 2."""
+    options = _parser(program).parse_args(arguments)
+    try:
+        return COMMANDS[options.command](_session(options))
+    except DataKeyError as error:
+        output.complain(f"{error}, or encryptUsingApiKey of this user is off." if _key_of(options, ask=False)
+                        else f"The data is {ENCRYPTED}.")
+    except (NotDoneError, catalog.NoSuchDiscussionError, removal.RemovalRefusedError, WilmerError) as error:
+        output.complain(str(error))
+    except BrokenPipeError:  # "memory list | head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, sqlite3.Error) as error:
+        output.complain(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        output.complain("Stopped.")
+    return 1
+
+
+def _session(options: Options) -> Session:
+    """Makes the process use the configuration that was named. Raises ConfigurationError for an unknown user."""
+    clean = config_utils.clean_directory
+    apply_arguments(LaunchArguments(
+        config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
+        discussion_directory=clean(options.DiscussionDirectory), users=[options.User] if options.User else []))
+    config_utils.user_settings()
+    key = _key_of(options, ask=True)
+    keys = discussion_keys(key)
+    return Session(options, keys, options.key_folder or (hash_api_key(key) if key else None))
+
+
+def _key_of(options: Options, ask: bool) -> str:
+    if options.ask_key:
+        return getpass.getpass("API key: ") if ask else "asked for"
+    return options.api_key or os.environ.get(KEY_VARIABLE, "")
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(ConfigDirectory=None, PublicDirectory=None, DiscussionDirectory=None, User=None, api_key=None,
+                        ask_key=False, key_folder=None)
+    _add_common(parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        command = commands.add_parser(name)
+        _add_common(command)
+        if name != "list":
+            command.add_argument("id", metavar="ID", nargs="?" if name == "check" else None)
+        _OWN_ARGUMENTS.get(name, _no_more)(command)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Flags that may stand before and behind the command."""
+    for name, meaning in (("--User", "a user of Configs/Users (default: the current one)"),
+                          ("--ConfigDirectory", "the Configs folder"), ("--PublicDirectory", "parent of Configs"),
+                          ("--DiscussionDirectory", "folder of the stored conversations")):
+        parser.add_argument(name, metavar="N" if name == "--User" else "P", default=argparse.SUPPRESS, help=meaning)
+    parser.add_argument("--api-key", metavar="KEY", default=argparse.SUPPRESS, help=f"the client's API key; others on "
+                        f"this machine may see it, so rather set {KEY_VARIABLE}")
+    parser.add_argument("--ask-key", action="store_true", default=argparse.SUPPRESS, help="ask for the API key")
+    parser.add_argument("--key-folder", metavar="F", default=argparse.SUPPRESS,
+                        help=f"only discussions in this key folder; {catalog.NO_KEY}: only those outside of them")
+
+
+def _no_more(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for other programs")
+
+
+def _show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=_positive, metavar="N", help="only the newest N memories of each kind")
+
+
+def _search_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("phrases", metavar="PHRASES", help="words or phrases, ';' between them")
+    add("--limit", type=_positive, default=5, metavar="N", help="the most memories to find (%(default)s)")
+    add("--weights", type=_weights, metavar="T,S,E,K,M", help="of title, summary, entities, key phrases, text")
+    add("--recency", action="store_true", help="newer memories come sooner")
+    add("--dates", action="store_true", help="show the date of each memory")
+    add("--expand", action="store_true", help="also look for the entities of what was found")
+    add("--mode", choices=("keyword", "semantic", "hybrid"), default="keyword")
+    add("--endpoint", metavar="NAME", help="embedding endpoint, for semantic and hybrid")
+    add("--query", default="", metavar="TEXT", help="what to look for by meaning (default: the phrases)")
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", required=True, metavar="FILE")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+
+
+def _delete_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+_OWN_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "list": _list_arguments, "show": _show_arguments, "search": _search_arguments, "export": _export_arguments,
+    "delete": _delete_arguments}
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+def _weights(text: str) -> list[float]:
+    weights: list[Any] = [float(part) for part in text.split(",")]
+    if len(weights) != 5:
+        raise argparse.ArgumentTypeError("five numbers are needed, such as 3,2,2,2,1")
+    return weights

@@ -1,0 +1,207 @@
+"""``python server.py keys``: makes the keys that ``--accepted-keys-file`` asks clients for, and lists them.
+
+A new key is shown once and stored nowhere: its line in the list contains only its hash. A running server looks at its
+list every second.
+"""
+from __future__ import annotations
+
+import argparse
+import datetime
+import getpass
+import hashlib
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+
+from Middleware.api.edge.access_keys import (
+    HASHED,
+    KEY_FILE,
+    SHORT_KEY,
+    USER_FIELD,
+    AccessKeys,
+    AccessKeysError,
+)
+from Middleware.cli import users
+from Middleware.cli.arguments import (
+    Parser,
+    apply_arguments,
+    build_command_parser,
+    describe_options,
+    parse_command_arguments,
+)
+from Middleware.cli.console import StartError, program_name, say
+from Middleware.exceptions import WilmerError
+from Middleware.utilities import config_utils
+
+DESCRIPTION = """Makes the keys that --accepted-keys-file asks clients for, and lists them:
+
+  keys add     make a key and add its line to the list, which is created if it is missing
+  keys new     make a key and print its line
+  keys list    print the lines of the list, with their users and notes
+
+A new key is shown once and stored nowhere: its line contains only its hash. A running server reads a changed list
+within a second. Exit status: 0; 1 if something could not be done, 2 for a wrong command line."""
+
+# The beginning of a key tells where it is from, wherever it is found.
+PREFIX = "wilmer-"
+RANDOM_BYTES = 32
+OWNER_ONLY = 0o600
+# So many characters of a new key are in the note behind its line, to tell which line belongs to it.
+NOTED_CHARACTERS = len(PREFIX) + 4
+
+
+class NotDoneError(Exception):
+    """The command could not be carried out; the text says why."""
+
+
+class UnusableKeyError(ValueError):
+    """Not every client could send this key; the text says why."""
+
+
+def new_key() -> str:
+    """Return a random key of characters that every client accepts."""
+    return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+
+
+def line_for(key: str, user: str | None = None, note: str = "") -> str:
+    """Return the line of a key for the list; it does not contain the key itself."""
+    line = HASHED + hashlib.sha256(key.encode("utf-8")).hexdigest()
+    line += f" {USER_FIELD}{user}" if user else ""
+    return line + (f"  # {note}" if note else "")
+
+
+def append(path: str, line: str) -> None:
+    """Add a line to the list. Only its owner can read a list that is created here. Raises NotDoneError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), OWNER_ONLY)
+        with open(descriptor, "r+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size:
+                file.seek(-1, os.SEEK_END)
+            before = b"\n" if size and file.read(1) != b"\n" else b""
+            file.write(before + line.encode("utf-8") + b"\n")
+    except OSError as error:
+        raise NotDoneError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def read_key() -> str:
+    """Return an existing key from a hidden prompt, or from the first line of standard input.
+
+    Raises NotDoneError, UnusableKeyError.
+    """
+    try:
+        text = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
+        text.encode("utf-8")
+    except UnicodeError:
+        raise NotDoneError("The key is not UTF-8 text.") from None
+    key = text.strip()
+    if not key:
+        raise NotDoneError("No key was given.")
+    if any(letter.isspace() for letter in key):
+        raise UnusableKeyError("A key cannot have blanks in it.")
+    if not key.isascii() or not key.isprintable():
+        raise UnusableKeyError("A key may only have visible ASCII characters: clients send others in different ways.")
+    return key
+
+
+def make_key(given: bool, user: str | None, path: str | None) -> None:
+    """Make a key, or ask for it if it is ``given``, and print it with its line, or add the line to the list ``path``.
+
+    Raises NotDoneError, UnusableKeyError.
+    """
+    key = read_key() if given else new_key()
+    today = datetime.date.today().isoformat()
+    line = line_for(key, user, today if given else f"{key[:NOTED_CHARACTERS]}..., {today}")
+    if path:
+        append(os.path.expanduser(path), line)
+    if given and len(key) < SHORT_KEY:
+        print(f"WARNING: a key of less than {SHORT_KEY} characters may be guessed.", file=sys.stderr)
+    if not given:
+        print(f"Key, shown this once; give it to the client as its API key:\n  {key}")
+    if path:
+        print(f"Added to {path}. The server is started with --accepted-keys-file {path}")
+    else:
+        print(line if given else f"Line for the list of accepted keys:\n  {line}")
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the command; return the exit status."""
+    parser = build_command_parser(program_name("keys"), DESCRIPTION, positionals=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("action", choices=("add", "new", "list"), metavar="add|new|list")
+    parser.add_argument("--hash", action="store_true", help="for a key that you have, instead of a new one")
+    describe_options(parser, {
+        "--User": "the key is for this user only; without it, for every user",
+        "--accepted-keys-file": f"the list (default: {KEY_FILE} in the public directory)"})
+    arguments, options = parse_command_arguments(parser, words)
+    apply_arguments(arguments)
+    if len(arguments.users) > 1:
+        parser.error("a line is for one user, or for all: give --User once, or run this once for each user")
+    path = config_utils.clean_directory(options.accepted_keys_file) or default_list()
+    user = arguments.users[0] if arguments.users else None
+    return _reported(parser, lambda: _run(options, user, path))
+
+
+def _run(options: argparse.Namespace, user: str | None, path: str) -> None:
+    if user is not None:
+        # The name of a user who does not exist would make a key that lets nobody in.
+        users.require_user_file(user)
+    if options.action == "list":
+        print_list(path)
+    else:
+        make_key(options.hash, user, path if options.action == "add" else None)
+
+
+def default_list() -> str:
+    """Return the path of the list that the warning at the start proposes."""
+    return os.path.abspath(os.path.join(config_utils.get_root_public_directory(), KEY_FILE))
+
+
+def print_list(path: str) -> None:
+    """Print where each accepted key is in the list, its user and the note behind it. Raises NotDoneError."""
+    try:
+        accepted = AccessKeys(path, config_utils.existing_users)
+        with open(path, encoding="utf-8-sig") as file:
+            lines = file.read().split("\n")
+    except (AccessKeysError, WilmerError, OSError) as error:
+        raise NotDoneError(str(error)) from error
+    for key in accepted.keys:
+        note = lines[key.line - 1].partition("#")[2].strip()
+        say(f"line {key.line}: {f'user {key.user}' if key.user else 'every user'}{f', {note}' if note else ''}")
+    say(f"{len(accepted.keys)} in {path}")
+    for text in accepted.warnings():
+        say(f"WARNING: {text}", error_stream=True)
+
+
+def script(argv: Sequence[str] | None = None) -> int:
+    """Run the older form of the command, ``Scripts/access_key.py``; return the exit status.
+
+    It knows no configuration, so it takes any name of a user.
+    """
+    parser = Parser(prog="access_key.py", description="Makes the keys that --accepted-keys-file asks clients for. The "
+                                                      "command 'keys' of the start scripts does this, too.")
+    parser.add_argument("--add", metavar="FILE", help="append the line to this list")
+    parser.add_argument("--user", metavar="NAME", help="the key is good for this user only")
+    parser.add_argument("--hash", action="store_true", help="for a key that you have, instead of a new one")
+    options = parser.parse_args(argv)
+    if options.add is not None and not options.add.strip():
+        parser.error("--add needs the path of a file")
+    # A comment would begin at ' #'.
+    if options.user is not None and not (options.user.strip() and options.user.isprintable()
+                                         and " #" not in options.user):
+        parser.error("--user needs a name, without ' #' in it")
+    return _reported(parser, lambda: make_key(options.hash, options.user, options.add))
+
+
+def _reported(parser: argparse.ArgumentParser, action: Callable[[], None]) -> int:
+    try:
+        action()
+    except UnusableKeyError as error:
+        parser.error(str(error))
+    except (NotDoneError, StartError) as error:
+        say(f"ERROR: {error}", error_stream=True)
+        return 1
+    except (KeyboardInterrupt, EOFError):
+        return 1
+    return 0

@@ -1,0 +1,266 @@
+"""``python server.py rekey``: gives the stored conversations of an API key to another key, or decrypts them."""
+from __future__ import annotations
+
+import argparse
+import getpass
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
+from Middleware.cli.discussions.output import complain, make_utf8, say
+from Middleware.cli.rekey import journal as rekey_journal
+from Middleware.cli.rekey.folder import Result, change_all, stored_files
+from Middleware.cli.rekey.journal import Journal, OtherOperationError
+from Middleware.cli.rekey.keys import KeyChange
+from Middleware.cli.rekey.places import Places, tell_of_others
+from Middleware.exceptions import WilmerError
+from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
+from Middleware.utilities import config_utils
+from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER
+from Middleware.utilities.files.file_access import retry_while_open
+
+DESCRIPTION = """Gives the stored conversations of an API key to another key, or decrypts them.
+
+STOP THE SERVER FIRST. The keys may come from the environment (WILMER_API_KEY, WILMER_NEW_API_KEY), where others on
+this machine do not see them. On a terminal the old key is asked for if it is missing, and then the new one as well.
+Without a new key everything is decrypted. --User is the user that the server runs as, spelled alike.
+
+Everything is changed that the server encrypts: JSON files, the state document, their backups, and the searchable
+memories; what is still in clear is encrypted with the new key. It works whatever the user's encryptUsingApiKey is. At
+the end the folder gets the name that belongs to the new key. If it is interrupted, run it again: it goes on.
+
+Exit status: 0 if everything is done, 1 if something is left to do, 2 for wrong arguments."""
+OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"
+BACKUP_SUFFIX, UNFINISHED = "_backup", ".unfinished"
+RENAME_TIMEOUT = 2.0 if os.name == "nt" else 0.0  # seconds; Windows refuses while anybody has a file of it open
+Options = argparse.Namespace
+
+
+class NotDoneError(Exception):
+    """Something is left to do; the text says what and why."""
+
+
+def run(arguments: Sequence[str] | None = None, program: str = "rekey_encrypted_files.py") -> int:
+    """Run the command, or its older form ``Scripts/rekey_encrypted_files.py``; return the exit status."""
+    make_utf8()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    return main(sys.argv[1:] if arguments is None else arguments, program)
+
+
+def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") -> int:
+    """Run the command; return the exit status. Wrong arguments end with SystemExit 2."""
+    parser = _parser(program)
+    options = parser.parse_args(arguments)
+    try:
+        change = _change(options, parser)
+        _use_configuration(options)
+        places = Places.of(is_one_named=_names_a_folder(options))
+        tell_of_others(places, change)
+        return _run(change, places.roots, options.yes)
+    except (NotDoneError, OtherOperationError, WilmerError) as error:
+        complain(str(error))
+    except OSError as error:
+        complain(f"{error.filename or 'A file'}: {error.strerror or type(error).__name__}. Run it again to go on.")
+    except EOFError:
+        complain("No key was typed. Nothing was changed.")
+    except KeyboardInterrupt:
+        complain("Stopped. Run it again to go on.")
+    return 1
+
+
+# -- what is asked for -------------------------------------------------------------------------------------------------
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = Parser(prog=program, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--User", dest="user", required=True, metavar="NAME", help="the user whose client has the key")
+    add("--api-key", metavar="OLD", help=f"the present API key (better: {OLD_VARIABLE})")
+    add("--new-api-key", metavar="NEW", help=f"the key from now on (better: {NEW_VARIABLE}); without one: decrypt")
+    add("--yes", action="store_true", help="do not ask whether there is a backup")
+    for name, meaning in (("ConfigDirectory", "the Configs folder"), ("PublicDirectory", "parent of Configs"),
+                          ("DiscussionDirectory", "folder of the stored conversations")):
+        add(f"--{name}", metavar="P", help=meaning)
+    return parser
+
+
+def _change(options: Options, parser: argparse.ArgumentParser) -> KeyChange:
+    """Ends the process with status 2 if there is no key."""
+    old = _key(options.api_key, OLD_VARIABLE)
+    new = _key(options.new_api_key, NEW_VARIABLE)
+    source, given = (("--new-api-key", options.new_api_key) if options.new_api_key is not None else
+                     (NEW_VARIABLE, os.environ.get(NEW_VARIABLE)))
+    if given is not None and not given.strip():
+        parser.error(f"{source} is given, but blank. Put the new API key there; to decrypt everything, leave it out")
+    if not old and sys.stdin.isatty():
+        old = getpass.getpass("Present API key (not shown): ").strip()
+        new = new or (old and _ask_for_new_key())
+    if not old:
+        parser.error(f"the present API key is missing: set {OLD_VARIABLE}, or give --api-key")
+    if not new.isascii():
+        parser.error("the new API key may only have ASCII characters: clients send others in different ways")
+    return KeyChange(options.user.strip(), old, new or None)
+
+
+def _key(given: str | None, variable: str) -> str:
+    """A key without the spaces around it, which the server does not see either."""
+    return (given or "").strip() or os.environ.get(variable, "").strip()
+
+
+def _ask_for_new_key() -> str:
+    new = getpass.getpass("New API key (not shown; nothing at all: decrypt): ").strip()
+    if new and getpass.getpass("New API key once more: ").strip() != new:
+        raise NotDoneError("The two differ. Nothing was changed.")
+    return new
+
+
+def _use_configuration(options: Options) -> None:
+    """Raises NotDoneError if there is no such user, ConfigurationError if its file cannot be read."""
+    clean = config_utils.clean_directory
+    user = options.user.strip()
+    apply_arguments(LaunchArguments(
+        config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
+        discussion_directory=clean(options.DiscussionDirectory), users=[user]))
+    if not user or not config_utils.user_config_exists(user):
+        raise NotDoneError(f"There is no user '{user}' in {config_utils.get_root_config_directory()}. --User takes the "
+                           "name of a file in Users there, without '.json'.")
+    config_utils.user_settings()
+
+
+def _names_a_folder(options: Options) -> bool:
+    return any(map(config_utils.clean_directory, (options.DiscussionDirectory, options.PublicDirectory)))
+
+
+# -- what is done ------------------------------------------------------------------------------------------------------
+
+def _run(change: KeyChange, roots: list[str], sure: bool) -> int:
+    """Returns the exit status."""
+    folders = [path for root in roots if os.path.isdir(path := os.path.join(root, change.operation.old))]
+    if not folders:
+        return _finish_interrupted(change, roots)
+    return max([_change_folder(folder, change, sure) for folder in folders])
+
+
+def _finish_interrupted(change: KeyChange, roots: list[str]) -> int:
+    """Remove the journal of a run that was interrupted just before it would have. Raises NotDoneError if none was."""
+    operation = change.operation
+    for root in roots:
+        folder = os.path.join(root, operation.new or "")
+        content = rekey_journal.read(folder) if operation.new else {}
+        if rekey_journal.is_leftover(folder, content) and content["old"] == operation.old:
+            rekey_journal.remove(folder)
+            say(f"{folder}: everything had been done.")
+            return 0
+    raise NotDoneError(f"There is no folder {operation.old} in {' or '.join(roots)}: nothing is stored for this API "
+                       f"key. {_advice(operation.new, roots)}")
+
+
+def _advice(new: str | None, roots: list[str]) -> str:
+    if new and any(os.path.isdir(os.path.join(root, new)) for root in roots):
+        return f"But the folder {new} of the new key is there: if you have run this before, it is done."
+    return "Check the key, and the directories."
+
+
+def _change_folder(folder: str, change: KeyChange, sure: bool) -> int:
+    """Returns the exit status. Raises NotDoneError, OtherOperationError, OSError."""
+    journal = Journal.of(folder, change.operation)
+    paths = stored_files(folder)
+    if not paths:
+        say(f"{folder} holds no stored conversations. There is nothing to do.")
+        return 0
+    _announce(folder, change, len(paths), len(journal.completed))
+    say("The server must be stopped. What it writes meanwhile may be lost." if sure else
+        "STOP THE WILMERAI SERVER before you go on: what it writes meanwhile may be lost.")
+    if not sure:
+        _ask_for_backup(folder)
+    journal.save()
+    result = change_all(folder, paths, change, journal)
+    _report(result, change)
+    if result.skipped:
+        raise NotDoneError(f"{len(result.skipped)} file(s) stay as they are, and {folder} keeps its name. Mend those "
+                           "files or move them elsewhere, then run this again to finish.")
+    status = _finish(folder, change)
+    _hint(change, result.owners or {change.user})
+    return status
+
+
+def _announce(folder: str, change: KeyChange, count: int, done: int) -> None:
+    say(f"{count} file(s) in {folder} will be {'encrypted with the new key' if change.new_key else 'DECRYPTED'}"
+        f"{f'; {done} of them were, before this was interrupted' if done else ''}.")
+    new = change.operation.new
+    if new and new != change.operation.old and os.path.exists(os.path.join(os.path.dirname(folder), new)):
+        say(f"The new key has a folder already ({new}): at the end you will have to merge the two by hand.")
+
+
+def _ask_for_backup(folder: str) -> None:
+    """Raises NotDoneError unless there is a backup."""
+    print(f"Is there a backup of it? [Y] yes, go on  [N] no, stop  [A] make one: {folder}{BACKUP_SUFFIX}\n> ",
+          end="", flush=True)
+    try:
+        answer = input().strip().upper()
+    except EOFError:
+        answer = ""
+        print()
+    if answer == "A":
+        _back_up(folder)
+    elif answer != "Y":
+        raise NotDoneError("Nothing was changed.")
+
+
+def _back_up(folder: str) -> None:
+    backup = folder + BACKUP_SUFFIX
+    if os.path.lexists(backup):
+        raise NotDoneError(f"{backup} exists already. Nothing was changed.")
+    unfinished = backup + UNFINISHED
+    shutil.rmtree(unfinished, ignore_errors=True)
+    os.mkdir(unfinished, PRIVATE_FOLDER)
+    try:
+        shutil.copytree(folder, unfinished, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    except shutil.Error as error:
+        raise NotDoneError(f"The backup failed ({len(error.args[0])} file(s)). Nothing was changed.") from None
+    _rename(unfinished, backup)
+    say(f"The backup is in {backup}. Delete it when all is well: the old key still opens it.")
+
+
+def _report(result: Result, change: KeyChange) -> None:
+    for path, reason in result.skipped.items():
+        complain(f"WARNING: {path} {reason}. It stays as it is.")
+    say(f"{result.changed} file(s) {'encrypted with the new key' if change.new_key else 'decrypted'}"
+        f"{f', {result.done_before} were so before' if result.done_before else ''}.")
+
+
+def _finish(folder: str, change: KeyChange) -> int:
+    """Give the folder its new name. The journal goes last: while it is there, a further run finishes this."""
+    operation = change.operation
+    if operation.new in (None, operation.old):
+        rekey_journal.remove(folder)
+        return 0
+    target = os.path.join(os.path.dirname(folder), str(operation.new))
+    if os.path.lexists(target):
+        rekey_journal.remove(folder)
+        raise NotDoneError(f"{target} exists already. Merge by hand: move the folders of the discussions in {folder} "
+                           f"there. If both have one of the same name, keep one of them elsewhere.")
+    _rename(folder, target)
+    rekey_journal.remove(target)
+    say(f"The folder is now {target}. Set the new key in the client, then start the server.")
+    return 0
+
+
+def _rename(folder: str, target: str) -> None:
+    retry_while_open(os.rename, folder, target, RENAME_TIMEOUT)
+
+
+def _hint(change: KeyChange, owners: set[str]) -> None:
+    """Name the users whose files these are, and whose setting does not fit."""
+    for user in sorted(owners):
+        try:
+            encrypts = config_utils.flag_in(config_utils.settings_for(user), ENCRYPT_KEY, user)
+        except WilmerError:  # a file that the server cannot read either
+            continue
+        if change.new_key and not encrypts:
+            say(f"'{ENCRYPT_KEY}' of user {user} is off: the server cannot read this. Set it to true.")
+        if not change.new_key and encrypts:
+            say(f"'{ENCRYPT_KEY}' of user {user} is on: what the server writes will be encrypted again. Set it to "
+                "false if you do not want that.")
