@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, build_command_parser, parse_command_arguments
-from Middleware.cli.check.data_checks import check_data_folders, check_modes
+from Middleware.cli.check.data_checks import check_conversation_modes, check_data_folders, check_modes
 from Middleware.cli.check.findings import Finding, Summary, count_of, human_text, json_text, wants_colour
 from Middleware.cli.check.lookups import path_of
 from Middleware.cli.check.scope import split_words
@@ -119,6 +119,7 @@ def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str |
     result = TreeCheck(names, scope=options.scope).run()
     found = list(check_data_folders(result.users, logs or config_utils.get_default_logging_directory()))
     found += check_modes(result.paths, result.endpoints)
+    found += check_conversation_modes(result.users)
     found += check_test_files(path for file, path in result.paths.items()
                               if file.endswith(TEST_SUFFIX) and options.scope.holds(file))
     if options.online:

@@ -1,6 +1,7 @@
 """Checks of the directories for conversations, locks and logs, and of the permissions of files."""
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,12 +10,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.cli.check.findings import Finding
+from Middleware.cli.check.findings import Finding, counted
 from Middleware.cli.check.lookups import ConfigFile, Lookups, path_of
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
+from Middleware.utilities.command_lines import command
 from Middleware.utilities.config.check import Severity, quoted
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
@@ -22,6 +24,8 @@ from Middleware.utilities.config.keys.endpoint import ENDPOINT
 # Less room than the first is an error, as the next write may fail; less than the second is a warning.
 FULL_BYTES = 10 * 1024 * 1024
 NEARLY_FULL_BYTES = 200 * 1024 * 1024
+# A message names at most this many files of conversations.
+MAX_NAMED = 3
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:[/\\]|\\\\")
 
 
@@ -141,6 +145,44 @@ def check_modes(paths: Mapping[str, str], endpoints: Mapping[str, object]) -> It
     if keys:
         yield Finding("note", keys[0], "apiKey", None, f"every user of this computer can read the API key in this "
                       f"file{_more(keys)}", "chmod o-r, or 'env:NAME' or 'file:PATH' in place of the key")
+
+
+def check_conversation_modes(users: Sequence[str]) -> Iterator[Finding]:
+    """Return a note for each folder of conversations in which other users of this computer have access to some.
+
+    New ones are private; those of older installations keep their permission bits.
+    """
+    if os.name == "nt":
+        return
+    roots = set()
+    for user in users:
+        # A file that cannot be read is reported by other checks.
+        with request_scope(RequestContext(request_id=f"check {user}", user=user)), \
+                contextlib.suppress(ConfigurationError):
+            roots.add(os.path.abspath(config_utils.get_discussions_root_directory()))
+    for root in sorted(roots):
+        if wide := sorted(_wide(root)):
+            yield DataDirectory("conversations", root).finding("note", _openness(root, wide),
+                                                               command(["chmod", "-R", "go=", root]))
+
+
+def _openness(root: str, wide: Sequence[str]) -> str:
+    folders = sum(map(os.path.isdir, wide))
+    counts = " and ".join(counted(count, noun) for count, noun in ((folders, "folder"), (len(wide) - folders, "file"))
+                          if count)
+    names = ", ".join(os.path.relpath(path, root) for path in wide[:MAX_NAMED])
+    more = f" and {len(wide) - MAX_NAMED} more" if len(wide) > MAX_NAMED else ""
+    return f"other users of this computer have access to {counts} in it ({names}{more}); new ones are private"
+
+
+def _wide(root: str) -> Iterator[str]:
+    """Yield the folders and files of conversations below ``root`` that not only their owner can use."""
+    for folder, folders, files in os.walk(root):
+        # Beside the folders there are files of old installations, and others that are no conversations.
+        stored = [name for name in files if folder != root or name.endswith((".json", ".db"))]
+        for path in (os.path.join(folder, name) for name in (*folders, *stored)):
+            if _mode(path) & (stat.S_IRWXG | stat.S_IRWXO):
+                yield path
 
 
 def _holds_key(content: object) -> bool:

@@ -21,7 +21,7 @@ from Middleware.utilities.conversations.discussion_files import (
     read_pairs,
     write_file,
 )
-from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import PRIVATE_FILE, SHORT, DiscussionFolder
 from Middleware.utilities.file_utils import read_plain_text_file, write_plain_text_file
 
 MEMORIES_FILE = "memories.json"
@@ -140,8 +140,7 @@ class MemoryStore:
     def save_state_document(self, text: str) -> None:
         """Replace the document; the old one is first copied to ``state_document.md.bak``."""
         self.folder.create()
-        write_plain_text_file(self.folder.plain_file(STATE_FILE), text, self.folder.cipher, BACKUP,
-                              self.folder.file_mode)
+        write_plain_text_file(self.folder.plain_file(STATE_FILE), text, self.folder.cipher, BACKUP, PRIVATE_FILE)
 
     # -- files -----------------------------------------------------------------------------------------------------
     def _write(self, name: str, content: object) -> None:
@@ -153,4 +152,4 @@ class MemoryStore:
         """Copy a file that can be read; raises UnreadableDataError for one that cannot."""
         # A damaged file must not replace a good backup.
         if read_pairs(self.folder, name) is not None:
-            copy_file(self.folder.file(name), BACKUP, self.folder.cipher, self.folder.file_mode)
+            copy_file(self.folder.file(name), BACKUP, self.folder.cipher)

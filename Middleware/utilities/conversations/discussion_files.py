@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from Middleware.exceptions import ConfigSyntaxError, DataKeyError, UnreadableDataError
 from Middleware.models.request_context import first_logged
 from Middleware.utilities.config.json_source import parse_json
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import PRIVATE_FILE, DiscussionFolder
 from Middleware.utilities.encryption_utils import (
     NO_CIPHER,
     TOKEN_START,
@@ -68,7 +68,7 @@ def read_json(path: str, cipher: Cipher = NO_CIPHER, display: str = "") -> Any:
         raise UnreadableDataError(f"{error}. The file is left as it is.") from None
 
 
-def write_json(path: str, content: object, cipher: Cipher = NO_CIPHER, mode: int | None = None) -> None:
+def write_json(path: str, content: object, cipher: Cipher = NO_CIPHER, mode: int | None = PRIVATE_FILE) -> None:
     """Replace the file at ``path`` and create its folders. Raises OSError and DataKeyError without any change.
 
     A file that is encrypted with one of the cipher's other keys keeps that key. ``mode`` is for a new file. The present
@@ -120,7 +120,7 @@ def _existing(path: str) -> str:
     return find_file_ignoring_case(path) or path
 
 
-def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER, mode: int | None = None) -> None:
+def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER) -> None:
     """Copy the file at ``path``, if there is one, to the same name with ``suffix``. Raises OSError and DataKeyError."""
     found = _existing(path)
     if ordinary_file(found) is not None:
@@ -129,17 +129,17 @@ def copy_file(path: str, suffix: str, cipher: Cipher = NO_CIPHER, mode: int | No
         with file_named(file_in_folder(found)):
             # A file in clear must not be copied in clear if the cipher is active.
             copy = cipher.like(data).encrypt(cipher.decrypt(data))
-        atomic_write(found + suffix, copy, mode)
+        atomic_write(found + suffix, copy, PRIVATE_FILE)
 
 
-def hide_file(path: str, cipher: Cipher, mode: int | None = None) -> None:
+def hide_file(path: str, cipher: Cipher) -> None:
     """Encrypt a file that is still in clear, such as a backup from before encryption. Raises OSError."""
     if not cipher.active or ordinary_file(path) is None:
         return
     with open(path, "rb") as file:
         data = file.read()
     if data and not is_token(data):
-        atomic_write(path, cipher.encrypt(data), mode)
+        atomic_write(path, cipher.encrypt(data))
 
 
 def if_readable(read: Callable[[], T], otherwise: T) -> T:
@@ -213,13 +213,13 @@ def write_file(folder: DiscussionFolder, name: str, content: object) -> None:
     """Replace the file ``name`` of a conversation by JSON, and create the folder. Raises OSError and DataKeyError."""
     if not os.path.isdir(folder.folder):
         folder.create()
-    write_json(folder.file(name), content, folder.cipher, folder.file_mode)
+    write_json(folder.file(name), content, folder.cipher)
 
 
 # -- by path -----------------------------------------------------------------------------------------------------------
 
 def ensure_json_file_exists(path: str, initial: list[object] | None = None, encryption_key: bytes | None = None,
-                            mode: int | None = None) -> list[object]:
+                            mode: int | None = PRIVATE_FILE) -> list[object]:
     """Return the list in the file, which is created with ``initial`` (empty) if it is missing.
 
     Raises TypeError, with path and type, for other JSON; UnreadableDataError for invalid JSON.
@@ -246,7 +246,7 @@ def read_chunks_with_hashes(path: str, encryption_key: bytes | None = None) -> l
 
 
 def write_chunks_with_hashes(chunks: Iterable[Pair], path: str, overwrite: bool = False,
-                             encryption_key: bytes | None = None, mode: int | None = None) -> None:
+                             encryption_key: bytes | None = None, mode: int | None = PRIVATE_FILE) -> None:
     """Append to the content of the file, or replace it. Raises UnreadableDataError if the file has other content."""
     cipher = cipher_for(encryption_key)
     content = read_json(path, cipher)

@@ -25,6 +25,7 @@ COMPACTOR = ".compactor.lock"
 VECTOR_DATABASE = "vector_memory.db"
 # The form of the names that ``hash_api_key`` returns.
 KEY_FOLDER = re.compile("[0-9a-f]{16}")
+# The permission bits of what is new: conversations are no business of the computer's other users.
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 # In seconds: FAT stores the time of a change only that precisely.
 _TICK = 2.0
@@ -101,11 +102,6 @@ class DiscussionFolder:
     def cipher(self) -> Cipher:
         return cipher_for(self.encryption_key)
 
-    @property
-    def file_mode(self) -> int | None:
-        """The permission bits of new files; None leaves them to the umask."""
-        return PRIVATE_FILE if self.key_hash else None
-
     def display(self, name: str) -> str:
         """Return the name of a file in messages."""
         return f"{self.discussion_id}/{name}"
@@ -156,12 +152,11 @@ class DiscussionFolder:
         return folder
 
     def _make(self, folder: str) -> None:
-        if self.key_hash:
-            os.makedirs(os.path.dirname(os.path.dirname(folder)), exist_ok=True)
-            for private in (os.path.dirname(folder), folder):
-                if not os.path.isdir(private):
-                    os.makedirs(private, PRIVATE_FOLDER, exist_ok=True)
-        os.makedirs(folder, exist_ok=True)
+        private = [folder, os.path.dirname(folder)] if self.key_hash else [folder]
+        # The root keeps the umask's bits: it may hold other things as well.
+        os.makedirs(os.path.dirname(private[-1]), exist_ok=True)
+        for path in reversed(private):
+            os.makedirs(path, PRIVATE_FOLDER, exist_ok=True)
 
     def _target(self) -> str:
         return os.path.join(users.get_discussions_root_directory(), *self._parts)
@@ -182,7 +177,7 @@ class DiscussionFolder:
         ``SHORT`` is for reading, changing and writing a file, ``MEMORIES`` and ``COMPACTOR`` for work that calls LLMs.
         Raises OSError, EarlyTerminationException, and TimeoutError after ``timeout`` seconds (0: one attempt).
         """
-        return process_lock(os.path.join(self.create(), name), scope, timeout, self.file_mode or 0o666)
+        return process_lock(os.path.join(self.create(), name), scope, timeout, PRIVATE_FILE)
 
 
 # -- for users' scripts ------------------------------------------------------------------------------------------------

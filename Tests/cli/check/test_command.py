@@ -336,6 +336,29 @@ def test_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert stat.S_IMODE((configs / USER).stat().st_mode) == 0o666  # nothing is changed
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+def test_conversations_that_others_can_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tree(tmp_path)
+    root = tmp_path / "DiscussionIds"
+    folders = [root / "k1", root / "0123456789abcdef", root / "0123456789abcdef" / "k2"]
+    files = [folders[0] / "memories.json", folders[2] / "vector_memory.db", root / "old_memories.json",
+             root / ".gitkeep"]
+    for folder in (root, *folders):
+        folder.mkdir(mode=0o700)
+    for file in files:
+        file.touch(0o600)
+    files[-1].chmod(0o644)
+    root.chmod(0o755)
+    assert "other users" not in told_of(capsys, "--PublicDirectory", str(tmp_path))
+    for path in (*folders[1:], *files):
+        path.chmod(0o755 if path.is_dir() else 0o640)
+    told = told_of(capsys, "--PublicDirectory", str(tmp_path))
+    assert (f"{root}: note: the directory of conversations: other users of this computer have access to 2 folders "
+            f"and 3 files in it (0123456789abcdef, {os.path.join('0123456789abcdef', 'k2')}, ") in told
+    assert f" and 2 more); new ones are private Expected: chmod -R go= {root}" in told
+    assert stat.S_IMODE(files[0].stat().st_mode) == 0o640
+
+
 # -- servers -----------------------------------------------------------------------------------------------------------
 
 class Page(BaseHTTPRequestHandler):

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from Middleware.common import instance_global_variables as instance
+from Middleware.services.memory.memory_store import MemoryStore
 from Middleware.utilities.config import paths
+from Middleware.utilities.conversations.discussion_files import copy_file, write_chunks_with_hashes, write_file
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, SHORT, DiscussionFolder, holds_data_of_a_key
+from Middleware.utilities.conversations.vector_memory.store import VectorMemories
 from Tests.llmapis.lab import Lab
 
 HASH = "ad165b11320bc915"
@@ -40,9 +43,35 @@ def test_a_key_has_a_folder_of_its_own(root: Path) -> None:
 
 @posix_only
 def test_modes(root: Path) -> None:
-    private = Path(DiscussionFolder("k1", HASH).create())
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (private, private.parent)] == [0o700, 0o700]
-    assert DiscussionFolder("k1", HASH).file_mode == 0o600 and DiscussionFolder("k1").file_mode is None
+    before = os.umask(0)
+    try:
+        private, plain = Path(DiscussionFolder("k1", HASH).create()), Path(DiscussionFolder("k1").create())
+        for folder in (DiscussionFolder("k1", HASH), DiscussionFolder("k1")):
+            write_file(folder, "memories.json", [])
+            write_chunks_with_hashes([("text", "hash")], folder.file("other.json"))
+            copy_file(folder.file("memories.json"), ".bak")
+            MemoryStore(folder).save_state_document("one")
+            MemoryStore(folder).save_state_document("two")
+            with VectorMemories.of(folder, write=True) as memories:
+                memories.log_hash("h")
+            with folder.lock():
+                pass
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (private, private.parent, plain)] == [0o700] * 3
+    files = [path for folder in (private, plain) for path in folder.iterdir()]
+    assert len(files) >= 14 and {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+@posix_only
+def test_what_is_there_keeps_its_mode(root: Path) -> None:
+    (root / "k1").mkdir(parents=True)
+    (root / "k1").chmod(0o755)
+    (root / "k1" / "memories.json").write_text("[]", "utf-8")
+    (root / "k1" / "memories.json").chmod(0o644)
+    write_file(DiscussionFolder("k1"), "memories.json", [])
+    assert stat.S_IMODE((root / "k1").stat().st_mode) == 0o755
+    assert stat.S_IMODE((root / "k1" / "memories.json").stat().st_mode) == 0o644
 
 
 def test_present_folder_of_an_old_installation_is_used(root: Path, tmp_path: Path) -> None:

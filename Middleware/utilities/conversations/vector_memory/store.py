@@ -11,7 +11,7 @@ from typing import TypedDict, cast
 
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities import sqlite
-from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
+from Middleware.utilities.conversations.discussion_folder import PRIVATE_FILE, DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage, MessagePlace, place_from_text
 from Middleware.utilities.conversations.vector_memory import conversion, schema
 from Middleware.utilities.conversations.vector_memory.cache import file_state, vectors_of
@@ -73,7 +73,7 @@ class VectorMemories:
         if write:
             folder.create()
         return cls(folder.vector_database(), folder.discussion_id, write=write, cipher=folder.cipher,
-                   mode=folder.file_mode, scope=scope)
+                   mode=PRIVATE_FILE, scope=scope)
 
     def __enter__(self) -> VectorMemories:
         return self

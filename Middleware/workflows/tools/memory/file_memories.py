@@ -194,7 +194,7 @@ class MemoryAnchors:
         try:
             known = {key: value for key, value in self._content().items() if key in keep}
             write_json(self._folder.file(ANCHORS_FILE), {**known, stored_hash: place.as_json()},
-                       self._folder.cipher, self._folder.file_mode)
+                       self._folder.cipher)
         except (StoredDataError, OSError) as error:
             logger.debug("%s is not written: %s", self._folder.display(ANCHORS_FILE), error)
 
