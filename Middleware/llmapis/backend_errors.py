@@ -44,6 +44,8 @@ _CLASSES: dict[Kind, type[BackendError]] = {
 _TITLE = re.compile(r"<title\b[^<>]*>(.*?)</title\b", re.IGNORECASE | re.DOTALL)
 _TOO_LONG = re.compile(r"context (?:size|length|window)|maximum context|(?:prompt|input) is too long|too many tokens",
                        re.IGNORECASE)
+# Servers that count the requested answer, such as vLLM, name it.
+_NAMES_LIMIT = re.compile(r"max_(?:completion_|new_)?tokens|in the completion|output tokens", re.IGNORECASE)
 _NO_MODEL = re.compile(r"\bmodel\b.{0,200}\b(?:not found|not exist)\b|\b(?:no such|unknown) model\b", re.IGNORECASE)
 # What the templates of Gemma, Mistral and others raise; llama.cpp and vLLM pass it on.
 _STRICT_TEMPLATE = re.compile(r"roles must alternate|system message must be (?:the first|at the beginning)",
@@ -183,6 +185,10 @@ def too_long_hint(said: str) -> str:
     """Return advice if the text says that a prompt is too long, else ""."""
     if not _TOO_LONG.search(said):
         return ""
+    if _NAMES_LIMIT.search(said):
+        return ("The prompt and the response limit ('maxResponseSizeInTokens' of the node) do not fit into the model's "
+                "context window together. Lower the limit, or shorten the prompt: set 'maxContextTokenSize' of the "
+                "endpoint to that of the server, and 'clampPromptToContextWindow' to true in the user file.")
     return ("The prompt is longer than the model's context window. Set 'maxContextTokenSize' of the endpoint to that "
             "of the server, and 'clampPromptToContextWindow' to true in the user file. That shortens "
             "conversations, not the 'prompt' of a node.")

@@ -26,7 +26,7 @@ from Middleware.utilities.prompt_extraction_utils import (
     extract_last_n_turns,
     extract_last_turns_by_estimated_token_limit,
 )
-from Middleware.utilities.text_utils import rough_estimate_token_length
+from Middleware.utilities.text_utils import estimate_message, rough_estimate_token_length
 
 if TYPE_CHECKING:
     from Middleware.workflows.models.execution_context import ExecutionContext
@@ -204,6 +204,10 @@ class _Call:
         """Return the context window's budget for conversation text, without system prompt and tools."""
         clamp = context_clamp(self.node, self.handler.endpoint_config,
                               config_utils.user_setting("clampPromptToContextWindow"), self.handler.max_tokens)
+        limit = self.handler.max_tokens
+        if limit is not None and limit < 1 and first_logged(f"the response limit of {self.context.node_name}"):
+            logger.warning("Node '%s': 'maxResponseSizeInTokens' is %d, which servers refuse or take for no limit; "
+                           "expected is 1 or more, or null for no limit.", self.context.node_name, limit)
         if clamp.budget is None:
             return clamp
         taken = rough_estimate_token_length(self.system_prompt)
@@ -216,7 +220,7 @@ class _Call:
             return list(messages)
         kept, fits = selection.fit_budget(messages, self.clamp.budget)
         if not fits:
-            self._warn_window("its newest message alone is larger than the context window allows; it is sent whole")
+            self._warn_window("its newest message alone", estimate_message(messages[-1]))
         if len(kept) < len(messages):
             logger.info("Node '%s': dropped %d of %d messages to keep within the context window of %s tokens (%s).",
                         self.context.node_name, len(messages) - len(kept), len(messages),
@@ -225,10 +229,17 @@ class _Call:
         return kept
 
     def _warn_if_too_large(self, prompt: str) -> None:
-        if self.clamp.budget is not None and rough_estimate_token_length(prompt) > self.clamp.budget:
-            self._warn_window("its prompt is larger than the context window allows; it is sent whole")
+        size = rough_estimate_token_length(prompt) if self.clamp.budget is not None else 0
+        if self.clamp.budget is not None and size > self.clamp.budget:
+            self._warn_window("its prompt", size)
 
-    def _warn_window(self, what: str) -> None:
-        logger.warning("Node '%s': %s (endpoint '%s', %s tokens).", self.context.node_name, what,
+    def _warn_window(self, what: str, size: int) -> None:
+        """Warn that a text of ``size`` tokens does not fit, and whether the room for the answer is the reason."""
+        limit = self.handler.max_tokens or 0
+        if size <= (self.clamp.budget or 0) + int(limit * self.clamp.multiplier):
+            why = f"its response limit of {limit} tokens ('maxResponseSizeInTokens') leaves no room for {what}"
+        else:
+            why = f"{what} is larger than the context window allows"
+        logger.warning("Node '%s': %s; it is sent whole (endpoint '%s', %s tokens).", self.context.node_name, why,
                        self.handler.endpoint_name,
                        ENDPOINT.value(self.handler.endpoint_config, "maxContextTokenSize"))

@@ -17,6 +17,7 @@ from Middleware.utilities.text_utils import rough_estimate_token_length
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Tests.llmapis.lab import Lab
 from Tests.stub_backend import StubBackend, chat_reply
+from Tests.tables import table
 
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
@@ -227,6 +228,26 @@ def test_authored_prompt_is_never_shortened(caplog: pytest.LogCaptureFixture) ->
     endpoint = {"maxContextTokenSize": 1024, "clampPromptToContextWindow": True}
     assert conversation([m("user", "a")], {"prompt": "x" * 9000}, endpoint=endpoint) == [m("user", "x" * 9000)]
     assert "larger than the context window" in caplog.text
+
+
+LIMIT = "'maxResponseSizeInTokens'"
+
+
+@table("node, limit, text", [
+    ({}, 1000, f"its response limit of 1000 tokens ({LIMIT}) leaves no room for its newest message alone"),
+    ({}, 20000, f"its response limit of 20000 tokens ({LIMIT}) leaves no room for its newest message"),
+    ({"prompt": "x" * 350}, 20000, f"its response limit of 20000 tokens ({LIMIT}) leaves no room for its prompt; it is "
+                                   "sent whole (endpoint"),
+    ({}, 100, "its newest message alone is larger than the context window allows; it is sent whole"),
+    ({}, -5, f"{LIMIT} is -5, which servers refuse or take for no limit; expected is 1 or more, or null")])
+def test_the_response_limit_is_named_where_it_is_the_reason(node: dict[str, Any], limit: int, text: str,
+                                                            caplog: pytest.LogCaptureFixture) -> None:
+    endpoint = {"maxContextTokenSize": 1024, "clampPromptToContextWindow": True}
+    size = 9000 if limit == 100 else 350
+    conversation([m("user", "x" * size)], node, endpoint=endpoint, max_tokens=limit)
+    found = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(found) == 1
+    assert text in found[0]
 
 
 def test_user_may_switch_the_clamp_on(lab: Lab) -> None:

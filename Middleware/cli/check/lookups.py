@@ -122,6 +122,12 @@ class Lookups:
         answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
         return isinstance(answer, EndpointFile) and answer.type in EMBEDDINGS_TYPES
 
+    def context_window(self, name: str) -> int | None:
+        """Return the context window of an endpoint in tokens; None if its file does not give it."""
+        answer = self._answer(("endpoint", name), lambda: self._endpoint(name))
+        window = ENDPOINT.value(answer.config, "maxContextTokenSize") if isinstance(answer, EndpointFile) else None
+        return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
+
     def preset(self, name: str | None, endpoint: str) -> Problem | None:
         """Return the samplers that ``name`` means for a usable endpoint; None: those the endpoint has without a preset.
         """

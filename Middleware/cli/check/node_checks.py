@@ -9,8 +9,8 @@ from typing import Any
 
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, Problem
-from Middleware.utilities.config.check import Severity, is_meant, shortened
-from Middleware.utilities.config.declarations import ConfigKey, as_flag
+from Middleware.utilities.config.check import Severity, is_meant, quoted, shortened
+from Middleware.utilities.config.declarations import MOST_TOKENS, ConfigKey, as_flag, number_from
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import COMMON_KEYS, NODE
 from Middleware.utilities.config.workflows import LoadedWorkflow
@@ -168,6 +168,19 @@ def _endpoint(view: NodeView, name: str, lookups: Lookups, path: str) -> Iterato
     preset = str(view.node[key]) if key else None
     if preset is None or "{" not in preset:
         yield from _problem(view, "", lookups.preset(preset, name), child(view.path, key) if key else path)
+
+
+def check_response_limit(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
+    """Yield a finding if the longest answer fills the context window of the endpoint, so that no prompt fits."""
+    key, endpoint = "maxResponseSizeInTokens", view.node.get("endpointName")
+    limit = number_from(view.node.get(key), whole=False)
+    if limit is None or limit > MOST_TOKENS or not isinstance(endpoint, str) or not endpoint or "{" in endpoint:
+        return
+    window = lookups.context_window(endpoint)
+    if window is not None and limit >= window:
+        yield view.finding("warning", key, f"'{key}' is {limit:.15g}, but the context window of endpoint "
+                           f"{quoted(endpoint)} has {window} tokens for the prompt and the answer together; no room is "
+                           "left for the prompt", expected=f"a number well below {window}")
 
 
 def _preset_key(node: Mapping[str, object]) -> str:

@@ -13,6 +13,7 @@ from Middleware.cli.check.node_checks import (
     COMMON,
     NodeView,
     check_curl_node,
+    check_response_limit,
     check_targets,
     child_workflows,
     texts_in,
@@ -255,7 +256,7 @@ def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[
 # A new check of single nodes is one function in this list.
 NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
     check_type, check_targets, check_memory_node, check_curl_node, check_dependencies, check_tools,
-    check_choice)
+    check_choice, check_response_limit)
 
 
 def all_located(findings: Sequence[Finding], lookups: Lookups, loaded: LoadedWorkflow | None = None) -> list[Finding]:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from Middleware.utilities.config.declarations import ConfigKey, setting
+from Middleware.utilities.config.declarations import MOST_TOKENS, ConfigKey, setting
 from Middleware.utilities.config.keys.endpoint import SETTINGS_LEVEL
 from Middleware.utilities.config.workflows import load_settings
 from Middleware.utilities.text_utils import estimation_level_multiplier
@@ -48,7 +48,7 @@ class CompactorSettings:
     preset_key: str = setting(ConfigKey("preset", "str", "", "Preset for writing the summaries.", names="preset"))
     preset_name_key: str = setting(ConfigKey("presetName", "str", "", "Other name of preset.", names="preset"))
     max_response_tokens: int = setting(ConfigKey(
-        "maxResponseSizeInTokens", "int", 750, "Maximum length of a summary, in tokens.", least=1))
+        "maxResponseSizeInTokens", "int", 750, "Maximum length of a summary, in tokens.", least=1, most=MOST_TOKENS))
     recent_tokens: int = setting(ConfigKey(
         "recentContextTokens", "int", 20000,
         "Size of the newest section in tokens, which is never summarized.", least=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from Middleware.utilities.config.declarations import ConfigKey, setting
+from Middleware.utilities.config.declarations import MOST_TOKENS, ConfigKey, setting
 from Middleware.utilities.config.keys.endpoint import SETTINGS_LEVEL
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.workflows import load_settings
@@ -30,7 +30,7 @@ class MemorySettings:
     endpoint: str = setting(ConfigKey("endpointName", "str", "", "Endpoint that writes memories.", names="endpoint"))
     preset: str = setting(ConfigKey("preset", "str", "", "Preset for writing memories.", names="preset"))
     max_response_tokens: int = setting(ConfigKey(
-        "maxResponseSizeInTokens", "int", 400, "Maximum length of a memory, in tokens.", least=1))
+        "maxResponseSizeInTokens", "int", 400, "Maximum length of a memory, in tokens.", least=1, most=MOST_TOKENS))
     lookback: int = setting(ConfigKey(
         "lookbackStartTurn", "int", 3,
         "How many of the newest messages, not counting system messages, are left alone.", least=0))
@@ -53,7 +53,7 @@ class MemorySettings:
         "vectorMemoryPreset", "str", "", "Preset for searchable memories; preset if not given.", names="preset"))
     vector_max_response_tokens: int = setting(ConfigKey(
         "vectorMemoryMaxResponseSizeInTokens", "int", 1024,
-        "Maximum length of an answer with searchable memories, in tokens.", least=1))
+        "Maximum length of an answer with searchable memories, in tokens.", least=1, most=MOST_TOKENS))
     vector_chunk_tokens: int = setting(ConfigKey(
         "vectorMemoryChunkEstimatedTokenSize", "int", 1000,
         "How much new text, in tokens, makes searchable memories.", least=1))

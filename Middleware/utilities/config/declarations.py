@@ -15,6 +15,9 @@ T = TypeVar("T")
 # A typing mistake, such as ten digits too many, must not become an allocated size or a waiting time.
 MOST = 1_000_000_000
 
+# The largest context windows of models today; a limit above it has a digit too many.
+MOST_TOKENS = 10_000_000
+
 ONLY_TRUE = ("true",)
 SWITCHED_ON = ("true", "1", "yes", "on")
 SWITCHED_OFF = ("false", "0", "no", "off", "")

@@ -34,6 +34,9 @@ class FakeLookups(Lookups):
     def makes_embeddings(self, name: str) -> bool:
         return name.startswith("Vectors")
 
+    def context_window(self, name: str) -> int | None:
+        return None
+
     def preset(self, name: str | None, endpoint: str) -> Problem | None:
         return self._find("preset", name, endpoint)
 

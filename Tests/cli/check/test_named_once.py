@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from Tests.cli.check.config_tree import API_TYPE, ENDPOINT, GENERAL, MCP, Mistake, TreeLab, changed, llm, nodes
+from Tests.cli.check.config_tree import API_TYPE, ENDPOINT, GENERAL, MCP, MEMORY, Mistake, TreeLab, changed, llm, nodes
 from Tests.tables import table
 
 
@@ -51,8 +51,25 @@ WORDS = (
     Row("API type", (changed(API_TYPE, thinking={"mode": "boolean", "field": "think"}),),
         f"{API_TYPE}:11:5: warning: 'mode' is 'boolean', which is unknown. Expected: bool, effort, unsupported."))
 
+LIMIT = "'maxResponseSizeInTokens' is"
+LIMITS = (
+    Row("negative", (node(maxResponseSizeInTokens=-1),), f"{GENERAL}:10:7: warning: node 1 'Answer': {LIMIT} -1, which "
+        "is out of range. Expected: 1 to 10000000."),
+    Row("absurd", (node(maxResponseSizeInTokens="4000000000"),), f"{GENERAL}:10:7: warning: node 1 'Answer': {LIMIT} "
+        "'4000000000', which is out of range."),
+    Row("beyond the window", (node(maxResponseSizeInTokens=20000),), f"{GENERAL}:10:7: warning: node 1 'Answer': "
+        f"{LIMIT} 20000, but the context window of endpoint 'Main' has 8192 tokens for the prompt and the answer "
+        "together; no room is left for the prompt. Expected: a number well below 8192."),
+    Row("window", (changed(ENDPOINT, maxContextTokenSize=-4096),), f"{ENDPOINT}:5:3: warning: 'maxContextTokenSize' is "
+        "-4096, which is out of range."),
+    Row("huge window", (changed(ENDPOINT, maxContextTokenSize=10 ** 12),), f"{ENDPOINT}:5:3: warning: "),
+    Row("messages", (node(lastMessagesToSendInsteadOfPromptMaxTokenSize=-5),), f"{GENERAL}:10:7: warning: "),
+    Row("variable", (node(estimatedTokensToIncludeInVariable=-5),), f"{GENERAL}:10:7: warning: "),
+    Row("memory", (changed(MEMORY, maxResponseSizeInTokens=-5),), f"{MEMORY}:6:3: warning: {LIMIT} -5, which is out of "
+        "range; 1 is used. Expected: 1 to 10000000."))
 
-@table("row", WORDS, ids=lambda row: row.name)
+
+@table("row", (*WORDS, *LIMITS), ids=lambda row: row.name)
 def test_named_once(tree: TreeLab, row: Row) -> None:
     found = [f"{finding.file}{finding.position}: {finding.severity}: {finding.text}"
              for finding in tree.check(*row.mistakes)]

@@ -1,7 +1,7 @@
 """The keys of an endpoint file, and the samplers that its ``presetSamplers`` can hold."""
 from __future__ import annotations
 
-from Middleware.utilities.config.declarations import ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable
+from Middleware.utilities.config.declarations import MOST_TOKENS, ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable
 from Middleware.utilities.json_data import FrozenDict, FrozenList
 from Middleware.utilities.text_utils import ESTIMATION_LEVELS
 
@@ -99,7 +99,7 @@ CONNECTION: tuple[ConfigKey, ...] = (
               "Sends no model name, for servers with only one model; Ollama always gets it."),
     ConfigKey("maxContextTokenSize", "int", None,
               "The context window of the model in tokens: sent to servers that accept it, and the limit for "
-              "clampPromptToContextWindow.", least=1),
+              "clampPromptToContextWindow.", least=1, most=MOST_TOKENS),
     ConfigKey("promptTemplate", "str", None,
               "The prompt template for completion back-ends; the one in the user file if not given.",
               names="prompt-template"),

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from Middleware.utilities.config.declarations import ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable
+from Middleware.utilities.config.declarations import MOST_TOKENS, ONLY_TRUE, SWITCHED_ON, ConfigKey, KeyTable
 from Middleware.utilities.json_data import FrozenDict, FrozenList
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,8 @@ COMMON_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("endpointName", "str", None, "Endpoint that answers this node's prompt.", "early", names="endpoint"),
     ConfigKey("preset", "str", None, "Sampler settings.", "early", names="preset"),
     ConfigKey("presetName", "str", None, "Other name of preset.", "early", names="preset"),
-    ConfigKey("maxResponseSizeInTokens", "int", 400, "Maximum length of the LLM's answer, in tokens.", "early"),
+    ConfigKey("maxResponseSizeInTokens", "int", 400, "Maximum length of the LLM's answer, in tokens.", "early",
+              least=1, most=MOST_TOKENS),
     ConfigKey("maxContextTokenSize", "int", 4096, "Accepted without effect.", "early", inert=True),
     ConfigKey("dependsOn", "list", None, "With parallelNodes: nodes to wait for, by number (from 1) or title."),
     ConfigKey("parallelSafe", "bool", False,
@@ -32,15 +33,17 @@ PROMPT_KEYS: tuple[ConfigKey, ...] = (
     ConfigKey("prompt", "str", "", "The prompt; empty: the conversation is sent instead.", "full"),
     ConfigKey("lastMessagesToSendInsteadOfPrompt", "int", 5, "How many messages are sent without a prompt.", "early"),
     ConfigKey("lastMessagesToSendInsteadOfPromptMaxTokenSize", "int", None,
-              "The most tokens for these messages.", "early"),
+              "The most tokens for these messages.", "early", least=0, most=MOST_TOKENS),
     ConfigKey("addUserTurnTemplate", "bool", False, "Wrap the prompt as a user turn (completion back-ends)."),
     ConfigKey("addOpenEndedAssistantTurnTemplate", "bool", False, "Put an assistant prefix before the prompt."),
     ConfigKey("forceGenerationPromptIfEndpointAllows", "bool", False, "End the prompt with an assistant prefix."),
     ConfigKey("blockGenerationPrompt", "bool", False, "Never end the prompt with an assistant prefix."),
     ConfigKey("nMessagesToIncludeInVariable", "int", 5, "Size of the _n_messages variables.", "early"),
-    ConfigKey("estimatedTokensToIncludeInVariable", "int", 2048, "Size of the token limit variables.", "early"),
+    ConfigKey("estimatedTokensToIncludeInVariable", "int", 2048, "Size of the token limit variables.", "early",
+              least=0, most=MOST_TOKENS),
     ConfigKey("minMessagesInVariable", "int", 5, "Fewest messages of the min_n variables.", "early"),
-    ConfigKey("maxEstimatedTokensInVariable", "int", 2048, "Most tokens of the min_n variables.", "early"),
+    ConfigKey("maxEstimatedTokensInVariable", "int", 2048, "Most tokens of the min_n variables.", "early",
+              least=0, most=MOST_TOKENS),
     ConfigKey("addUserAssistantTags", "bool", False, "Prefix messages in variables with their role."),
     ConfigKey("includeToolCallsInConversation", "bool", False, "Show tool calls in variables as text."),
     ConfigKey("acceptImages", "bool", False, "Send images along."),
