@@ -12,7 +12,9 @@ import pytest
 
 from Middleware.api import logging_setup
 from Middleware.api.logging_setup import PerUserFileHandler, log_level, set_up_logging
+from Middleware.models.llm_call import NodeSite, enter_node, leave_node
 from Middleware.models.request_context import RequestContext, request_scope
+from Middleware.workflows.events import Listeners
 
 LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] INFO \[(.+?)\] \[some\.module\.\w+:\d+\] (.*)")
 
@@ -172,3 +174,23 @@ def test_setting_up_twice_does_not_double_lines(capsys):
     set_up_logging()
     logging.getLogger("some.module").info("once")
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("name", "level", "text", "added"), [
+    ("Middleware.x", logging.WARNING, "skipped a part", " [workflow me/chat/Main, node 2 'Ask']"),
+    ("Middleware.x", logging.ERROR, "Node 'Ask': bad", " [workflow me/chat/Main, node 2]"),
+    ("Middleware.x", logging.WARNING, "workflow me/chat/Main, node 2 'Ask' is odd", ""),
+    ("Middleware.x", logging.INFO, "for information", ""), ("urllib3.pool", logging.WARNING, "of a library", "")])
+def test_warnings_name_workflow_and_node(tmp_path, capsys, name, level, text, added):
+    set_up_logging(str(tmp_path), ["ann"])
+    site = NodeSite(Listeners(), "r-1", "Main", 2, "Ask", ("me/chat/Main",))
+    before = enter_node(site)
+    with request_scope(RequestContext(request_id="r-1")):
+        logging.getLogger(name).log(level, "%s", text)
+    with request_scope(RequestContext(request_id="r-2")):
+        logging.getLogger("Middleware.x").warning("of another request")
+    leave_node(site, before)
+    logging.getLogger("Middleware.x").warning("outside")
+    printed = [line.partition("] [")[2].partition("] ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert printed == [text + added, "of another request", "outside"]
+    assert [line.partition("] [")[2].partition("] ")[2] for line in lines(tmp_path / "wilmerai.log")] == printed

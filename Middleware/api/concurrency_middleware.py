@@ -13,6 +13,7 @@ from Middleware.api.errors import RETRY_AFTER, error_body
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import request_of
 from Middleware.common.fair_semaphore import FairSemaphore, Waiter
+from Middleware.models.request_context import note_wait
 from Middleware.services.response_builder_service import to_json
 
 logger = logging.getLogger(__name__)
@@ -94,10 +95,12 @@ class ConcurrencyLimitMiddleware:
         try:
             outcome = self._wait_in_line(environ, waiter, began + self.acquire_timeout)
         finally:
+            waited = time.monotonic() - began
+            note_wait(request_of(environ), waited)
             with self._lock:
                 self._waiting -= 1
         if outcome is _Outcome.WITH_SLOT:
-            logger.info("Concurrency gate: request %s goes on after %.2f s", _name(environ), time.monotonic() - began)
+            logger.info("Concurrency gate: request %s goes on after %.2f s", _name(environ), waited)
         return outcome
 
     def _wait_in_line(self, environ: WSGIEnvironment, waiter: Waiter | _Poll, deadline: float) -> _Outcome:

@@ -13,7 +13,7 @@ from typing import Any
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigValueError, WilmerError
 from Middleware.llmapis.backend_errors import log_text
-from Middleware.models.request_context import current_request
+from Middleware.models.request_context import current_node, current_request
 from Middleware.utilities.config.users import configured_users, flag_in, get_current_username, settings_for
 from Middleware.utilities.files.path_utils import safe_join
 from Middleware.utilities.sensitive_logging_utils import REDACTED, is_encryption_active, places_of
@@ -79,6 +79,22 @@ def _any_user_wants_privacy() -> bool:
         return any(flag_in(settings_for(user), flag, user) for user in users for flag in _PRIVATE_FLAGS)
     # An unreadable user file is reported elsewhere; until then the safe answer is yes.
     except Exception:
+        return True
+
+
+class NodeFilter(logging.Filter):
+    """Adds the workflow and node at work to warnings and errors that do not name them; lets every record pass."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        node = current_node(current_request()) if record.levelno >= logging.WARNING else None
+        own = f"{record.name}.".startswith(_OWN)
+        # Several handlers filter the same record.
+        if node is not None and own and not hasattr(record, "node"):
+            record.node, text = node, record.getMessage()
+            where = node.chain[-1] if node.chain else node.workflow_name
+            title = "" if f"'{node.node_name}'" in text else f" '{node.node_name}'"
+            if where not in text:
+                record.msg, record.args = f"{text} [workflow {where}, node {node.node_index}{title}]", None
         return True
 
 
@@ -179,6 +195,8 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
         handler.wilmer = True  # type: ignore[attr-defined]
         handler.addFilter(UserFilter())
         handler.addFilter(PrivacyFilter())
+        # After the one that reads the arguments of the message.
+        handler.addFilter(NodeFilter())
         handler.setFormatter(logging.Formatter(LINE_FORMAT, DATE_FORMAT))
         root.addHandler(handler)
     root.setLevel(log_level(level))

@@ -172,13 +172,15 @@ def _choose(request: RequestContext, run_categorization: Any) -> WorkflowManager
         if selection is None:
             raise ClientError(f"The shared workflow '{request.workflow_override}' is no longer there.")
         request.route = f"shared {request.workflow_override}"
+        request.route_reason = f'model "{request.model}"' if request.model else ""
         return WorkflowManager(selection[0], workflow_user_folder_override=selection[1])
     custom = config_utils.custom_workflow_name()
     if custom is not None:
-        request.route = custom
+        request.route, request.route_reason = custom, "customWorkflow"
         return WorkflowManager(custom)
-    category, workflow = PromptCategorizationService(run_categorization).choose_workflow()
-    request.route = f"{category} -> {workflow}" if category else workflow
+    service = PromptCategorizationService(run_categorization)
+    category, workflow = service.choose_workflow()
+    request.route, request.route_reason = f"{category} -> {workflow}" if category else workflow, service.reason
     logger.info("Routed to %s", request.route)
     if not category:
         _require_default_workflow()

@@ -26,7 +26,7 @@ from Middleware.models.cancel_scope import CancelScope
 from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.messages import Answer, Chunk, Message, without_images
 from Middleware.models.process import process
-from Middleware.models.request_context import current_node, current_request
+from Middleware.models.request_context import current_node, current_request, note_wait
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,15 @@ class CallSlot:
         request = current_request()
         logger.info("Concurrency gate: all slots are taken, a call of request %s waits, %d waiting",
                     request.request_id if request else "-", waiting)
-        started = shown = time.monotonic()
+        started = time.monotonic()
+        try:
+            yield from self._wait_in_line(waiter, started)
+        finally:
+            note_wait(request, time.monotonic() - started)
+        self._held = True
+
+    def _wait_in_line(self, waiter: Waiter, started: float) -> Generator[None, None, None]:
+        shown = started
         while not waiter.wait(SLICE_SECONDS):
             now = time.monotonic()
             if self._scope is not None and self._scope.cancelled:
@@ -87,7 +95,6 @@ class CallSlot:
             if now - shown >= 1.0:
                 shown = now
                 yield
-        self._held = True
 
     def release(self) -> None:
         """Release the slot; a second call does nothing."""

@@ -108,6 +108,12 @@ def current_request() -> RequestContext | None:
     return _current.get()
 
 
+def note_wait(request: RequestContext | None, seconds: float) -> None:
+    """Add a wait in the queue of the concurrency gate. Waits after the answer do not count, as no client feels them."""
+    if request is not None and not request.answer_complete:
+        request.waited += seconds
+
+
 def current_node(request: RequestContext | None) -> NodeSite | None:
     """Return the node of ``request`` that this thread works for, if any."""
     site = current_site()

@@ -23,10 +23,14 @@ class PromptCategorizationService:
 
     Args:
         run_workflow: runs a workflow by name with the given category variables and returns its result.
+
+    Attributes:
+        reason: why the workflow was chosen, for the log.
     """
 
     def __init__(self, run_workflow: Callable[[str, Mapping[str, object]], Any]) -> None:
         self._run_workflow = run_workflow
+        self.reason = ""
 
     def choose_workflow(self) -> tuple[str, str]:
         """Return ``(category, workflow name)``; without a match ``UNKNOWN`` and the default workflow."""
@@ -48,15 +52,17 @@ class PromptCategorizationService:
             # An answer with tool calls is a dict.
             if isinstance(answer, Mapping):
                 answer = answer.get("content")
+            sensitive_log(logger, logging.DEBUG, "The category is looked for in: %s", answer)
             category = match_category(UNKNOWN if answer is None else str(answer), list(routing))
             if category:
                 # The choice is logged together with its workflow, so it is logged here only after a retry.
                 logger.log(logging.INFO if attempt > 1 else logging.DEBUG,
                            "Category %s, found at attempt %d of %d", category, attempt, attempts)
+                self.reason = f"named by {workflow} at attempt {attempt} of {attempts}"
                 return category
-            sensitive_log(logger, logging.DEBUG, "No category is named in: %s", answer)
         logger.warning("Workflow %s named none of the categories in %d attempt(s): %s", workflow, attempts,
                        ", ".join(routing))
+        self.reason = "no category matched"
         return UNKNOWN
 
 

@@ -77,11 +77,12 @@ class LogSummary(EngineListener):
     """Writes the execution summary of each run to the log."""
 
     def node_started(self, record: RunRecord, index: int, node_type: str, name: str) -> None:
-        logger.debug("Workflow %s, node %d: %s '%s'", record.run.workflow_name, index, node_type, name)
+        logger.debug("Request %s: workflow %s, node %d: %s '%s'", record.run.request_id, record.run.where, index,
+                     node_type, name)
 
     def run_finished(self, record: RunRecord) -> None:
         if record.nodes and logger.isEnabledFor(logging.INFO):
-            name = record.run.workflow_name
+            name = f"{record.run.where.removesuffix('.json')}.json (request {record.run.request_id})"
             lines = "\n".join(map(str, record.nodes))
             logger.info("=== Workflow Node Execution Summary: %s ===\n%s\n=== End of Summary: %s ===",
                         name, lines, name)

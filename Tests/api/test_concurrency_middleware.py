@@ -353,3 +353,4 @@ def test_the_log_tells_of_the_queue(caplog: pytest.LogCaptureFixture) -> None:
     for request, words in zip(requests, ("1 waiting", "2 waiting", "refusing"), strict=True):
         assert any(request.request_id in line and words in line for line in lines), lines
     assert sum("goes on after" in line for line in lines) == 2
+    assert [bool(request.waited) for request in requests] == [True, True, False]

@@ -21,7 +21,7 @@ from Tests.integration.memory_chat import until
 HELLO = [{"role": "user", "content": "Hello"}]
 _MODEL = re.compile(rf"Workflows/{USER}/(.+?)(?:/_DefaultWorkflow)?\.json")
 _COMPLAINT = re.compile(r"^.*(?:WARNING|ERROR|CRITICAL|Traceback|to look at).*$", re.MULTILINE)
-_RAN = re.compile(r"=== Workflow Node Execution Summary: (.+) ===")
+_RAN = re.compile(r"=== Workflow Node Execution Summary: (?:.+/)?(.+)\.json \(request .+\) ===")
 _HOSTS = re.compile(r'("allowedHosts"\s*:\s*)\[[^\]]*\]')
 _PRIVATE = re.compile(r'("blockPrivateAddresses"\s*:\s*)true')
 _DISCUSSION = re.compile(r"\[DiscussionId\](.*?)\[/DiscussionId\]")

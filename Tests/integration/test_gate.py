@@ -1,6 +1,7 @@
 """The concurrency gate over real launchers: its order, who need not wait, and who leaves it early."""
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from Tests.integration.launcher import (
     streamed_text,
     stuck,
 )
+from Tests.workflows.engine_lab import until
 
 AT_ONCE = 10.0  # seconds; what waits for the slot gets none while the test holds it, and gives up after 20 s
 QUIET_SECONDS = 0.15
@@ -63,6 +65,16 @@ def test_only_what_runs_a_workflow_waits(gated_server: Launcher, backend: Backen
         left = free(sock)
         assert ask.answer().text == "single says hello."
         assert time.monotonic() - left < AT_ONCE
+
+
+def test_the_line_of_a_request_tells_how_long_it_waited(gated_server: Launcher, backend: Backend) -> None:
+    with held(gated_server, backend) as sock:
+        ask, request_id = wait_in_queue(gated_server, backend.hello)
+        free(sock)
+        assert ask.answer().status == 200
+    line = re.compile(rf"Request {request_id}: route shared Single \(model \S+\), endpoint \S+, "
+                      r"waited \d+\.\d\d s in the queue, answered after ")
+    assert until(lambda: line.search(gated_server.output()) is not None), gated_server.output()
 
 
 def test_first_come_first_served(gated_server: Launcher, backend: Backend) -> None:

@@ -12,6 +12,7 @@ from Middleware.exceptions import EarlyTerminationException, GateTimeoutError
 from Middleware.llmapis import llm_api
 from Middleware.llmapis.llm_api import CallSlot
 from Middleware.models.cancel_scope import CancelScope
+from Middleware.models.request_context import RequestContext, request_scope
 from Tests.llmapis.transport_lab import SOON
 from Tests.workflows.engine_lab import until
 
@@ -35,6 +36,18 @@ def test_a_second_call_waits_for_the_slot_and_gets_it_when_it_is_released(monkey
     second.acquire()
     assert 0.08 < time.monotonic() - started < SOON
     second.release()
+
+
+@pytest.mark.parametrize("answered_at", [None, 1.0], ids=["before-the-answer", "after-it"])
+def test_the_wait_of_a_call_counts_for_its_request(answered_at: float | None) -> None:
+    request, first = RequestContext(answered_at=answered_at), CallSlot(None)
+    with request_scope(request):
+        first.acquire()
+        assert not request.waited
+        with pytest.raises(GateTimeoutError):
+            CallSlot(None).acquire()
+    assert request.waited == 0 if answered_at else request.waited > 0.25
+    first.release()
 
 
 def test_a_wait_too_long_names_seconds_level_and_limit() -> None:

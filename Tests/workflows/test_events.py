@@ -142,10 +142,10 @@ def test_summary_in_the_log(lab: EngineLab, caplog: pytest.LogCaptureFixture) ->
         list(start(lab, listener=LogSummary()))
     summary, total = [record.getMessage() for record in caplog.records if record.name.endswith("events")]
     lines = summary.splitlines()
-    assert lines[0] == "=== Workflow Node Execution Summary: Main ==="
+    assert lines[0] == "=== Workflow Node Execution Summary: tester/Main.json (request r-1) ==="
     assert lines[1].startswith("Node 1: StaticResponse || 'Say' || N/A || N/A || 0.0")
     assert lines[2].startswith("Node 2: StaticResponse || 'N/A' || ") and lines[2].endswith(" seconds")
-    assert lines[3] == "=== End of Summary: Main ===" and len(lines) == 4
+    assert lines[3] == "=== End of Summary: tester/Main.json (request r-1) ===" and len(lines) == 4
     assert total.startswith("Execution time: 0.") and total.endswith(" seconds")
     assert "private" not in caplog.text
 
@@ -178,7 +178,32 @@ def test_the_summary_and_the_request_count_tokens(lab: EngineLab, caplog: pytest
 def test_summary_is_the_default(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         lab.run([static("x")])
-    assert "Execution Summary: Main" in caplog.text
+    assert "Execution Summary: tester/Main.json (request r-1)" in caplog.text
+
+
+CHOOSE = {"type": "ConditionalCustomWorkflow", "title": "Take it", "conditionalKey": "{agent1Output}"}
+
+
+@pytest.mark.parametrize("redact", [False, True], ids=["open", "redacted"])
+@pytest.mark.parametrize(("said", "table", "branch"), [
+    ("coding ", {"CODING": "Child", "Default": "Other"}, "CODING -> Child"),
+    ("my secret", {"CODING": "Other", "Default": "Child"}, "Default -> Child")])
+def test_the_log_names_branches_and_at_debug_what_decided(
+        lab: EngineLab, caplog: pytest.LogCaptureFixture, said: str, table: dict[str, str], branch: str,
+        redact: bool) -> None:
+    lab.request.redact = redact
+    lab.workflow("Child", [static("the answer of the child")])
+    condition = {"type": "Conditional", "title": "Is it?", "condition": "{agent1Output} == 'x'"}
+    lab.workflow("Main", [static(said), condition, {**CHOOSE, "conditionalWorkflows": table}])
+    with caplog.at_level(logging.DEBUG), request_scope(lab.request):
+        assert list(start(lab)) == ["the answer of the child"]
+    information = "\n".join(record.getMessage() for record in caplog.records if record.levelno == logging.INFO)
+    assert f"Request r-1: workflow tester/Main, node 'Take it' takes the branch {branch}" in information
+    assert "node 'Is it?' takes the branch FALSE" in information and said not in information
+    assert lab.request.branches == [branch]
+    texts = (f"'Take it' looked at: {said.strip()}", f"'Is it?' looked at: {said} == 'x'", "the answer of the child")
+    assert [text in caplog.text for text in texts] == [not redact] * 3
+    assert ("tester/Main, output of node 1 'N/A'" in caplog.text) and (said not in caplog.text or not redact)
 
 
 def test_no_summary_when_no_node_finished(lab: EngineLab, caplog: pytest.LogCaptureFixture) -> None:

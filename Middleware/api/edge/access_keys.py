@@ -1,11 +1,12 @@
 """The keys that clients send, and the file of the accepted ones, which is read again when it changes.
 
-A line of the file is a key, or ``sha256:`` and the hash of one, optionally followed by ``user=NAME``::
+A line of the file is a key, or ``sha256:`` and the hash of one, optionally followed by ``user=NAME``. A comment at its
+end is the name of the key in the log::
 
     # phones and laptops
     wilmer-Zk3...                      every user
     sha256:4be07c1a98d3525f...         every user; the file does not hold the key itself
-    sha256:b1f20d6e73c9a804...  user=alice
+    sha256:b1f20d6e73c9a804...  user=alice  # Alice's phone
 
 A key may appear on several lines, for several users.
 """
@@ -36,6 +37,10 @@ PERMITTED_USERS_KEY = "wilmer.permitted_users"
 """In the WSGI environ: the names of the users that the request's key is for, None for all."""
 # The file that messages propose, in the public root.
 KEY_FILE = "accepted-keys.txt"
+KEY_NAME_KEY = "wilmer.key_name"
+"""In the WSGI environ: the name of the request's key, for the log."""
+# A comment may be a long sentence, and the line of a request must stay readable.
+MAX_NAME = 40
 # The file's signature is compared at most once in this time, so that requests do not pay for it each.
 RECHECK_SECONDS = 1.0
 # Keys with fewer characters than this could be guessed.
@@ -61,9 +66,10 @@ class NoKeysError(AccessKeysError):
 
 @dataclass(frozen=True)
 class Grant:
-    """The users that a known key permits; all if ``users`` is None."""
+    """The users that a known key permits, all if ``users`` is None; and the key's name, "" for none."""
 
     users: frozenset[str] | None = None
+    name: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ class AcceptedKey:
         user: None for every user.
         plain: the file contains the key itself, not its hash.
         short: the key is easy to guess.
+        name: the comment behind the key, for the log.
     """
 
     digest: bytes
@@ -82,6 +89,7 @@ class AcceptedKey:
     plain: bool = False
     short: bool = False
     line: int = field(default=0, compare=False)
+    name: str = ""
 
 
 class AccessKeys:
@@ -120,14 +128,15 @@ class AccessKeys:
         self._look_again()
         scheme, _, text = (authorization or "").partition(" ")
         digests = _digests(text.strip(" \t")) if scheme.lower() == "bearer" else set()
-        users = {key.user for key in self.keys for digest in digests if hmac.compare_digest(digest, key.digest)}
+        found = [key for key in self.keys for digest in digests if hmac.compare_digest(digest, key.digest)]
+        users, name = {key.user for key in found}, next((key.name for key in found if key.name), "")
         if users and scheme != "Bearer":
             self._warn_of_spelling(scheme)
             # Only keys for all users are accepted with this spelling.
             users &= {None}
         if None in users:
-            return Grant()
-        return Grant(frozenset(user for user in users if user is not None)) if users else None
+            return Grant(None, name)
+        return Grant(frozenset(user for user in users if user is not None), name) if users else None
 
     def warnings(self) -> list[str]:
         """Return what the operator should fix, although the file can be used."""
@@ -222,10 +231,18 @@ def parse_keys(data: bytes, users: Sequence[str], name: str) -> tuple[AcceptedKe
     for number, line in enumerate(lines, 1):
         words = _COMMENT.sub("", line).strip().split(None, 1)
         if words:
-            keys.append(replace(_key(words, users, f"{name}, line {number}"), line=number))
+            comment = _COMMENT.search(line)
+            keys.append(replace(_key(words, users, f"{name}, line {number}"), line=number,
+                                name=_name(comment[0]) if comment else ""))
     if not keys:
         raise NoKeysError(f"{name}: there is no key in it. This makes one: {_maker(name)}")
     return tuple(keys)
+
+
+def _name(comment: str) -> str:
+    """Return a comment as the name of its key: one line of printable characters, without the mark."""
+    text = " ".join(comment.strip().lstrip("#").split())
+    return "".join(letter if letter.isprintable() else "?" for letter in text)[:MAX_NAME]
 
 
 def _key(words: Sequence[str], users: Sequence[str], where: str) -> AcceptedKey:

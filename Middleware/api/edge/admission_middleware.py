@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY, AccessKeys, idempotency_key_in
+from Middleware.api.edge.access_keys import KEY_NAME_KEY, PERMITTED_USERS_KEY, AccessKeys, idempotency_key_in
 from Middleware.api.edge.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADERS, BrowserSafety, Refusal, has_body
 from Middleware.api.edge.client_addresses import public_address, refusal_of_public
 from Middleware.api.errors import RETRY_AFTER, error_body
@@ -89,7 +89,8 @@ class AdmissionMiddleware:
             return _refuse(environ, start_response, refusal)
         if not is_post:
             return self.app(environ, start_response)
-        return self._admit(RequestContext(request_id=request_id), environ, start_response)
+        request = RequestContext(request_id=request_id, key_name=environ.get(KEY_NAME_KEY, ""))
+        return self._admit(request, environ, start_response)
 
     def refuses(self, environ: WSGIEnvironment) -> bool:
         """Return whether the request will be refused, judged by its head alone; for servers that read bodies first."""
@@ -115,7 +116,7 @@ class AdmissionMiddleware:
         grant = self._keys.grant(environ.get("HTTP_AUTHORIZATION"))
         if grant is None:
             return NO_KEY
-        environ[PERMITTED_USERS_KEY] = grant.users
+        environ[PERMITTED_USERS_KEY], environ[KEY_NAME_KEY] = grant.users, grant.name
         return None
 
     def _admit(self, request: RequestContext, environ: WSGIEnvironment,

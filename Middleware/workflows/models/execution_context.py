@@ -1,6 +1,7 @@
 """The objects that travel through the engine: one per run, one per node, one per line of the summary."""
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +12,12 @@ from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Message
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities.config.keys.node import NODE
+from Middleware.utilities.sensitive_logging_utils import sensitive_log_lazy
+
+logger = logging.getLogger(__name__)
+
+# What a condition results in; it takes no branch of its own, and the node that does names the result.
+_RESULTS = ("TRUE", "FALSE")
 
 if TYPE_CHECKING:
     from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
@@ -55,6 +62,11 @@ class RunRequest:
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    @property
+    def where(self) -> str:
+        """Folder and name of the workflow, for messages."""
+        return f"{self.folder}/{self.workflow_name}" if self.folder else self.workflow_name
 
 
 class VariableService(Protocol):
@@ -148,6 +160,22 @@ class ExecutionContext:
         """Start a workflow as a child of this node; what it yields is the responder's output first."""
         assert self.workflow_manager is not None
         return self.workflow_manager.start_child(self, name, **options)
+
+
+def note_branch(context: ExecutionContext, branch: str, looked_at: str) -> None:
+    """Log the branch that a node takes; the line of the request names those on the way to the answer.
+
+    Args:
+        branch: from the configuration. It is logged even if the conversation is redacted.
+        looked_at: the value that decided. It may be text of the conversation.
+    """
+    run = context.run
+    where = run.where if run is not None else "-"
+    logger.info("Request %s: workflow %s, node '%s' takes the branch %s", context.request_id, where, context.node_name,
+                branch)
+    sensitive_log_lazy(logger, logging.DEBUG, "Node '%s' looked at: %s", lambda: context.node_name, lambda: looked_at)
+    if branch not in _RESULTS and context.is_responder and run is not None and run.non_responder is None:
+        context.request.branches.append(branch)
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.answers.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE, WORKFLOW_FILE, coerce_numeric_fields, is_responder
-from Middleware.utilities.sensitive_logging_utils import mask_url
+from Middleware.utilities.sensitive_logging_utils import log_prompt_content, mask_url
 from Middleware.utilities.streaming_utils import (
     lowercase_tool_call_names,
     post_process_llm_output,
     strip_assistant_prefix_enabled,
 )
-from Middleware.utilities.text_utils import nearest
+from Middleware.utilities.text_utils import nearest, restore_braces
 from Middleware.workflows.events import RunRecord
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.impl.sub_workflow_handler import ChildRun
@@ -171,6 +171,9 @@ class WorkflowProcessor:
         finally:
             leave_node(site, before)
         self.outputs[f"agent{index + 1}Output"] = output
+        if logger.isEnabledFor(logging.DEBUG):
+            log_prompt_content(logger, f"Request {self.run.request_id}: workflow {self.run.where}, output of node "
+                                       f"{index + 1} '{name}'", restore_braces(str(output)))
         if self.run.request.trial is not None:
             self.run.request.trial.delivered(self.record, index + 1, output)
         return NodeExecutionInfo(index + 1, node_type, _summary_name(context.config, name),
@@ -182,7 +185,7 @@ class WorkflowProcessor:
         mark_if_private(error, self.run.nodes[index])
         if self.run.request.cancel_scope.cancelled:
             raise error if early else self._cancelled() from error
-        where = f"{self.run.folder}/{self.run.workflow_name}"
+        where = self.run.where
         if index > self.responder_index and early:
             logger.info("Request %s: workflow %s, node %d '%s' ended the run: %s", self.run.request_id, where,
                         index + 1, name, error)

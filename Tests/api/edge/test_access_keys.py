@@ -322,3 +322,13 @@ def test_a_file_that_stays_is_read_no_more(file: KeyFile, monkeypatch: pytest.Mo
     monkeypatch.setattr("Middleware.api.edge.access_keys._read", lambda path: pytest.fail("read again"))
     file.pass_time()
     assert grant(keys, LONG) == EVERYONE
+
+
+@pytest.mark.parametrize(("line", "name"), [
+    (LONG, ""), (f"{LONG}  # Alice's phone", "Alice's phone"), (f"{LONG} user=ann #  two   words ", "two words"),
+    (f"{hashed(LONG)}  # wilmer-Zk3x..., 2026-11-22", "wilmer-Zk3x..., 2026-11-22"),
+    (f"{LONG} # a\x1b[31mb", "a?[31mb"),
+    (f"{LONG} # {'x' * 50}", "x" * 40), (f"{OTHER} # other\n{LONG} user=ann\n{LONG} user=bob # Bob", "Bob")])
+def test_a_comment_is_the_name_of_its_key(file: KeyFile, line: str, name: str) -> None:
+    grant = file.load(line).grant(f"Bearer {LONG}")
+    assert grant is not None and grant.name == name

@@ -32,8 +32,9 @@ SETTINGS_KEYS = ("discussionIdMemoryFileWorkflowSettings", "contextCompactorSett
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 LOCK_TABLE = ("CREATE TABLE WorkflowLocks (Id INTEGER PRIMARY KEY AUTOINCREMENT, WilmerSessionId NVARCHAR(50), "
               "WorkflowId NVARCHAR(50), WorkflowLockId NVARCHAR(500), ExpirationDate DATETIME)")
-_SUMMARY = re.compile(r"=== Workflow Node Execution Summary: (.+) ===\n((?:Node .+\n)+)=== End of Summary: \1 ===")
-_NODE = re.compile(r"Node (\d+): (\S+) \|\| '(.*)' \|\| \S+ \|\| \S+ \|\| [\d.]+ seconds?$")
+_SUMMARY = re.compile(r"=== Workflow Node Execution Summary: ((.+)\.json \(request .+\)) ===\n((?:Node .+\n)+)"
+                      r"=== End of Summary: \1 ===")
+_NODE = re.compile(r"Node (\d+): (\S+) \|\| '(.*)' \|\| \S+ \|\| \S+ \|\| [\d.]+ seconds?(?: \|\| .+)?$")
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _shown(node: dict[str, Any]) -> tuple[str, str]:
 def executed(log: str) -> set[tuple[str, Nodes]]:
     """The runs that the log tells of: the workflow's name, lower case and without folder, with the nodes that ran."""
     runs = set()
-    for name, lines in _SUMMARY.findall(log):
+    for _, name, lines in _SUMMARY.findall(log):
         nodes = [_NODE.match(line) for line in lines.splitlines()]
         assert all(nodes), lines
         runs.add((_plain(name), tuple((node[2], node[3]) for node in nodes if node)))

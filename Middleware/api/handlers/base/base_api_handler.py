@@ -151,6 +151,7 @@ class BaseApiHandler(ABC):
         context.redact = bool(config_utils.user_flag("redactLogOutput") or (
             context.api_key and config_utils.user_flag("encryptUsingApiKey")))
         process().one(MissingKeys).look(http.environ, context.api_key)
+        context.model = api_helpers.get_model_name()
         logger.info("Request %s runs as %s", context.request_id, _answering_model(context, body.get("model")))
         sensitive_log_lazy(logger, logging.DEBUG, "Request body: %s", lambda: json.dumps(truncate_for_log(body)))
 

@@ -29,7 +29,7 @@ from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
 from Middleware.utilities.text_utils import messages_to_text_block, restore_braces
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.models.execution_context import ExecutionContext, note_branch
 from Middleware.workflows.tools.discussion_context import raw_messages
 from Middleware.workflows.tools.file_containment import contained_path
 
@@ -113,18 +113,23 @@ class ConditionalCustomWorkflowHandler(CustomWorkflowHandler):
             FOLDER_OVERRIDE, SCOPED_VARIABLES)}
 
     def handle(self, context: ExecutionContext) -> object:
-        value = self.text(context, "conditionalKey").strip().lower()
-        targets = _lower_keys(self.value(context, "conditionalWorkflows"))
+        looked_at = self.text(context, "conditionalKey").strip()
+        value, table = looked_at.lower(), self.value(context, "conditionalWorkflows")
+        targets = _lower_keys(table)
         overrides = _lower_keys(self.value(context, "routeOverrides"))
         name = targets.get(value)
         if name:
+            key = next(key for key in table if str(key).strip().lower() == value)
+            note_branch(context, f"{key} -> {name}", looked_at)
             return _run_child(context, str(name), overrides.get(value))
         content = self.value(context, "UseDefaultContentInsteadOfWorkflow")
         if content is not None:
+            note_branch(context, "Default -> a text", looked_at)
             return self.static_text(context, context.substitute(content))
         default = targets.get("default")
         if not default:
             raise self._no_route(context)
+        note_branch(context, f"Default -> {default}", looked_at)
         return _run_child(context, str(default), overrides.get(value) or overrides.get("default"))
 
     def _no_route(self, context: ExecutionContext) -> ConfigNotFoundError:

@@ -18,7 +18,7 @@ from typing import Any
 from Middleware.utilities.config.declarations import ConfigKey
 from Middleware.utilities.sensitive_logging_utils import sensitive_log
 from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
-from Middleware.workflows.models.execution_context import ExecutionContext
+from Middleware.workflows.models.execution_context import ExecutionContext, note_branch
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,10 @@ class ConditionalHandler(BaseHandler):
         "Conditional": (ConfigKey("condition", "str", "", "The expression to evaluate.", "full"),)}
 
     def handle(self, context: ExecutionContext) -> object:
-        return "TRUE" if evaluate_condition(self.text(context, "condition"), context.node_name) else "FALSE"
+        condition = self.text(context, "condition")
+        result = "TRUE" if evaluate_condition(condition, context.node_name) else "FALSE"
+        note_branch(context, result, condition)
+        return result
 
 
 Value = bool | float | str
