@@ -26,6 +26,8 @@ class Mistake:
         nearest: the valid name that the message offers.
         more: other files that are written too.
         ask: the ``model`` of a request that needs the file.
+        has_line: the message points into the file; else it is about the file or folder as a whole.
+        unreadable: ``file`` stays as it is, and may not be read.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Mistake:
     at: str = ""
     more: Mapping[str, str] = field(default_factory=dict)
     ask: str | None = None
+    has_line: bool = True
+    unreadable: bool = False
 
 
 NO_JSON = (

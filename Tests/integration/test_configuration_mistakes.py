@@ -18,6 +18,7 @@ import pytest
 
 from Middleware.cli.commands import COMMANDS
 from Middleware.common import instance_global_variables as instance
+from Middleware.utilities.config.json_source import decode
 from Middleware.utilities.config.lookup import reset_config_store
 from Tests.integration.configuration_mistakes import MISTAKES, NO_JSON, Mistake
 from Tests.integration.launcher import Launcher, run_launcher
@@ -33,6 +34,8 @@ from Tests.integration.mistake_lab import (
     tells,
 )
 from Tests.integration.mistake_tree import MistakeTree
+from Tests.integration.newcomer_mistakes import NEWCOMERS
+from Tests.integration.permissions import without_root_rights
 
 NOTICED_SECONDS = 1.15
 CASE_MATTERS = not os.path.exists(__file__.upper())
@@ -73,10 +76,28 @@ def findings(lab: Lab, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any
     return found
 
 
+def report(lab: Lab, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines that ``check`` prints."""
+    reset_config_store()
+    COMMANDS["check"](["--PublicDirectory", str(lab.tree.public), "--LoggingDirectory", str(lab.tree.public)])
+    return capsys.readouterr().out.splitlines()
+
+
+def assert_caret(printed: list[str], source: str, line: int, column: int) -> None:
+    """The source line is printed below the message, and the caret is under the position."""
+    text = source.split("\n")[line - 1]
+    if not text.strip():
+        return
+    (number, shown), (_, mark) = (one.split(" | ") for one in printed[1:3])
+    assert int(number) == line
+    assert set(mark.strip()) == {"^"}
+    assert shown[mark.index("^"):][:5] == text[column - 1:].rstrip()[:5]
+
+
 # -- the tests ---------------------------------------------------------------------------------------------------------
 
 def test_the_table_is_long_and_its_names_are_unique() -> None:
-    names = [mistake.name for mistake in MISTAKES]
+    names = [mistake.name for mistake in (*MISTAKES, *NEWCOMERS)]
     assert len(names) == len(set(names)) >= 40
 
 
@@ -86,12 +107,17 @@ def test_nothing_is_wrong_before_a_mistake_is_made(lab: Lab, capsys: pytest.Capt
     assert lab.warnings() == []
 
 
-@every_mistake
+@pytest.mark.parametrize("mistake", (*ROWS, *NEWCOMERS), ids=lambda mistake: mistake.name)
 def test_check_names_it_once(lab: Lab, capsys: pytest.CaptureFixture[str], mistake: Mistake) -> None:
     lab.make(mistake)
-    found = findings(lab, capsys)
+    with without_root_rights():
+        found = findings(lab, capsys)
+        printed = report(lab, capsys)
     assert len(found) == 1, found
-    assert (found[0]["file"], found[0]["line"], found[0]["column"]) == (mistake.file, *place(lab.tree, mistake))
+    line, column = place(lab.tree, mistake) if mistake.has_line else (None, None)
+    assert (found[0]["file"], found[0]["line"], found[0]["column"]) == (mistake.file, line, column)
+    if line is not None and column is not None:
+        assert_caret(printed, decode((lab.tree.configs / mistake.file).read_bytes())[0], line, column)
     assert [part for part in mistake.says if part not in f"{found[0]['message']} {found[0]['expected']}"] == []
     assert found[0]["suggestion"] == lab.tree.filled(mistake.nearest)
     assert found[0]["severity"] in ("error", "warning")

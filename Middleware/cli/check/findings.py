@@ -39,6 +39,7 @@ class Finding:
         asked_by: for a file that is not a workflow: the file of the workflow that needs it.
         users: the users whose settings it applies to, if it does not apply to all users of the file.
         about: the file whose mistake this finding only repeats, as it cannot be used.
+        offset: the index in the string at ``json_path`` to which the position belongs, if it is inside a string.
     """
 
     severity: Severity
@@ -52,6 +53,7 @@ class Finding:
     column: int | None = None
     users: tuple[str, ...] = ()
     about: str = ""
+    offset: int | None = None
 
     def __str__(self) -> str:
         line = f" (line {self.line})" if self.line is not None else ""
@@ -77,7 +79,8 @@ class Finding:
 
     def located(self, source: JsonSource) -> Finding:
         """Return the finding with its position in its file, whose text is ``source``."""
-        path, position = self.json_path, source.position(self.json_path)
+        path = self.json_path
+        position = source.position(path) if self.offset is None else source.position_in(path, self.offset)
         return replace(self, line=position.line if position else None, column=position.column if position else None,
                        json_path=path.removeprefix("nodes") if source.is_list else path)
 

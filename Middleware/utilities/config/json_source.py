@@ -19,6 +19,10 @@ logger = logging.getLogger(__name__)
 MAX_KEY_LENGTH = 80
 # A string ends on its line, so that one without a closing quotation mark does not extend to the end of the file.
 _TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|[{}\[\],]|\b(?:NaN|Infinity)\b|-Infinity\b')
+_VALUE_OF_KEY = re.compile(r"\s*:\s*")
+# One character of a string as it is written; two escapes may be one character.
+_CHARACTER = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|.",
+                        re.DOTALL)
 
 
 class Position(NamedTuple):
@@ -141,6 +145,17 @@ class JsonSource:
             path = path[:max(path.rfind("."), path.rfind("["), 0)]
         start = len(self.text) - len(self.text.lstrip())
         return self._at(offsets.get(path, start)) if start < len(self.text) else None
+
+    def position_in(self, path: str, index: int) -> Position | None:
+        """Return the position of a character of the string at ``path``; like ``position`` if there is no string."""
+        token = _TOKEN.match(self.text, self._scan.offsets.get(path, len(self.text)))
+        # A key is followed by its value, an entry of a list is the value itself.
+        value = _VALUE_OF_KEY.match(self.text, token.end()) if token else None
+        token = _TOKEN.match(self.text, value.end()) if value else token
+        if token is None or token.group()[0] != '"':
+            return self.position(path)
+        written = [one.start() for one in _CHARACTER.finditer(token.group(), 1, len(token.group()) - 1)]
+        return self._at(token.start() + (written[index] if index < len(written) else len(token.group()) - 1))
 
     def line(self, number: int) -> str | None:
         """Return a line of the text, counted from 1, without its end; None if the text has fewer lines."""

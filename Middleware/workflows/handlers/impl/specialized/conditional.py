@@ -55,13 +55,21 @@ _MAX_DEPTH = 200
 class _Token:
     # operand, compare, (, ), AND or OR
     kind: str
+    start: int
     value: Value = ""
 
 
 class ConditionSyntaxError(ValueError):
-    """The expression does not follow the grammar. The text does not quote it."""
+    """The expression does not follow the grammar. The text does not quote it.
+
+    ``position``: the index in the expression where the mistake shows.
+    """
 
     private = False
+
+    def __init__(self, message: str, position: int = 0) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 def evaluate_condition(expression: str, node_name: str = "N/A") -> bool:
@@ -78,37 +86,48 @@ def evaluate_condition(expression: str, node_name: str = "N/A") -> bool:
 
 def parse_condition(expression: str) -> bool:
     """Like ``evaluate_condition``, but raises ``ConditionSyntaxError``."""
-    parser = _Parser([_token(found) for found in _TOKEN.finditer(expression)])
+    parser = _Parser([_token(found) for found in _TOKEN.finditer(expression)], len(expression))
     value = parser.expression(0)
     if parser.position != len(parser.tokens):
-        raise ConditionSyntaxError(f"something is left over after part {parser.position}")
+        raise ConditionSyntaxError(f"something is left over after part {parser.position}", parser.offset)
     return value
 
 
+def skipped_characters(expression: str) -> list[tuple[int, str]]:
+    """Return what the parser skips because it fits no token: the index and the characters, without white space."""
+    rest = _TOKEN.sub(lambda found: " " * len(found.group()), expression)
+    return [(found.start(), found.group()) for found in re.finditer(r"\S+", rest)]
+
+
 def _token(found: re.Match[str]) -> _Token:
-    text = found.group()
+    text, start = found.group(), found.start()
     if found.lastgroup == "text":
-        return _Token("operand", text[1:-1])
+        return _Token("operand", start, text[1:-1])
     if found.lastgroup == "compare":
-        return _Token("compare", text)
+        return _Token("compare", start, text)
     if found.lastgroup == "paren":
-        return _Token(text)
+        return _Token(text, start)
     upper = text.upper()
     if upper in ("AND", "OR"):
-        return _Token(upper)
+        return _Token(upper, start)
     if upper in ("TRUE", "FALSE"):
-        return _Token("operand", upper == "TRUE")
+        return _Token("operand", start, upper == "TRUE")
     # The words inf and nan are numbers, as for Python.
     try:
-        return _Token("operand", float(text))
+        return _Token("operand", start, float(text))
     except ValueError:
-        return _Token("operand", text)
+        return _Token("operand", start, text)
 
 
 class _Parser:
-    def __init__(self, tokens: list[_Token]) -> None:
-        self.tokens = tokens
+    def __init__(self, tokens: list[_Token], length: int) -> None:
+        self.tokens, self._length = tokens, length
         self.position = 0
+
+    @property
+    def offset(self) -> int:
+        """The index of the next token in the expression; the end without one."""
+        return self.tokens[self.position].start if self.position < len(self.tokens) else self._length
 
     def expression(self, depth: int) -> bool:
         value = self._conjunction(depth)
@@ -125,11 +144,12 @@ class _Parser:
 
     def _unit(self, depth: int) -> bool:
         if depth > _MAX_DEPTH:
-            raise ConditionSyntaxError("too many nested parentheses")
-        if self._accept("("):
+            raise ConditionSyntaxError("too many nested parentheses", self.offset)
+        opened = self._accept("(")
+        if opened:
             value = self.expression(depth + 1)
             if not self._accept(")"):
-                raise ConditionSyntaxError("a parenthesis is not closed")
+                raise ConditionSyntaxError("a parenthesis is not closed", opened.start)
             return value
         left = self._operand()
         compare = self._accept("compare")
@@ -138,7 +158,7 @@ class _Parser:
     def _operand(self) -> Value:
         token = self._accept("operand")
         if token is None:
-            raise ConditionSyntaxError("a value is missing")
+            raise ConditionSyntaxError("a value is missing", self.offset)
         return token.value
 
     def _accept(self, kind: str) -> _Token | None:
