@@ -26,6 +26,7 @@ class RequestContext:
         api_type: the dialect that the client speaks, as ``ResponseBuilderService`` names them.
         user: the user named by the ``model`` field in multi-user mode, else None.
         workflow_override: name of the shared workflow that the ``model`` field selected.
+        has_tools: the client has sent tools, so that it may get calls; assumed where no client is known.
         redact: no conversation text of this request may reach the log.
         listeners: receives the events of the request; None until the engine sets it.
         trial: the substitutes for everything outside, if the request only tests a workflow.
@@ -52,6 +53,7 @@ class RequestContext:
     workflow_override: str | None = None
     stream: bool = False
     api_key: str | None = field(default=None, repr=False)
+    has_tools: bool = True
     redact: bool = False
     cancel_scope: CancelScope = field(default_factory=CancelScope, repr=False)
     listeners: Observer | None = field(default=None, repr=False)

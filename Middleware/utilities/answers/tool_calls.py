@@ -1,6 +1,8 @@
 """Tool calls in OpenAI's shapes: whole calls, and the fragments of a stream."""
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -15,6 +17,20 @@ def calls_among(value: object) -> list[ToolCall]:
     """Return the objects in a value that clients and scripts pass as tool calls; none if it is not a list."""
     return [cast(ToolCall, call) for call in value if isinstance(call, Mapping)] \
         if isinstance(value, (list, tuple)) else []
+
+
+def calls_as_text(calls: Iterable[ToolCall], before: str = "") -> str:
+    """Return what follows the text ``before`` in an answer whose tool calls become text: a line of JSON for each."""
+    lines = []
+    for call in calls:
+        function = call.get("function") or {}
+        arguments = function.get("arguments") or {}
+        if isinstance(arguments, str):
+            # Models write arguments that are cut off, or no JSON at all.
+            with contextlib.suppress(ValueError, RecursionError):
+                arguments = json.loads(arguments)
+        lines.append(json.dumps({"name": function.get("name") or "", "arguments": arguments}, ensure_ascii=False))
+    return ("\n\n" if before.strip() and lines else "") + "\n".join(lines)
 
 
 class ToolCallNumbers:

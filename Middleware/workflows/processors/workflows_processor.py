@@ -4,7 +4,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from inspect import isgenerator
 from typing import Any, TypeGuard
 
@@ -18,6 +18,7 @@ from Middleware.services.llm_service import LlmHandlerService
 from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
+from Middleware.utilities.answers.tool_calls import calls_as_text
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
 from Middleware.utilities.config.keys.node import NODE, WORKFLOW_FILE, coerce_numeric_fields, is_responder
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content, mask_url
@@ -329,7 +330,13 @@ class WorkflowProcessor:
             if NODE.flag(context.config, "lowercaseToolCallFunctionNames"):
                 message["tool_calls"] = lowercase_tool_call_names(message["tool_calls"])
             message["content"] = self._clean_text(context, message["content"], tool_calls_seen=True)
-            return message
+            unoffered = self._on_unoffered(context)
+            if unoffered is None:
+                return message
+            unoffered()
+            if self.run.request.outcome.finish_reason == "tool_calls":
+                self.run.request.outcome.finish_reason = "stop"
+            return message["content"] + calls_as_text(message["tool_calls"], message["content"])
         # The model could have asked for tools, and did not.
         if message is not None:
             result = message["content"]
@@ -348,6 +355,16 @@ class WorkflowProcessor:
             self.run.request.outcome.reasoning += reasoning
         return cleaned
 
+    def _on_unoffered(self, context: ExecutionContext) -> Callable[[], object] | None:
+        """Return what logs that the model of an answering node called a tool although the client has sent none.
+
+        Return None if calls are passed on: to a client with tools, to another node, or because a script made them.
+        """
+        if self.run.request.has_tools or self.run.non_responder is not None or _endpoint_config(context) is None:
+            return None
+        return lambda: logger.warning("Node '%s': its model called a tool, but the client has sent none; the client "
+                                      "gets the call as text.", context.node_name)
+
     def _speaker(self, config: Mapping[str, object]) -> str:
         """Return the line ``Name:`` at the end of the conversation that the answer is to start with, or ""."""
         if not self.run.messages or not NODE.flag(config, "useGroupChatTimestampLogic"):
@@ -361,7 +378,7 @@ class WorkflowProcessor:
         stream = StreamingResponseHandler(
             lambda: _endpoint_config(context), context.config, generation_prompt=self._speaker(context.config),
             request_id=self.run.request_id, liveness=self._liveness(),
-            has_endpoint=_endpoint_config(context) is not None)
+            has_endpoint=_endpoint_config(context) is not None, on_unoffered=self._on_unoffered(context))
         yield from stream.process_stream(chunks)
         self._note_outcome(context)
         self._announce(context, stream.full_response_text)

@@ -12,6 +12,7 @@ from Middleware.common.constants import OLLAMA_GENERATE, OPENAI_COMPLETION
 from Middleware.models.messages import Chunk, ToolCall, Usage
 from Middleware.models.request_context import current_request
 from Middleware.utilities.answers.text_cleaner import CleaningRules, ResponseCleaner, SurrogateJoiner
+from Middleware.utilities.answers.tool_calls import ToolCallAssembler, calls_as_text
 from Middleware.utilities.config.keys.node import NODE
 from Middleware.utilities.config.keys.user import LIVENESS_CALL
 from Middleware.utilities.streaming_utils import lowercase_tool_call_names, strip_assistant_prefix_enabled
@@ -36,7 +37,8 @@ class StreamingResponseHandler:
 
     def __init__(self, endpoint_config: EndpointConfig, workflow_node_config: Mapping[str, object] | None,
                  generation_prompt: str | None = None, request_id: str | None = None,
-                 liveness: Mapping[str, object] | None = None, has_endpoint: bool = True) -> None:
+                 liveness: Mapping[str, object] | None = None, has_endpoint: bool = True,
+                 on_unoffered: Callable[[], object] | None = None) -> None:
         """
         Args:
             endpoint_config: an endpoint file, or a function that returns the file of the endpoint that answers; the
@@ -45,6 +47,7 @@ class StreamingResponseHandler:
             request_id: for the log.
             liveness: the user's ``livenessToolCall``; None on routes that cannot carry tool calls.
             has_endpoint: False for a node without an endpoint, whose text is delivered verbatim.
+            on_unoffered: if given, tool calls become text at the end of the answer, and it is called at the first.
         """
         node = workflow_node_config or {}
         self._endpoint_config = endpoint_config
@@ -54,9 +57,11 @@ class StreamingResponseHandler:
         self._liveness = liveness
         self._liveness_wanted = NODE.flag(node, "injectLivenessToolCall")
         self._request_id = request_id
+        self._on_unoffered = on_unoffered
+        self._unoffered = ToolCallAssembler()
         self._parts: list[str] = []
         self._state = _READING
-        self._begun = self._plain = False
+        self._begun = self._plain = self._calls_withheld = False
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
         self.tool_calls_seen = False
@@ -112,6 +117,8 @@ class StreamingResponseHandler:
             quiet.pop("usage", None)
             return [quiet]
         self._begun = True
+        if self._on_unoffered is not None and (chunk.get("tool_calls") or self._calls_withheld):
+            chunk = self._without_calls(chunk, self._on_unoffered)
         out = self._tool_step(chunk) if chunk.get("tool_calls") else self._text_step(chunk)
         self._plain = self._state == _READING and self._cleaner.passes_ascii
         return out
@@ -141,6 +148,18 @@ class StreamingResponseHandler:
             if self.usage:
                 out["usage"] = self.usage
         return [out]
+
+    def _without_calls(self, chunk: Chunk, on_unoffered: Callable[[], object]) -> Chunk:
+        """Withhold the tool calls of a chunk until the end, when they become text."""
+        if not self._calls_withheld:
+            self._calls_withheld = True
+            on_unoffered()
+        chunk = chunk.copy()
+        if "tool_calls" in chunk:
+            self._unoffered.add(chunk.pop("tool_calls"))
+        if chunk.get("finish_reason") == "tool_calls":
+            chunk["finish_reason"] = "stop"
+        return chunk
 
     def _after_finish(self, chunk: Chunk) -> Chunk:
         """Handle a chunk after the finish reason, when only token counts matter."""
@@ -192,7 +211,9 @@ class StreamingResponseHandler:
         return final
 
     def _rest(self) -> str:
-        return self._cleaner.finish(tool_calls_seen=self.tool_calls_seen)
+        text = self._cleaner.finish(tool_calls_seen=self.tool_calls_seen or self._calls_withheld)
+        return text + calls_as_text(self._unoffered.calls(), self.full_response_text + text) \
+            if self._calls_withheld else text
 
     def _outgoing(self, chunk: Chunk, text: str) -> Chunk:
         """Return a copy of a chunk with the cleaned text, which now counts as delivered."""

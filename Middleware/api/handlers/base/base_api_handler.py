@@ -107,6 +107,7 @@ class BaseApiHandler(ABC):
             try:
                 context.api_key = api_helpers.extract_api_key()
                 body = read_json_body()
+                context.has_tools = bool(body.get("tools"))
                 self.identify(context, body)
                 response = answer(context, body)
             # Whatever a plug-in raises, the client must get an answer, or it would wait for ever.

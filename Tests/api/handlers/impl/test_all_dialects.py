@@ -283,6 +283,31 @@ def test_tool_calls(lab: ApiLab, front: Front, stream: bool) -> None:
         assert [bool(item["message"].get("tool_calls")) for item in front.items(answer.data)][-1] is True
 
 
+@pytest.mark.parametrize("said, arguments, written", [
+    ("so", '{"a":"\u00fc"}', 'so\n\n{"name": "f", "arguments": {"a": "\u00fc"}}'),
+    (None, "", '{"name": "f", "arguments": {}}'), ("", '{"a"', '{"name": "f", "arguments": "{\\"a\\""}'),
+    ("<think>no</think>", "{}", '{"name": "f", "arguments": {}}')])
+def test_a_tool_call_becomes_text_for_a_client_that_has_sent_no_tools(
+        lab: ApiLab, front: Front, stream: bool, said: str | None, arguments: str, written: str,
+        caplog: pytest.LogCaptureFixture) -> None:
+    lab.endpoint("Main", THINK, lab.backend.url)
+    lab.default([llm("", title="Answer")])
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    first = {"index": 0, **call, "function": {"name": "f", "arguments": arguments[:2]}}
+    rest = {"index": 0, "function": {"arguments": arguments[2:]}}
+    lab.backend.responder = lambda request: sse_reply([
+        chat_chunk({"content": said}), chat_chunk({"tool_calls": [first]}), chat_chunk({"tool_calls": [rest]}),
+        chat_chunk({}, "tool_calls"), "[DONE]"]) if request.json["stream"] else json_reply({"choices": [{
+            "message": {"content": said, "tool_calls": [call]}, "finish_reason": "tool_calls"}]})
+    answer = ask(lab, front, stream=stream)
+    assert front.answer(answer.data, stream) == written
+    assert b"tool_calls" not in answer.data
+    assert (front.finishes(answer.data) if stream else [front.finish(answer.json)]) == ["stop"]
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == ["Node 'Answer': its model called a tool, but the client has sent none; the client gets the call as "
+                    "text."]
+
+
 def test_tool_calls_alone(lab: ApiLab, front: Front, stream: bool) -> None:
     lab.default([llm("", allowTools=True)])
     fragment = {"index": 0, **CALL}

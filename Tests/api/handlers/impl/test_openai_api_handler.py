@@ -159,7 +159,7 @@ def test_tool_fragment_with_finish_reason(lab: ApiLab) -> None:
     fragment = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
     lab.backend.responder = lambda request: sse_reply([
         chat_chunk({"content": "so "}), chat_chunk({"tool_calls": [fragment]}, "tool_calls"), "[DONE]"])
-    *_, last, done = lab.chat(stream=True).events
+    *_, last, done = lab.chat(stream=True, tools=[{"type": "function", "function": {"name": "f"}}]).events
     assert done == "[DONE]"
     assert last["choices"][0]["delta"]["tool_calls"] == [fragment]
     assert last["choices"][0]["finish_reason"] == "tool_calls"
