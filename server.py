@@ -1,7 +1,7 @@
 """Starts WilmerAI on Waitress, like ``run_waitress.py``, and is the module that other WSGI servers import.
 
 Importing it builds the app: ``server:application`` works under any WSGI server. No command line is read then; the
-user is the one in ``Public/Configs/Users/_current-user.json``.
+user is the one in ``Public/Configs/Users/_current-user.json``, else ``demo``.
 """
 from Middleware.cli import prerequisites
 

@@ -14,6 +14,7 @@ from Middleware.common.constants import VERSION
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container, own_command
+from Middleware.utilities.config.users import has_current_user_file
 from Middleware.utilities.http.addresses import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -51,8 +52,8 @@ def describe(host: str, port: int, address: str, is_demo: bool = False) -> list[
 def served_users() -> str:
     """Return the configured users, else the current one and its source; under a WSGI host there may be neither."""
     current = users.current_user()
-    return ", ".join(config_utils.configured_users()) or (
-        f"{current} (from Users/_current-user.json)" if current else "none")
+    source = "from Users/_current-user.json" if has_current_user_file() else "without --User"
+    return ", ".join(config_utils.configured_users()) or (f"{current} ({source})" if current else "none")
 
 
 def _data_directory(of_current_user: Callable[[], str], flag: str | None, default: str) -> str:

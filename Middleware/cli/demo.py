@@ -14,12 +14,12 @@ from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.endpoint import ENDPOINT as ENDPOINT_KEYS
+from Middleware.utilities.config.users import FIRST_USER
 from Middleware.utilities.http.addresses import is_loopback
 from Middleware.utilities.http.wire import parse_target
 
 logger = logging.getLogger(__name__)
 
-DEMO_USER = "demo"
 # The shipped demo endpoint names it.
 DEMO_PORT = 5055
 ENDPOINT = "Endpoints/demo/Demo-LLM.json"
@@ -31,7 +31,7 @@ def is_wanted(arguments: LaunchArguments) -> bool:
     """Return whether nothing was chosen on the command line, and the shipped user and its endpoint are unchanged."""
     # A command line that chooses something is not the first start of a fresh clone.
     chosen = arguments.users or arguments.config_directory or arguments.public_directory
-    return not chosen and not instance.USERS and users.current_user() == DEMO_USER and not _other_server()
+    return not chosen and not instance.USERS and users.current_user() == FIRST_USER and not _other_server()
 
 
 def start_backend(port: int = DEMO_PORT) -> None:
@@ -81,7 +81,7 @@ def instructions(base: str, key_needed: bool = False) -> list[str]:
 
 def elsewhere() -> list[str]:
     """Return a line for a demo user whose endpoint leads to another server than the demo back-end, else nothing."""
-    server = _other_server() if users.current_user() == DEMO_USER else ""
+    server = _other_server() if users.current_user() == FIRST_USER else ""
     return [f"  Demo user:      the demo back-end is not started; {ENDPOINT} leads to {server}"] if server else []
 
 

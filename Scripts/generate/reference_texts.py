@@ -49,7 +49,8 @@ TEXTS: Mapping[str, KindText] = {
          "clampPromptToContextWindow": True, "userWideWorkflowVariables": {"notes": "/srv/notes/{Discussion_Id}.md"}},
         "Without `customWorkflowOverride` and `routingConfig`, the workflow `_DefaultWorkflow` runs. The variables in "
         "`userWideWorkflowVariables` work in all workflows of the user; see [variables](variables.md)."),
-    "current-user": KindText("`Users/_current-user.json`, read only if no `--User` is given.",
+    "current-user": KindText("`Users/_current-user.json`, read only if no `--User` is given. Without this file, the "
+                             "user is `demo`; `init` writes it.",
                              {"currentUser": "demo"}),
     "endpoint": KindText(
         "`Endpoints/<endpointConfigsSubDirectory of the user>/<name>.json`. It is looked up only in that folder, so "

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from Middleware.cli import demo, users
+from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import LaunchArguments
 from Middleware.cli.console import StartError
 from Middleware.common import instance_global_variables as instance
@@ -164,6 +164,20 @@ def test_without_any_user_there_is_a_reason(config):
     config.user("ann")
     with pytest.raises(StartError, match=r"_current-user.json\.\nThe users that exist: ann\.$"):
         users.check_users()
+
+
+def test_without_the_file_the_current_user_is_the_demo(config):
+    config.user("demo", port=5099)
+    users.check_users()
+    assert users.current_user() == "demo" and users.resolve_port() == 5099
+    assert announcement.served_users() == "demo (without --User)"
+
+
+def test_the_file_names_the_current_user(config):
+    config.user("demo")
+    config.user("ann")
+    config.current("ann")
+    assert announcement.served_users() == "ann (from Users/_current-user.json)"
 
 
 def test_a_current_user_without_a_file_does_not_keep_the_server_down(config, capsys):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment, meta
 
+from Middleware.utilities.config.users import FIRST_USER
 from Tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2] / "Public" / "Configs"
@@ -83,8 +84,8 @@ def test_every_file_is_written_the_same_way(path: Path) -> None:
     assert levels.count(0) == 2, "the outer braces stand alone on their lines"
 
 
-def test_the_active_user_exists() -> None:
-    assert has(ROOT / "Users" / f"{load(ROOT / 'Users' / '_current-user.json')['currentUser']}.json")
+def test_without_a_current_user_there_is_the_first_one() -> None:
+    assert has(ROOT / "Users" / f"{FIRST_USER}.json")
 
 
 class User:

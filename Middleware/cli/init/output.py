@@ -21,6 +21,7 @@ from Middleware.cli.init.writing import Written
 from Middleware.common import instance_global_variables as instance
 from Middleware.utilities import config_utils
 from Middleware.utilities.command_lines import command, in_project_container
+from Middleware.utilities.config.users import FIRST_USER
 
 # A longer list would push the question off the screen; names can be typed anyway.
 SHOWN_MODELS = 30
@@ -126,7 +127,7 @@ def summary(choice: Choice, written: Written) -> list[str]:
     if choice.server.key_variable:
         lines.append(f"  The key itself is not written: the environment variable {choice.server.key_variable} must "
                      "hold it whenever WilmerAI starts.")
-    if written.previous_user not in (None, "demo"):
+    if written.previous_user not in (None, FIRST_USER):
         lines.append(f"  Before, '{written.previous_user}' was the current user; start it with --User "
                      f"{written.previous_user}. A server that runs without --User serves '{choice.user}' from now on.")
     return lines

@@ -22,6 +22,8 @@ from Middleware.utilities.once import Once
 logger = logging.getLogger(__name__)
 
 CURRENT_USER_FILE = "_current-user"
+# The current user without that file, which init writes.
+FIRST_USER = "demo"
 CHAT_ONLY_TEMPLATE: str = USER["chatPromptTemplateName"].default
 DEFAULT_WORKFLOW: str = USER["categorizationWorkflow"].default
 
@@ -48,8 +50,8 @@ def configured_users() -> list[str]:
 def get_current_username() -> str:
     """Return the request's user, else the only configured one, else the one in ``Users/_current-user.json``.
 
-    Raises ``WilmerError`` if several users are configured and the request names none, and ``ConfigurationError`` if
-    the file is missing or names no user.
+    Without that file it is ``FIRST_USER``, if there is one. Raises ``WilmerError`` if several users are configured and
+    the request names none, and ``ConfigurationError`` if there is no current user.
     """
     requested = instance.get_request_user()
     if requested:
@@ -63,11 +65,18 @@ def get_current_username() -> str:
 
 
 def _active_user() -> str:
+    if not has_current_user_file() and user_config_exists(FIRST_USER):
+        return FIRST_USER
     found = require_file("file", CURRENT_USER_FILE, ("Users", CURRENT_USER_FILE))
     name = CURRENT_USER.value(read_object(found), "currentUser")
     if not isinstance(name, str) or not name.strip():
         raise ConfigValueError("'currentUser' must name a user", file=found.display, json_path="currentUser")
     return name
+
+
+def has_current_user_file() -> bool:
+    """Return whether ``Users/_current-user.json`` exists, readable or not."""
+    return find_file(("Users", CURRENT_USER_FILE)) is not None
 
 
 def user_settings() -> Mapping[str, object]:
