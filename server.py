@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.running_server import announce_until_exit
 from Middleware.cli.startup import build_load_check, configure, run
 
 
@@ -37,6 +38,7 @@ if __name__ == "__main__":
     sys.exit(main())
 
 configure(LaunchArguments())
+announce_until_exit()
 
 from Middleware.api.api_server import ApiServer  # noqa: E402  - after the settings are in place
 from Middleware.api.app import build_wsgi_application  # noqa: E402

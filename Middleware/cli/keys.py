@@ -21,6 +21,7 @@ from Middleware.api.edge.access_keys import (
     USER_FIELD,
     AccessKeys,
     AccessKeysError,
+    parse_keys,
 )
 from Middleware.cli import users
 from Middleware.cli.arguments import (
@@ -33,6 +34,7 @@ from Middleware.cli.arguments import (
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
+from Middleware.utilities.files.file_access import atomic_write
 
 DESCRIPTION = """Makes the keys that --accepted-keys-file asks clients for, and lists them:
 
@@ -172,6 +174,32 @@ def print_list(path: str) -> None:
     say(f"{len(accepted.keys)} in {path}")
     for text in accepted.warnings():
         say(f"WARNING: {text}", error_stream=True)
+
+
+def replace_key(path: str, old: str, new: str) -> list[int]:
+    """Put the line of a new key in place of an old one, with its user and its note; return the numbers of the lines.
+
+    Raises NotDoneError, which names the lines if they cannot be changed.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        digest = hashlib.sha256(old.encode("utf-8")).digest()
+        numbers = [key.line for key in parse_keys(data, (), path) if key.digest == digest]
+    except (AccessKeysError, OSError) as error:
+        raise NotDoneError(f"The old key stays in the list of accepted keys: {error}") from error
+    lines = data.decode("utf-8-sig").split("\n")
+    for number in numbers:
+        line = lines[number - 1].replace(f"{old[:NOTED_CHARACTERS]}...", f"{new[:NOTED_CHARACTERS]}...")
+        lines[number - 1] = line.replace(line.split()[0], line_for(new), 1)
+    try:
+        if numbers:
+            atomic_write(path, "\n".join(lines).encode("utf-8"), OWNER_ONLY)
+    except OSError as error:
+        places = f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        raise NotDoneError(f"{path} cannot be written: {error.strerror or error}. Replace the old key in {places} by "
+                           f"{line_for(new)}") from error
+    return numbers
 
 
 def script(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,8 @@ from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
 from Middleware.cli.commands import command_list, find_command, no_such_command
 from Middleware.cli.console import StartError, prepare_process, program_name, say
-from Middleware.cli.serving.listening import bind_socket
+from Middleware.cli.running_server import announced
+from Middleware.cli.serving.listening import bind_socket, url_of
 from Middleware.cli.signals import INTERRUPTED, end_orderly, interrupt_on_signals
 from Middleware.common import instance_global_variables as instance
 from Middleware.common.constants import VERSION
@@ -72,7 +73,9 @@ def run(serve: Callable[[Launch], None], argv: Sequence[str] | None = None, thre
     if command is not None:
         return _run_command(command)
     try:
-        serve(prepare(argv, threads))
+        launch = prepare(argv, threads)
+        with announced(url_of(launch.host, launch.port)):
+            serve(launch)
         end_orderly()
     except KeyboardInterrupt:
         return 0

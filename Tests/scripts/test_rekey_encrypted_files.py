@@ -10,12 +10,15 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from Middleware.api.edge.access_keys import HASHED
 from Middleware.cli.rekey import command as rekey_encrypted_files
 from Middleware.cli.rekey import folder as rekey_folder
 from Middleware.cli.rekey import journal as rekey_journal
@@ -517,3 +520,39 @@ def test_the_wrapper_takes_the_first_environment(tmp_path: Path, present: list[s
 def test_the_wrapper_for_windows_says_the_same() -> None:
     text = (SCRIPTS / "rekey_encrypted_files.bat").read_text(encoding="utf-8")
     assert "(venv .venv .venv1)" in text and 'rekey_encrypted_files.py" %*' in text and "exit /b 1" in text
+
+
+# -- the list of accepted keys -----------------------------------------------------------------------------------------
+
+LIST = f"# phones\n{OLD} user={USER}  # ann's\nanother-key-of-some-length\n"
+
+
+@pytest.mark.parametrize("stored", [str, lambda key: HASHED + sha256(key.encode()).hexdigest()], ids=["plain", "hash"])
+def test_the_list_of_accepted_keys_gets_the_new_key(lab: RekeyLab, tool: Tool, tmp_path: Path,
+                                                    stored: Callable[[str], str]) -> None:
+    lab.fill("d1", cipher_of(OLD))
+    file = tmp_path / "keys.txt"
+    file.write_text(LIST.replace(OLD, stored(OLD)), encoding="utf-8")
+    assert tool(*KEYS, "--accepted-keys-file", str(file)) == 0
+    assert f"{file}: the new key is in line 2, in place of the old one." in tool.out
+    line = f"{HASHED}{sha256(NEW.encode()).hexdigest()}"
+    assert file.read_text(encoding="utf-8") == LIST.replace(OLD, line)
+
+
+def test_a_list_elsewhere(lab: RekeyLab, tool: Tool, tmp_path: Path) -> None:
+    """The program does not know which list the server will be started with, so it prints the line for it."""
+    lab.fill("d1", cipher_of(OLD))
+    assert tool(*KEYS) == 0
+    assert f"replace the line of the old key by: {HASHED}{sha256(NEW.encode()).hexdigest()}" in tool.out
+
+
+@pytest.mark.parametrize("content", ["another-key-of-some-length", None])
+def test_a_list_without_the_old_key(lab: RekeyLab, tool: Tool, tmp_path: Path, content: str | None) -> None:
+    lab.fill("d1", cipher_of(OLD))
+    file = tmp_path / "keys.txt"
+    if content:
+        file.write_text(content, encoding="utf-8")
+    assert tool(*KEYS, "--accepted-keys-file", str(file)) == (0 if content else 1)
+    assert ("the old key is not in it" in tool.out) is bool(content)
+    assert ("there is no such file of keys" in tool.err or "No such file" in tool.err) is not bool(content)
+    assert lab.new.exists()

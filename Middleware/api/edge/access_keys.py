@@ -82,6 +82,7 @@ class AcceptedKey:
         plain: the file contains the key itself, not its hash.
         short: the key is easy to guess.
         name: the comment behind the key, for the log.
+        served: the server serves the user, or the key is for every user.
     """
 
     digest: bytes
@@ -90,6 +91,7 @@ class AcceptedKey:
     short: bool = False
     line: int = field(default=0, compare=False)
     name: str = ""
+    served: bool = True
 
 
 class AccessKeys:
@@ -115,7 +117,9 @@ class AccessKeys:
         self._errors: Once[str] = Once(1)
         self._signature = file_signature(path)
         self._is_unsettled = is_unsettled(self._signature)
-        self.keys = parse_keys(_read(path), users(), path)
+        self.keys: tuple[AcceptedKey, ...] = ()
+        self._unserved: tuple[AcceptedKey, ...] = ()
+        self._adopt(parse_keys(_read(path), users(), path))
         self._next_look = clock() + RECHECK_SECONDS
 
     def grant(self, authorization: str | None) -> Grant | None:
@@ -140,7 +144,7 @@ class AccessKeys:
 
     def warnings(self) -> list[str]:
         """Return what the operator should fix, although the file can be used."""
-        found = []
+        found = self._warnings_of_unserved()
         for key in self.keys:
             if key.short:
                 found.append(f"{self.path}, line {key.line}: the key has less than {SHORT_KEY} characters and may be "
@@ -149,6 +153,16 @@ class AccessKeys:
             found.append(f"{self.path}: other users of this computer can read the keys in it; "
                          f"end that with: {command(['chmod', '600', self.path])}")
         return found
+
+    def _adopt(self, keys: Sequence[AcceptedKey]) -> None:
+        # A key of a user who is not served lets nobody in: with one user, some routes look at no user.
+        self.keys = tuple(key for key in keys if key.served)
+        self._unserved = tuple(key for key in keys if not key.served)
+
+    def _warnings_of_unserved(self) -> list[str]:
+        return [f"{self.path}, line {key.line}: '{key.user}' is none of the users that are served "
+                f"({', '.join(self._users())}), so this key lets nobody in.{_did_you_mean(key.user, self._users())}"
+                for key in self._unserved]
 
     def _warn_of_spelling(self, scheme: str) -> None:
         if self._spelling.first("Bearer"):
@@ -164,7 +178,7 @@ class AccessKeys:
         try:
             self._next_look = now + RECHECK_SECONDS
             signature = file_signature(self.path)
-            if signature != self._signature or self._errors or self._is_unsettled:
+            if signature != self._signature or self._errors.keys() or self._is_unsettled:
                 self._signature, self._is_unsettled = signature, is_unsettled(signature)
                 self._reload()
         finally:
@@ -174,16 +188,18 @@ class AccessKeys:
         try:
             keys = parse_keys(_read(self.path), self._users(), self.path)
         except NoKeysError as error:
-            self.keys = ()
+            self._adopt(())
             self._report(f"No client is admitted until the file holds a key. {error}")
             return
         except (AccessKeysError, WilmerError) as error:
             self._report(f"The keys accepted until now stay accepted. {error}")
             return
         self._errors.clear()
-        if keys != self.keys:
-            self.keys = keys
-            logger.info("The accepted keys have changed: %s now holds %d", self.path, len(keys))
+        if set(keys) != {*self.keys, *self._unserved}:
+            self._adopt(keys)
+            logger.info("The accepted keys have changed: %s now holds %d", self.path, len(self.keys))
+            for text in self._warnings_of_unserved():
+                logger.warning("%s", text)
 
     def _report(self, error: str) -> None:
         """Log an error once, as long as it stays the same."""
@@ -247,37 +263,39 @@ def _name(comment: str) -> str:
 
 def _key(words: Sequence[str], users: Sequence[str], where: str) -> AcceptedKey:
     """Return the key of one line, which has the key itself or its hash, and perhaps the user's field."""
-    user = _user(words[1].strip(), users, where) if len(words) > 1 else None
+    user = _user(words[1].strip(), where) if len(words) > 1 else None
+    served = user is None or user in users
     text = words[0]
     if text.startswith(USER_FIELD):
         raise AccessKeysError(f"{where}: the key is missing before '{USER_FIELD}'.")
     if not text.lower().startswith(HASHED):
         if not text.isprintable():
             raise AccessKeysError(f"{where}: a key cannot hold control characters.")
-        return AcceptedKey(hashlib.sha256(text.encode("utf-8")).digest(), user, True, len(text) < SHORT_KEY)
+        return AcceptedKey(hashlib.sha256(text.encode("utf-8")).digest(), user, plain=True, short=len(text) < SHORT_KEY,
+                           served=served)
     digits = text[len(HASHED):]
     if not _HASH.fullmatch(digits):
         raise AccessKeysError(f"{where}: after '{HASHED}' come 64 hexadecimal digits, and these are not. "
                               f"This makes the line of a key: {own_command('keys', 'new', '--hash')}")
-    return AcceptedKey(bytes.fromhex(digits), user)
+    return AcceptedKey(bytes.fromhex(digits), user, served=served)
 
 
 def _maker(path: str) -> str:
     return own_command("keys", "add", "--accepted-keys-file", path)
 
 
-def _user(text: str, users: Sequence[str], where: str) -> str:
+def _user(text: str, where: str) -> str:
     if text == USER_FIELD:
         raise AccessKeysError(f"{where}: {USER_FIELD} needs a name, as in '{USER_FIELD}NAME'.")
     if not text.startswith(USER_FIELD):
         raise AccessKeysError(f"{where}: after the key only '{USER_FIELD}NAME' may follow. A key has no blanks in it, "
                               "and a comment begins with '#'.")
-    name = text[len(USER_FIELD):].strip()
-    if name in users:
-        return name
-    near = nearest(name, users, 0.6)
-    hint = f" Did you mean '{near}'?" if near else ""
-    raise AccessKeysError(f"{where}: '{name}' is none of the users that are served ({', '.join(users)}).{hint}")
+    return text[len(USER_FIELD):].strip()
+
+
+def _did_you_mean(name: str | None, users: Sequence[str]) -> str:
+    near = nearest(name or "", users, 0.6)
+    return f" Did you mean '{near}'?" if near else ""
 
 
 def _read(path: str) -> bytes:

@@ -9,6 +9,8 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from Middleware.api.edge.access_keys import KEY_FILE
+from Middleware.cli import keys
 from Middleware.cli.arguments import LaunchArguments, Parser, apply_arguments
 from Middleware.cli.discussions.output import complain, make_utf8, say
 from Middleware.cli.rekey import journal as rekey_journal
@@ -16,6 +18,7 @@ from Middleware.cli.rekey.folder import Result, change_all, stored_files
 from Middleware.cli.rekey.journal import Journal, OtherOperationError
 from Middleware.cli.rekey.keys import KeyChange
 from Middleware.cli.rekey.places import Places, tell_of_others
+from Middleware.cli.running_server import servers_in
 from Middleware.exceptions import WilmerError
 from Middleware.services.memory.discussion_keys import ENCRYPT_KEY
 from Middleware.utilities import config_utils
@@ -59,8 +62,12 @@ def main(arguments: Sequence[str], program: str = "rekey_encrypted_files.py") ->
         _use_configuration(options)
         places = Places.of(is_one_named=_names_a_folder(options))
         tell_of_others(places, change)
-        return _run(change, places.roots, options.yes)
-    except (NotDoneError, OtherOperationError, WilmerError) as error:
+        _require_no_server(places.roots)
+        status = _run(change, places.roots, options.yes)
+        if status == 0 and change.new_key:
+            _change_list(change.old_key, change.new_key, options.accepted_keys_file)
+        return status
+    except (NotDoneError, OtherOperationError, keys.NotDoneError, WilmerError) as error:
         complain(str(error))
     except OSError as error:
         complain(f"{error.filename or 'A file'}: {error.strerror or type(error).__name__}. Run it again to go on.")
@@ -80,6 +87,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--api-key", metavar="OLD", help=f"the present API key (better: {OLD_VARIABLE})")
     add("--new-api-key", metavar="NEW", help=f"the key from now on (better: {NEW_VARIABLE}); without one: decrypt")
     add("--yes", action="store_true", help="do not ask whether there is a backup")
+    add("--accepted-keys-file", metavar="P", help="the server's list of accepted keys, in which the new key takes the "
+                                                  f"place of the old one (default: {KEY_FILE} in the public directory)")
     for name, meaning in (("ConfigDirectory", "the Configs folder"), ("PublicDirectory", "parent of Configs"),
                           ("DiscussionDirectory", "folder of the stored conversations")):
         add(f"--{name}", metavar="P", help=meaning)
@@ -131,6 +140,14 @@ def _use_configuration(options: Options) -> None:
 
 def _names_a_folder(options: Options) -> bool:
     return any(map(config_utils.clean_directory, (options.DiscussionDirectory, options.PublicDirectory)))
+
+
+def _require_no_server(roots: list[str]) -> None:
+    """Raise NotDoneError while a process uses one of the folders: what it writes meanwhile would be lost."""
+    for root in roots:
+        if servers := servers_in(root):
+            raise NotDoneError(f"{root} is in use by a running WilmerAI ({', '.join(map(str, servers))}). Stop it, "
+                               "then run this again. Nothing was changed.")
 
 
 # -- what is done ------------------------------------------------------------------------------------------------------
@@ -246,6 +263,20 @@ def _finish(folder: str, change: KeyChange) -> int:
     rekey_journal.remove(target)
     say(f"The folder is now {target}. Set the new key in the client, then start the server.")
     return 0
+
+
+def _change_list(old: str, new: str, given: str | None) -> None:
+    """Replace the old key in the list of accepted keys, or print the line for it. Raises keys.NotDoneError."""
+    path = config_utils.clean_directory(given) or keys.default_list()
+    if given is None and not os.path.exists(path):
+        say("If the server has a list of accepted keys (--accepted-keys-file), replace the line of the old key by: "
+            f"{keys.line_for(new)}")
+        return
+    numbers = keys.replace_key(path, old, new)
+    if numbers:
+        say(f"{path}: the new key is in line {', '.join(map(str, numbers))}, in place of the old one.")
+    else:
+        say(f"{path}: the old key is not in it, so this list stays as it is.")
 
 
 def _rename(folder: str, target: str) -> None:
