@@ -6,11 +6,22 @@ of braces and without discussion tags.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from Middleware.models.messages import Message
 from Middleware.models.request_context import current_request
-from Middleware.utilities.text_utils import chunk_messages_by_token_size, message_text, messages_to_text_block
+from Middleware.utilities.text_utils import (
+    ROLE_LABELS,
+    chunk_messages_by_token_size,
+    message_text,
+    messages_to_text_block,
+)
+
+# A longer beginning before a colon is a part of a sentence, as is one of a single message.
+_SPEAKER = re.compile(r"\s*([^\s:][^:\n]{0,39}):\s")
+_LEAST_MESSAGES_OF_A_SPEAKER = 2
 
 
 def hash_content(content: str) -> str:
@@ -30,6 +41,35 @@ def hash_messages(messages: Iterable[Mapping[str, object]]) -> list[str]:
     known = request.hashes if request is not None else {}
     return [known.get(text) or _hash_of(text, message, known)
             for message in messages for text in (message_text(message),)]
+
+
+def recognition_keys(messages: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return for each message the hash of what is said in it, without the role or the speaker before it.
+
+    A client may begin, or cease, to write names before the messages of a conversation. A name counts as a speaker if
+    it stands before several of ``messages``. The key of a message without either is its hash.
+    """
+    texts = [_without_role(message_text(message)) for message in messages]
+    labels = Counter(found[1] for text in texts if (found := _SPEAKER.match(text)))
+    speakers = {label for label, count in labels.items() if count >= _LEAST_MESSAGES_OF_A_SPEAKER}
+    return [_key(message, _without_speaker(text, speakers), stored)
+            for message, text, stored in zip(messages, texts, hash_messages(messages), strict=True)]
+
+
+def _without_role(text: str) -> str:
+    label = next(filter(text.startswith, ROLE_LABELS), "")
+    return text[len(label):]
+
+
+def _without_speaker(text: str, speakers: Collection[str]) -> str:
+    found = _SPEAKER.match(text)
+    return text[found.end():] if found and found[1] in speakers else text
+
+
+def _key(message: Mapping[str, object], said: str, stored: str) -> str:
+    said = said.strip()
+    # A message of pictures, or of a name alone, has nothing else to be recognized by.
+    return hash_content(said) if said and said != message_text(message) else stored
 
 
 def _hash_of(text: str, message: Mapping[str, object], known: dict[str, str]) -> str:

@@ -30,7 +30,7 @@ _MAX_COMPARED = 100
 _FENCED = re.compile(r"```(?:json|JSON)?(.*)```", re.DOTALL)
 # Python refuses to convert more than 4300 digits.
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,4000}")
-_LABELS = ("User: ", "USER: ", "Assistant: ", "ASSISTANT: ", "systemMes: ", "SYSTEMMES: ")
+ROLE_LABELS = ("User: ", "USER: ", "Assistant: ", "ASSISTANT: ", "systemMes: ", "SYSTEMMES: ")
 
 
 def escape_braces(text: str) -> str:
@@ -196,7 +196,7 @@ def clear_out_user_assistant_from_chunks(chunks: Iterable[str | None]) -> list[s
 
 
 def _without_labels(text: str) -> str:
-    for label in _LABELS:
+    for label in ROLE_LABELS:
         text = text.replace(label, "")
     return text
 

@@ -17,8 +17,10 @@ from Middleware.utilities.hashing_utils import (
     hash_message_with_images,
     hash_messages,
     hash_single_message,
+    recognition_keys,
 )
 from Middleware.utilities.text_utils import replace_brackets_in_list
+from Tests.tables import table
 
 
 def sha(text: str) -> str:
@@ -139,3 +141,23 @@ def test_a_request_hashes_a_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_images_without_text_are_told_apart() -> None:
     with request_scope(RequestContext()):
         assert len(set(hash_messages([IMAGE_ONLY, {**IMAGE_ONLY, "images": ["c"]}, {"content": " "}]))) == 3
+
+
+@table(("then", "now"), [
+    (["Kim: a", "Sera: b", "Kim: c", "Sera: d"], ["a", "b", "c", "d"]),
+    (["User: Kim: a", "Assistant: Sera: b", "User: Kim: c", "Assistant: Sera: d"], ["a", "b", "c", "d"]),
+    (["User: a", "Assistant: b"], ["a", "b"]),
+    (["Dr. Ann Lee:\na ", "x", "Dr. Ann Lee: b"], ["a", "x", "b"]),
+])
+def test_what_is_said_is_recognized_without_names(then: list[str], now: list[str]) -> None:
+    assert recognition_keys([{"content": text} for text in then]) == [hash_content(text) for text in now]
+
+
+@table("texts", [
+    ["Note: a", "b"],  # a single time: not a speaker
+    ["http://a", "http://b"], ["Kim:", "Kim:"], ["so I said: a", "b"],
+    ["a line that is too long for the name of anybody: a", "a line that is too long for the name of anybody: b"],
+    ["two\nlines: a", "two\nlines: b"], ["", ""]])
+def test_what_is_no_name_is_kept(texts: list[str]) -> None:
+    messages = [{"content": text} for text in texts]
+    assert recognition_keys(messages) == hash_messages(messages)

@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 
 # The number of preceding messages that are stored: enough to tell repeated short messages apart, and cheap to store.
 CONTEXT = 8
+# The number of messages after it that are stored: enough that some survive edits of the newest ones.
+_AFTER = 4
+# In characters. People say "go on" and the like again and again, but nobody writes a text of this length twice.
+_DISTINCTIVE = 40
 # With fewer unique messages a match would be a coincidence in conversations with repetitions.
 _MIN_UNIQUE = 3
 _MIN_UNMOVED = 2
@@ -30,6 +34,9 @@ class MessagePlace:
         alone: no other message had the same text.
         repeats_first: its text was that of the first message, so that a first message with this text need not be this
             one after the loss of everything before it.
+        key: the recognition key of the message; "" in older data, whose other hashes are those of whole texts.
+        length: the length of its text; 0 if unknown.
+        after: hashes of the messages after it, the nearest first; few if it was one of the newest.
     """
 
     before: tuple[str, ...]
@@ -37,10 +44,14 @@ class MessagePlace:
     history: str = ""
     alone: bool = True
     repeats_first: bool = False
+    key: str = ""
+    length: int = 0
+    after: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         return {"before": list(self.before), "index": self.index, "history": self.history, "alone": self.alone,
-                "repeatsFirst": self.repeats_first}
+                "repeatsFirst": self.repeats_first, "key": self.key,
+                "length": self.length, "after": list(self.after)}
 
 
 class LoggedMessage(NamedTuple):
@@ -50,10 +61,12 @@ class LoggedMessage(NamedTuple):
     place: MessagePlace | None = None
 
 
-def place_of(hashes: Sequence[str], index: int) -> MessagePlace:
-    """Return the surroundings of the message ``index`` among messages with these hashes."""
+def place_of(hashes: Sequence[str], index: int, length: int = 0) -> MessagePlace:
+    """Return the surroundings of the message ``index``, with a text of this length, among messages with these keys.
+    """
     return MessagePlace(_before(hashes, index), index, _history(hashes, index), hashes.count(hashes[index]) == 1,
-                        index > 0 and hashes[index] == hashes[0])
+                        index > 0 and hashes[index] == hashes[0], hashes[index], length,
+                        tuple(hashes[index + 1:index + 1 + _AFTER]))
 
 
 def place_from_json(value: object) -> MessagePlace | None:
@@ -63,12 +76,19 @@ def place_from_json(value: object) -> MessagePlace | None:
         return MessagePlace((value,))
     if not isinstance(value, Mapping):
         return None
-    before, index, history = value.get("before"), value.get("index"), value.get("history")
-    if not (isinstance(before, list) and all(isinstance(entry, str) for entry in before)):
+    before, index, history = _texts(value.get("before")), value.get("index"), value.get("history")
+    key, length = value.get("key"), value.get("length")
+    if before is None:
         return None
-    return MessagePlace(tuple(before), index if type(index) is int else None,
+    return MessagePlace(before, index if type(index) is int else None,
                         history if isinstance(history, str) else "", value.get("alone") is not False,
-                        value.get("repeatsFirst") is True)
+                        value.get("repeatsFirst") is True, key if isinstance(key, str) else "",
+                        length if type(length) is int else 0,
+                        _texts(value.get("after")) or ())
+
+
+def _texts(value: object) -> tuple[str, ...] | None:
+    return tuple(value) if isinstance(value, list) and all(isinstance(entry, str) for entry in value) else None
 
 
 def place_from_text(text: Any) -> MessagePlace | None:
@@ -89,11 +109,17 @@ def find_place(found: Sequence[int], hashes: Sequence[str], place: MessagePlace)
     # The usual case: nothing before the message has changed.
     if known is not None and known in found and place.history and _history(hashes, known) == place.history:
         return known
+    # Whatever was done around it: an edited message has another text.
+    if len(found) == 1 and place.alone and place.length >= _DISTINCTIVE:
+        return found[0]
     fits = {index: _fit(place.before, _before(hashes, index)) for index in found}
     best = max(fits.values())
     may_be_cut_off = not found[0] and not place.repeats_first
     if best > 0 or (best == 0 and may_be_cut_off):
         return next(index for index in found if fits[index] == best)
+    beside = [index for index in found if _has_a_neighbour(index, hashes, place, len(found) == 1)]
+    if len(beside) == 1:
+        return beside[0]
     likely = [index for index in found if _fits_but_for_one(place.before, _before(hashes, index))]
     if likely:
         return known if known in likely else likely[0]
@@ -121,6 +147,18 @@ def _fit(noted: Sequence[str], actual: Sequence[str]) -> int:
         if one != other:
             return -1
     return min(len(noted), len(actual))
+
+
+def _has_a_neighbour(index: int, hashes: Sequence[str], place: MessagePlace, alone: bool) -> bool:
+    """Return whether a message beside this one was near the stored one, and has a text of its own.
+
+    Whatever was deleted between the two, nothing new stands there, so nothing is passed over.
+    """
+    def is_known(at: int, near: Sequence[str]) -> bool:
+        return 0 <= at < len(hashes) and near.count(hashes[at]) == 1 == hashes.count(hashes[at])
+
+    # An equal message further up may have been beside the ones before it as well.
+    return is_known(index + 1, place.after) or (alone and is_known(index - 1, place.before))
 
 
 def _resembles(noted: Sequence[str], actual: Sequence[str]) -> bool:

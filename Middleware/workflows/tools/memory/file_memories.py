@@ -13,7 +13,7 @@ from Middleware.services.memory.memory_store import ANCHORS_FILE, MemoryStore
 from Middleware.utilities.conversations.discussion_files import Pair, read_json, write_json
 from Middleware.utilities.conversations.discussion_folder import SHORT, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, place_from_json
-from Middleware.utilities.hashing_utils import hash_messages
+from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.text_utils import restore_braces
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
@@ -22,6 +22,7 @@ from Middleware.workflows.tools.memory.condensation import Condensation
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
     DiscussionMemory,
+    KnownMessages,
     MemoryCall,
     are_enough,
     chunks_of,
@@ -150,11 +151,11 @@ class FileMemoryPass:
         if not pairs or not self._end:
             return 0
         places = MemoryAnchors(self._folder).read()
-        return first_new(self._hashes, [stored for _, stored in pairs], self._end, places)
+        return first_new(self._known, [stored for _, stored in pairs], self._end, places)
 
     @cached_property
-    def _hashes(self) -> list[str]:
-        return hash_messages(self._messages)
+    def _known(self) -> KnownMessages:
+        return KnownMessages(hash_messages(self._messages), recognition_keys(self._messages))
 
     def _due(self, start: int, existed: bool) -> bool:
         # In a conversation that is new here, only enough text counts: a short history waits for its next messages.
@@ -167,7 +168,7 @@ class FileMemoryPass:
         start = self._start(pairs)
         if not self._due(start, existed):
             return
-        chunks = chunks_of(self._messages, self._hashes, start, self._end, self._settings.file_chunk_size)
+        chunks = chunks_of(self._messages, self._known, start, self._end, self._settings.file_chunk_size)
         writer = MemoryWriter(self._context, self._settings, self._folder)
         # The memories of a long history that is new here count as condensed, or they would be condensed at once.
         if writer.write(chunks, as_condensed=self._settings.condense and not existed):

@@ -26,6 +26,7 @@ from Middleware.utilities.conversations.message_places import MessagePlace, find
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 from Middleware.utilities.text_utils import (
     chunk_messages_by_token_size,
+    message_text,
     messages_to_text_block,
     restore_braces,
     rough_estimate_token_length,
@@ -67,7 +68,50 @@ class Chunk:
     place: MessagePlace | None = None
 
 
-def first_new(hashes: Sequence[str], stored: Sequence[str], end: int, places: Mapping[str, MessagePlace]) -> int:
+class KnownMessages:
+    """The messages of a conversation, in which the last messages of memories are found again.
+
+    Args:
+        hashes: of the messages, oldest first, as stored data has them.
+        keys: their recognition keys; the hashes if they are not given.
+    """
+
+    def __init__(self, hashes: Sequence[str], keys: Sequence[str] | None = None) -> None:
+        self.hashes = hashes
+        self.keys = hashes if keys is None else keys
+        self._by_hash = _indexes(hashes)
+        self._by_key = self._by_hash if self.keys == hashes else _indexes(self.keys)
+
+    def reached(self, stored: str, place: MessagePlace | None, before: int) -> int | None:
+        """Return the index of the message that a memory ends with; None if it is no longer there.
+
+        Args:
+            stored: its hash.
+            place: its position, if that was stored. Otherwise the last such message with an index below ``before``
+                counts; if there is none, the last of all.
+        """
+        if place is not None and place.key:
+            found: Sequence[int] = sorted({*self._by_key.get(place.key, ()), *self._by_hash.get(stored, ())})
+            return find_place(found, self.keys, place) if found else None
+        found, among = self._by_hash.get(stored, ()), self.hashes
+        if not found:
+            # The text was stored without the speaker's name that it has now.
+            found, among = self._by_key.get(stored, ()), self.keys
+        if not found:
+            return None
+        if place is not None:
+            return find_place(found, among, place)
+        return next((index for index in reversed(found) if index < before), found[-1])
+
+
+def _indexes(hashes: Sequence[str]) -> dict[str, list[int]]:
+    where: dict[str, list[int]] = {}
+    for index, found in enumerate(hashes):
+        where.setdefault(found, []).append(index)
+    return where
+
+
+def first_new(messages: KnownMessages, stored: Sequence[str], end: int, places: Mapping[str, MessagePlace]) -> int:
     """Return the index of the first message that no memory covers; ``end`` if there is none among the first ``end``.
 
     The newest memory whose message is still in the conversation decides. Of several equal messages, the one at the
@@ -75,46 +119,24 @@ def first_new(hashes: Sequence[str], stored: Sequence[str], end: int, places: Ma
     comes after that (newer messages were deleted), everything is covered.
 
     Args:
-        hashes: of all messages.
         stored: the hashes of the memories, oldest first.
         places: hash of a memory -> the position of its message.
     """
-    where = indexes_by_hash(hashes)
     for known in dict.fromkeys(reversed(stored)):
-        index = reached(where.get(known, []), hashes, places.get(known), end + 1)
+        index = messages.reached(known, places.get(known), end + 1)
         if index is not None:
             return min(index + 1, end)
     return 0
 
 
-def indexes_by_hash(hashes: Sequence[str]) -> dict[str, list[int]]:
-    where: dict[str, list[int]] = {}
-    for index, found in enumerate(hashes):
-        where.setdefault(found, []).append(index)
-    return where
-
-
-def reached(found: Sequence[int], hashes: Sequence[str], place: MessagePlace | None, before: int) -> int | None:
-    """Return the index of the message that a memory ends with; None if it is no longer there.
-
-    Args:
-        found: the indexes of all messages with its hash.
-        before: without a position, the last message with an index below this counts; if there is none, the last of all.
-    """
-    if not found:
-        return None
-    if place is not None:
-        return find_place(found, hashes, place)
-    return next((index for index in reversed(found) if index < before), found[-1])
-
-
-def chunks_of(messages: Sequence[Message], hashes: Sequence[str], start: int, end: int, size: int) -> list[Chunk]:
+def chunks_of(messages: Sequence[Message], known: KnownMessages, start: int, end: int, size: int) -> list[Chunk]:
     """Return the messages from ``start`` up to ``end`` in chunks of at most ``size`` estimated tokens."""
     chunks: list[Chunk] = []
     last = start - 1
     for group in chunk_messages_by_token_size(messages[start:end], size):
         last += len(group)
-        chunks.append(Chunk(messages_to_text_block(group), hashes[last], place_of(hashes, last)))
+        place = place_of(known.keys, last, len(message_text(group[-1])))
+        chunks.append(Chunk(messages_to_text_block(group), known.hashes[last], place))
     return chunks
 
 

@@ -27,7 +27,7 @@ from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.utilities.conversations.message_places import LoggedMessage
 from Middleware.utilities.conversations.vector_memory import VectorMemories
-from Middleware.utilities.hashing_utils import hash_messages
+from Middleware.utilities.hashing_utils import hash_messages, recognition_keys
 from Middleware.utilities.once import Once
 from Middleware.utilities.sensitive_logging_utils import log_prompt_content
 from Middleware.utilities.text_utils import escape_braces
@@ -36,12 +36,11 @@ from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import folder_of, raw_messages, run_helper_workflow
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
+    KnownMessages,
     MemoryCall,
     are_enough,
     chunks_of,
-    indexes_by_hash,
     memory_lock,
-    reached,
 )
 from Middleware.workflows.tools.memory.state_document import raise_if_request_ended, update_state_document
 from Middleware.workflows.tools.memory.vector_answers import Item, parse_memories
@@ -121,15 +120,15 @@ class VectorMemoryPass:
         # Another request may have stored some of them while this one waited.
         new = self._due(memories, warn=True)
         if new:
-            chunks = chunks_of(self._messages, self._hashes, new.start, new.stop, self._settings.vector_chunk_size)
-            after = self._hashes[new.start - 1] if new.start else ""
+            chunks = chunks_of(self._messages, self._known, new.start, new.stop, self._settings.vector_chunk_size)
+            after = self._known.hashes[new.start - 1] if new.start else ""
             ChunkWriter(self._context, self._settings, self._folder, memories).write(chunks, after)
 
     def _due(self, memories: VectorMemories, warn: bool = False) -> range:
         if len(self._messages) <= self._settings.lookback:
             return range(0)
         logged = memories.logged_messages(KNOWN_HASHES)
-        new = new_messages(self._hashes, logged, self._settings.lookback)
+        new = new_messages(self._known, logged, self._settings.lookback)
         if warn and logged and new.start == 0:
             logger.warning("Discussion %s: none of the messages with memories is known any more, so all are new",
                            self._folder.discussion_id)
@@ -138,25 +137,23 @@ class VectorMemoryPass:
         return new if enough else range(0)
 
     @cached_property
-    def _hashes(self) -> list[str]:
-        return hash_messages(self._messages)
+    def _known(self) -> KnownMessages:
+        return KnownMessages(hash_messages(self._messages), recognition_keys(self._messages))
 
 
-def new_messages(hashes: Sequence[str], logged: Sequence[LoggedMessage], lookback: int) -> range:
+def new_messages(messages: KnownMessages, logged: Sequence[LoggedMessage], lookback: int) -> range:
     """Return the positions of the messages after the newest processed one, without the newest ``lookback``.
 
     Args:
-        hashes: of all messages, oldest first.
         logged: messages that ended processed chunks, newest first. Of equal messages the one at the logged position
             counts; if the position was not recorded, the last that is not among the newest.
 
     All are new if no logged message is there; none is if the newest logged one is now among the newest
     ``lookback``, as happens when messages before it are deleted.
     """
-    end = max(0, len(hashes) - max(0, lookback))
-    where = indexes_by_hash(hashes)
+    end = max(0, len(messages.hashes) - max(0, lookback))
     for number, message in enumerate(logged):
-        index = reached(where.get(message.hash, []), hashes, message.place, end)
+        index = messages.reached(message.hash, message.place, end)
         if index is not None and (index < end or number == 0):
             return range(min(index + 1, end), end)
     return range(end)

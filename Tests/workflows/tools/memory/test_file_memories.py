@@ -280,9 +280,19 @@ def test_deleted_file_waits_for_enough_text(two: MemoryLab) -> None:
     assert "\n".join(text.strip("<>") for text, _ in two.stored()) == "\n".join(f"m{number}" for number in range(10))
 
 
-def test_prefixes_change_all_hashes(two: MemoryLab) -> None:
-    two.remember([{**message, "content": f"User: {message['content']}"} for message in chat(13)])
-    assert len(two.stored()) == 3
+@pytest.mark.parametrize("names", [("User: ", "Assistant: "), ("Kim: ", "Sera: "),
+                                   ("User: Kim: ", "Assistant: Sera: ")])
+@pytest.mark.parametrize("anchors", [True, False])
+def test_names_and_prefixes_make_no_new_messages(two: MemoryLab, names: tuple[str, str], anchors: bool) -> None:
+    named = [{**message, "content": names[number % 2] + message["content"]} for number, message in enumerate(chat(18))]
+    if not anchors:
+        two.path.with_name("memory_anchors.json").unlink()
+    two.remember(named[:13])
+    assert len(two.stored()) == 2
+    two.remember(named)  # stored with names ...
+    two.remember(chat(23))  # ... and recognized without
+    two.remember(named)
+    assert [hash_content(named[14]["content"]), hash_content("m19")] == [stored for _, stored in two.stored()[2:]]
 
 
 def test_repeated_short_message_is_no_anchor(lab: MemoryLab) -> None:

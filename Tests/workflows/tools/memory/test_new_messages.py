@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from Middleware.utilities.conversations.message_places import CONTEXT, MessagePlace, place_from_json, place_of
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
-from Middleware.workflows.tools.memory.shared import chunks_of, first_new
+from Middleware.workflows.tools.memory.shared import KnownMessages, chunks_of, first_new
 from Tests.tables import table
 
 TEN = [f"m{number}" for number in range(10)]
@@ -32,18 +32,18 @@ TEN = [f"m{number}" for number in range(10)]
     (["a"], ["a"], 0, 0),
     ([], ["a"], 0, 0)])
 def test_first_new(hashes: list[str], stored: list[str], end: int, start: int) -> None:
-    assert first_new(hashes, stored, end, {}) == start
+    assert first_new(KnownMessages(hashes), stored, end, {}) == start
 
 
 @pytest.mark.parametrize(("before", "start"), [("b", 3), ("d", 6), ("?", 0), (None, 6), ("", 0)])
 def test_equal_messages_are_told_apart(before: str | None, start: int) -> None:
     """The message may be gone if it is nowhere behind the right one; what nobody noted is a guess as ever."""
     places = {} if before is None else {"k": MessagePlace((before,))}
-    assert first_new(["a", "b", "k", "c", "d", "k", "e"], ["k"], 7, places) == start
+    assert first_new(KnownMessages(["a", "b", "k", "c", "d", "k", "e"]), ["k"], 7, places) == start
 
 
 def test_first_message_has_none_before_it() -> None:
-    assert first_new(["k", "a", "k"], ["k"], 3, {"k": MessagePlace(("",))}) == 1
+    assert first_new(KnownMessages(["k", "a", "k"]), ["k"], 3, {"k": MessagePlace(("",))}) == 1
 
 
 @table(("then", "at", "now", "start"), [
@@ -60,14 +60,14 @@ def test_first_message_has_none_before_it() -> None:
 def test_where_a_memory_ends_now(then: str, at: int, now: str, start: int) -> None:
     place = place_from_json(json.loads(json.dumps(place_of(list(then), at).as_json())))
     assert place is not None
-    assert first_new(list(now), [then[at]], len(now), {then[at]: place}) == start
+    assert first_new(KnownMessages(list(now)), [then[at]], len(now), {then[at]: place}) == start
 
 
 def test_a_text_that_is_said_again_when_the_first_has_left_the_window_is_another_message() -> None:
     history = [text for number in range(3) for text in (f"q{number}", "ok", "ok")] + [
         text for number in range(3, 6) for text in (f"q{number}", "blank", "ok")]
     place = place_of(history[:11], 10)
-    assert first_new(history[14:], ["blank"], 4, {"blank": place}) == 0
+    assert first_new(KnownMessages(history[14:]), ["blank"], 4, {"blank": place}) == 0
 
 
 def test_a_message_is_known_among_others_that_change_each_time() -> None:
@@ -76,7 +76,7 @@ def test_a_message_is_known_among_others_that_change_each_time() -> None:
     then = [*chat[:4], "note 1", *chat[4:8], "lore 1", *chat[8:]]
     now = [*chat[:4], "note 2", *chat[4:8], "lore 2", *chat[8:], "m12"]
     at = then.index("m11")
-    assert first_new(now, ["m11"], len(now), {"m11": place_of(then, at)}) == len(now) - 1
+    assert first_new(KnownMessages(now), ["m11"], len(now), {"m11": place_of(then, at)}) == len(now) - 1
 
 
 @pytest.mark.parametrize("cut", [0, 3, 6])
@@ -86,13 +86,13 @@ def test_a_text_that_is_said_often_is_known_among_others_that_change_each_time(c
     now = [*chat[cut:15], "note 2", "lore 1", *chat[15:], "m6", "n6"]
     at = len(then) - 4
     assert then[at] == "ok"
-    assert first_new(now, ["ok"], len(now), {"ok": place_of(then, at)}) == 15 - cut
+    assert first_new(KnownMessages(now), ["ok"], len(now), {"ok": place_of(then, at)}) == 15 - cut
 
 
 def test_a_text_that_is_said_again_soon_is_another_message_if_the_first_is_gone() -> None:
     then = [*(f"m{number}" for number in range(12)), "ok"]
     now = [*then[:8], "x", "y", "z", "ok", "w"]
-    assert first_new(now, ["ok"], len(now), {"ok": place_of(then, 12)}) == 0
+    assert first_new(KnownMessages(now), ["ok"], len(now), {"ok": place_of(then, 12)}) == 0
 
 
 @pytest.mark.parametrize("at", [2, 8, 12, 20])
@@ -101,24 +101,41 @@ def test_a_message_is_known_though_all_answers_before_it_have_changed(at: int, a
     """As they do when a client begins to rewrite what it shows."""
     chat = [f"{role}{number}" for number in range(15) for role in ("u", "a")]
     now = [text.replace("a", "A") for text in chat] + [f"m{number}" for number in range(added)]
-    assert first_new(now, [chat[at]], len(now), {chat[at]: place_of(chat, at)}) == at + 1
+    assert first_new(KnownMessages(now), [chat[at]], len(now), {chat[at]: place_of(chat, at)}) == at + 1
 
 
 def test_the_first_message_is_not_taken_for_a_later_one_with_its_text() -> None:
     """The later one was deleted: the memory before it decides, or all of the conversation would be remembered twice."""
     chat = ["ok", *(f"m{number}" for number in range(1, 15)), "ok", "m16"]
-    places = {chat[at]: place_from_json(place_of(chat, at).as_json()) for at in (8, 15)}
+    places = {chat[at]: place_from_json(place_of(chat[:at + 1], at).as_json()) for at in (8, 15)}
     now = [*chat[:12], "other", "words", "follow"]
-    assert first_new(now, ["m8", "ok"], len(now), places) == 9  # type: ignore[arg-type]
-    assert first_new(chat, ["m8", "ok"], len(chat), places) == 16  # type: ignore[arg-type]
-    assert first_new(chat[15:], ["m8", "ok"], 2, places) == 0  # type: ignore[arg-type]  # again rather than never
+    assert first_new(KnownMessages(now), ["m8", "ok"], len(now), places) == 9  # type: ignore[arg-type]
+    assert first_new(KnownMessages(chat), ["m8", "ok"], len(chat), places) == 16  # type: ignore[arg-type]
+    assert first_new(KnownMessages(chat[15:]), ["m8", "ok"], 2, places) == 0  # type: ignore[arg-type]
+
+
+@table(("then", "at", "now", "start"), [
+    (TEN, 4, ["m3", "x", "m4", "y"], 3), (TEN, 4, ["m0", "m4", "x"], 2),  # one is still beside it
+    (TEN, 4, ["x", "y", "m4", "m5"], 3), (TEN, 4, ["x", "m4", "z", "m5"], 2)])
+def test_a_message_is_known_by_what_stood_beside_it(then: list[str], at: int, now: list[str], start: int) -> None:
+    assert first_new(KnownMessages(now), [then[at]], len(now), {then[at]: place_of(then, at)}) == start
+
+
+@table(("now", "start"), [
+    (["x", "y", "z", "TEXT", "w"], 4), (["x", "TEXT"], 2), (["x", "y", "z"], 0),
+    (["x", "TEXT", "y", "TEXT"], 0)])  # it is said twice: nothing tells which one it is
+def test_a_long_text_is_known_whatever_was_done_around_it(now: list[str], start: int) -> None:
+    then = [*TEN, "TEXT", *TEN]
+    for length, expected in ((40, start), (39, 0)):
+        places = {"TEXT": place_of(then, 10, length)}
+        assert first_new(KnownMessages(now), ["TEXT"], len(now), places) == expected
 
 
 def test_of_many_repeats_the_first_that_fits_counts() -> None:
     """Half of the repeats were deleted, and more came: what may be new is looked at."""
     history = [*"xyz", *"ab" * 10]
     place = place_of(history, 20)
-    assert first_new([*"ab" * 10], [history[20]], 20, {history[20]: place}) == 10
+    assert first_new(KnownMessages([*"ab" * 10]), [history[20]], 20, {history[20]: place}) == 10
 
 
 @pytest.mark.parametrize("value", [None, 5, [], {}, {"before": "x"}, {"before": [1]}])
@@ -127,7 +144,8 @@ def test_places_that_are_none(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [{"before": ["a"]}, {"before": ["a"], "index": True, "history": 5},
-                                   {"before": ["a"], "repeatsFirst": 1}])
+                                   {"before": ["a"], "repeatsFirst": 1},
+                                   {"before": ["a"], "key": 1, "length": True, "after": [1]}])
 def test_places_of_which_little_is_known(value: Any) -> None:
     assert place_from_json(value) == MessagePlace(("a",)) == place_from_json("a")
 
@@ -136,7 +154,7 @@ def test_places_of_which_little_is_known(value: Any) -> None:
 def test_whatever_is_repeated_a_growing_history_is_known_exactly(hashes: list[str], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(hashes) - 1))
     place = place_of(hashes[:index + 1], index)
-    assert first_new(hashes, [hashes[index]], len(hashes), {hashes[index]: place}) == index + 1
+    assert first_new(KnownMessages(hashes), [hashes[index]], len(hashes), {hashes[index]: place}) == index + 1
 
 
 @given(st.lists(st.sampled_from(["blank", "ok", "a", "b"]), max_size=30), st.integers(0, 60), st.data())
@@ -147,7 +165,8 @@ def test_a_sliding_window_passes_nothing_over(rest: list[str], cut: int, data: s
         return
     index = data.draw(st.integers(min(CONTEXT, len(history) - 1), len(history) - 1))
     now = history[min(cut, len(history) - 1):]
-    start = first_new(now, [history[index]], len(now), {history[index]: place_of(history[:index + 1], index)})
+    places = {history[index]: place_of(history[:index + 1], index)}
+    start = first_new(KnownMessages(now), [history[index]], len(now), places)
     gone = len(history) - len(now)
     assert not [text for text in now[:start] if text in history[index + 1:] and text.startswith("q")]
     assert start == index + 1 - gone or index < gone
@@ -167,14 +186,15 @@ def test_ordinary_histories(texts: list[str], data: st.DataObject) -> None:
     expected = find_last_matching_hash_message(
         messages, [("", found) for found in stored], turns_to_skip_looking_back=lookback)
     for known in ({}, noted, short):
-        assert end - first_new(hashes, stored, end, known) == expected
+        assert end - first_new(KnownMessages(hashes), stored, end, known) == expected
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=10), st.lists(st.sampled_from("abcd"), max_size=4),
        st.integers(0, 10), st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["", *"abc"])))
 def test_never_beyond_the_end(hashes: list[str], stored: list[str], end: int, before: dict[str, str]) -> None:
     end = min(end, len(hashes))
-    start = first_new(hashes, stored, end, {key: MessagePlace((value,)) for key, value in before.items()})
+    places = {key: MessagePlace((value,)) for key, value in before.items()}
+    start = first_new(KnownMessages(hashes), stored, end, places)
     assert 0 <= start <= end
     if start and not set(stored) & set(hashes[end:]):
         assert hashes[start - 1] in stored
@@ -185,8 +205,9 @@ def test_chunks_cover_everything_once(texts: list[str], start: int, size: int) -
     messages = [{"role": "user", "content": text} for text in texts]
     hashes = [f"{number}" for number in range(len(texts))]
     start = min(start, len(texts))
-    chunks = chunks_of(messages, hashes, start, len(texts), size)
+    chunks = chunks_of(messages, KnownMessages(hashes), start, len(texts), size)
     assert "\n".join(chunk.text for chunk in chunks) == "\n".join(texts[start:])
     for chunk in chunks:
-        assert chunk.place == place_of(hashes, int(chunk.hash)) and chunk.place.index == int(chunk.hash)
+        at = int(chunk.hash)
+        assert chunk.place == place_of(hashes, at, len(texts[at])) and chunk.place.index == at
     assert [chunk.hash for chunk in chunks][-1:] == hashes[start:][-1:]

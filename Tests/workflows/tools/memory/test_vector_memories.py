@@ -39,6 +39,7 @@ from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.hashing_utils import hash_content
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.memory import vector_memories
+from Middleware.workflows.tools.memory.shared import KnownMessages
 from Middleware.workflows.tools.memory.vector_memories import VectorMemoryPass, generate_and_store, new_messages
 from Tests.properties import examples
 from Tests.stub_backend import StubBackend, chat_reply, status_reply
@@ -85,7 +86,7 @@ def hashes(*numbers: int) -> list[str]:
 ])
 def test_new_messages(known: str, logged: str, lookback: int, new: tuple[int, int]) -> None:
     """As databases tell it that do not know where messages stood."""
-    assert new_messages(list(known), [LoggedMessage(found) for found in logged], lookback) == range(*new)
+    assert new_messages(KnownMessages(list(known)), [LoggedMessage(found) for found in logged], lookback) == range(*new)
 
 
 @pytest.mark.parametrize("then, at, now, lookback, new", [
@@ -94,7 +95,7 @@ def test_new_messages(known: str, logged: str, lookback: int, new: tuple[int, in
 ])
 def test_new_messages_behind_a_known_place(then: str, at: int, now: str, lookback: int, new: tuple[int, int]) -> None:
     logged = LoggedMessage(then[at], place_of(list(then), at))
-    assert new_messages(list(now), [logged], lookback) == range(*new)
+    assert new_messages(KnownMessages(list(now)), [logged], lookback) == range(*new)
 
 
 @examples(300)
@@ -118,7 +119,7 @@ def test_growing_edited_conversations_never_skip_a_message(data: st.DataObject) 
             messages[place:place + 1] = [] if edit == "drop one" else [f"m{counter}"]
             counter += 1
         end = max(0, len(messages) - lookback)
-        new = new_messages(messages, logged[:10], lookback)
+        new = new_messages(KnownMessages(messages), logged[:10], lookback)
         assert 0 <= new.start <= new.stop == end
         known = [message.hash for message in logged[:10]]
         if known and known[0] in messages[:end]:
@@ -130,7 +131,7 @@ def test_growing_edited_conversations_never_skip_a_message(data: st.DataObject) 
         if new:
             logged.insert(0, LoggedMessage(messages[new.stop - 1],
                                            place_of(messages, new.stop - 1) if noted else None))
-            assert not new_messages(messages, logged[:10], lookback)  # at once again: nothing
+            assert not new_messages(KnownMessages(messages), logged[:10], lookback)  # at once again: nothing
 
 
 TEXTS = st.sampled_from(["blank", "blank", "ok", "ok", "yes", "unique"])
@@ -149,7 +150,7 @@ def test_repeats_and_blanks_neither_hide_nor_repeat_anything(turns: list[list[st
         if data.draw(st.booleans()) and lookback and len(messages) > lookback + processed:
             messages[-data.draw(st.integers(1, lookback)):] = ["ok", "blank"]
         end = max(0, len(messages) - lookback)
-        new = new_messages(messages, logged[:10], lookback)
+        new = new_messages(KnownMessages(messages), logged[:10], lookback)
         assert new == range(min(processed, end), end)
         if new:
             cut = data.draw(st.integers(new.start + 1, new.stop))  # a later chunk may fail
@@ -176,7 +177,7 @@ def test_a_client_that_forgets_or_changes_what_is_old_hides_nothing(steps: list[
         if changed < len(messages) and messages[changed] in seen:
             seen.add(f"changed {number}")
             messages[changed] = f"changed {number}"
-        new = new_messages(messages, logged[:10], lookback)
+        new = new_messages(KnownMessages(messages), logged[:10], lookback)
         seen |= set(messages[new.start:new.stop])
         if new:
             logged.insert(0, LoggedMessage(messages[new.stop - 1], place_of(messages, new.stop - 1)))
