@@ -19,6 +19,7 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import KeyCheck, Severity, is_remark, quoted
 from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.json_source import JsonSource, Position, child, decode, legacy_code_page
+from Middleware.utilities.config.lookup import dangling_target
 from Middleware.utilities.json_data import freeze
 from Middleware.utilities.text_utils import nearest
 
@@ -52,6 +53,11 @@ def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
+        target = dangling_target(path)
+        if target:
+            check.findings.append(_finding("error", display, f"the file is a link that points to {quoted(target)}, "
+                                           "which does not exist", "a link to a file that exists, or the file itself"))
+            return check
         check.findings.append(_finding("error", display, f"the file cannot be read: {error.strerror or error}"))
         return check
     text, foreign = decode(data)

@@ -344,7 +344,7 @@ class Lookups:
         workflows.
         """
         lacking = not any(folder_exists("Workflows", *split_name(one)) for one in user_workflow_folders())
-        return problem_of(error, self.user_file().display if lacking else "")
+        return problem_of(error, self.user_file().display if lacking else error.file)
 
     def _file(self, kind: str, name: str, locate: Callable[[str], FoundFile], load: Callable[[str], Any]) -> Any:
         """Return the content of the file ``name`` of a kind, or the problem with it."""
@@ -371,8 +371,6 @@ def _ask(find: Callable[[], Any]) -> object:
     """Return the result of ``find``, or the Problem that it runs into."""
     try:
         return find()
-    except ConfigNotFoundError as error:
-        return problem_of(error)
     except ConfigurationError as error:
         return problem_of(error, error.file)
 

@@ -16,9 +16,10 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import is_remark
+from Middleware.utilities.config.check import is_remark, quoted
 from Middleware.utilities.config.declarations import settings_keys
 from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.lookup import dangling_target
 from Middleware.utilities.config.store import config_store
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
 from Middleware.utilities.text_utils import nearest, plain
@@ -77,6 +78,9 @@ def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
             stem = display.rpartition("/")[2][:-len(next(end for end in OTHER_ENDINGS if lower.endswith(end)))]
             tree.findings.append(_unread(display, "the name does not end in .json, so the program does not read it",
                                          f"{stem}.json"))
+        elif display.partition("/")[0] in COLLECTIONS and (target := dangling_target(path)):
+            # Most likely a folder: files have an ending.
+            tree.findings.append(_unread(display, f"the link points to {quoted(target)}, which does not exist"))
     tree.findings.extend(_misnamed_defaults(tree))
     _find_settings(tree, users)
     return tree

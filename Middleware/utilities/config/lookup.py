@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 Candidate = tuple[str, ...]
 # Some names come from requests, so the results and warnings that are kept about them are limited.
 MAX_REMEMBERED = 4096
+# A message with more folders would not help to find the one that is meant.
+MAX_ELSEWHERE = 3
 # Lower than for keys: a file that does not exist has no other explanation than a distant name.
 SIMILAR = 0.6
 
@@ -73,6 +75,17 @@ class ConfigLookup:
                  for stem in search.stems(folder) if not _is_test(folder, stem) and stem.casefold() != wanted]
         near = nearest(wanted, stems, SIMILAR)
         return f"{prefix}/{near}" if prefix and near else near
+
+    def elsewhere(self, root: str, candidates: Sequence[Candidate]) -> list[str]:
+        """Return the folders of the same collection that hold a file of the candidates' name; none if many do."""
+        search = _Search(self.store, root)
+        wanted = candidates[-1][-1].casefold()
+        # A name that is in many folders, such as that of a default workflow, tells nothing about which was meant.
+        if wanted.startswith("_default"):
+            return []
+        found = ["/".join(folder) for folder in search.all_folders((candidates[-1][0],))
+                 if any(stem.casefold() == wanted for stem in search.stems(folder))]
+        return found if len(found) <= MAX_ELSEWHERE else []
 
     def folder_names(self, root: str, parts: Candidate) -> dict[str, bool]:
         """Return the names in a folder below the root, and for each whether it is a folder; empty if it is missing."""
@@ -161,6 +174,18 @@ class _Search:
         return sorted(name[:-5] for name, is_folder in self.names(folder).items()
                       if not is_folder and name.endswith(".json"))
 
+    def all_folders(self, top: Candidate) -> list[Candidate]:
+        """Return a folder and all folders below it, without those that a link leads back to."""
+        found, waiting, real = [], [top], set()
+        while waiting:
+            folder = waiting.pop(0)
+            path = os.path.realpath(os.path.join(self._root, *folder))
+            if path not in real:
+                real.add(path)
+                found.append(folder)
+                waiting += [(*folder, name) for name, is_folder in self.names(folder).items() if is_folder]
+        return found
+
     def _listing(self, parts: Candidate) -> Mapping[str, bool] | None:
         names, checked = self._store.list_folder(os.path.join(self._root, *parts))
         self.oldest = min(self.oldest, checked)
@@ -217,6 +242,30 @@ def require_file(kind: str, name: str, *candidates: Candidate) -> FoundFile:
     """Like ``find_file``; raises ``ConfigNotFoundError`` naming every path tried and the nearest name."""
     found = find_file(*candidates)
     if found is None:
-        near = config_lookup().nearest(get_root_config_directory(), candidates, name)
-        raise ConfigNotFoundError(f"{kind} '{name}' does not exist", tried=tried_paths(candidates), suggestion=near)
+        raise _not_found(kind, name, candidates)
     return found
+
+
+def _not_found(kind: str, name: str, candidates: Sequence[Candidate]) -> ConfigNotFoundError:
+    """Return the error for a file that is in none of its places; it may be in another, or be a link to nowhere."""
+    root, tried = get_root_config_directory(), tried_paths(candidates)
+    link = next((path for path in tried if dangling_target(os.path.join(root, *path.split("/")))), "")
+    if link:
+        # The target may be an absolute path, which clients must not see; `check` shows it.
+        return ConfigNotFoundError(f"{kind} '{name}' does not exist: {link} is a link to a file that does not exist",
+                                   file=link)
+    folders = config_lookup().elsewhere(root, candidates)
+    if folders:
+        return ConfigNotFoundError(f"{kind} '{name}' does not exist where it is looked for; it lies in "
+                                   f"{' and '.join(folders)}: move it, or name the folder", tried=tried)
+    return ConfigNotFoundError(f"{kind} '{name}' does not exist", tried=tried,
+                               suggestion=config_lookup().nearest(root, candidates, name))
+
+
+def dangling_target(path: str) -> str:
+    """Return what a link points to if that does not exist; "" for a link that leads somewhere, or no link."""
+    try:
+        return os.readlink(path) if os.path.islink(path) and not os.path.exists(path) else ""
+    # A path that no file can have, or a system without links.
+    except (OSError, ValueError):
+        return ""

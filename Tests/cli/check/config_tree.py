@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ Files = dict[str, Any]
 """Path below the config root -> bytes, a text, or what is written as JSON."""
 
 Mistake = Callable[[Files], None]
+
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link in place of a file."""
+
+    target: str
+
 
 USER, ENDPOINT, SPARE = "Users/alice.json", "Endpoints/home/Main.json", "Endpoints/home/Spare.json"
 API_TYPE, PRESET, ROUTES = "ApiTypes/Chat.json", "Presets/OpenAi/home/Warm.json", "Routing/routes.json"
@@ -97,6 +107,9 @@ def write_tree(public: Path, *mistakes: Mistake) -> Path:
     for name, content in files.items():
         path = public / "Configs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Link):
+            path.symlink_to(content.target)
+            continue
         if not isinstance(content, bytes):
             content = (content if isinstance(content, str) else json.dumps(content, indent=2)).encode("utf-8")
         path.write_bytes(content)

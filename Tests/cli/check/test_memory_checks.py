@@ -173,7 +173,7 @@ def test_a_misspelt_key_beside_the_right_one(lab: MemoryChecks) -> None:
     ("condenseMemoriesMaxResponseSizeInTokens", "x", "as not given"), ("vectorMemoryPreset", 5, "a string"),
     ("vectorMemoryIndexTopics", "no", "counts as true"), ("vectorMemoryIndexTopics", 0, "counts as false"),
     ("chunkEstimatedTokenSize", 0, "is 0, which is out of range; 1 is used. Expected: 1 to 1000000000."),
-    ("maxResponseSizeInTokens", 10 ** 12, "1000000000 is used"), ("stateDocumentMinRetentionRatio", 50, "at most 1"),
+    ("maxResponseSizeInTokens", 10 ** 12, "; 10000000 is used"), ("stateDocumentMinRetentionRatio", 50, "at most 1"),
     ("wilmerContextEstimationLevel", "agressive", "unknown")])
 def test_values_of_the_wrong_kind(lab: MemoryChecks, caplog: pytest.LogCaptureFixture, key: str, value: Any,
                                   says: str) -> None:

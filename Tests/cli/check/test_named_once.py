@@ -1,10 +1,26 @@
 """Mistakes that a newcomer makes: each is one finding, at its file and line, with what is wrong and the cure."""
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
-from Tests.cli.check.config_tree import API_TYPE, ENDPOINT, GENERAL, MCP, MEMORY, Mistake, TreeLab, changed, llm, nodes
+from Tests.cli.check.config_tree import (
+    API_TYPE,
+    ENDPOINT,
+    GENERAL,
+    MCP,
+    MEMORY,
+    USER,
+    Link,
+    Mistake,
+    TreeLab,
+    changed,
+    good_files,
+    llm,
+    nodes,
+    put,
+)
 from Tests.tables import table
 
 
@@ -68,8 +84,38 @@ LIMITS = (
     Row("memory", (changed(MEMORY, maxResponseSizeInTokens=-5),), f"{MEMORY}:6:3: warning: {LIMIT} -5, which is out of "
         "range; 1 is used. Expected: 1 to 10000000."))
 
+ELSEWHERE = "does not exist where it is looked for; it lies in"
 
-@table("row", (*WORDS, *LIMITS), ids=lambda row: row.name)
+
+def linked(link: str, target: str) -> Mistake:
+    """A link in place of a file, or beside the others."""
+    return put(link, Link(target))
+
+
+def child_named(name: str) -> Mistake:
+    return nodes({"type": "CustomWorkflow", "workflowName": name})
+
+
+PLACES = (
+    Row("child in another folder", (child_named("Child"),),
+        f"{GENERAL}:5:7: error: node 1: workflow 'Child' {ELSEWHERE} "
+        "Workflows/_common: move it, or name the folder. Looked for: Workflows/_overrides/alice/Child.json,"),
+    Row("endpoint in another folder", (node(endpointName="Far"), put("Endpoints/Far.json", good_files()[ENDPOINT])),
+        f"{GENERAL}:6:7: error: node 1 'Answer': endpoint 'Far' {ELSEWHERE} Endpoints: move it, or name the folder."),
+    Row("preset in another folder", (node(preset="Cold"), put("Presets/OpenAi/away/Cold.json", {})),
+        f"{GENERAL}:7:7: error: node 1 'Answer': preset 'Cold' {ELSEWHERE} Presets/OpenAi/away: move it,"),
+    Row("settings in another folder", (changed(USER, discussionIdMemoryFileWorkflowSettings="Far"),
+                                       put("Workflows/_common/Far.json", good_files()[MEMORY])),
+        f"{USER}:8:3: error: ", f"settings file 'Far' {ELSEWHERE} Workflows/_common:"))
+# Windows lets only some users make links.
+LINKS = () if os.name == "nt" else (
+    Row("link to no file", (linked("Workflows/alice/Gone.json", "away/Gone.json"), child_named("Gone")),
+        "Workflows/alice/Gone.json: error: the file is a link that points to 'away/Gone.json', which does not exist."),
+    Row("link to no folder", (linked("Workflows/friends", "/nowhere/at/all"),),
+        "Workflows/friends: warning: the link points to '/nowhere/at/all', which does not exist"))
+
+
+@table("row", (*WORDS, *LIMITS, *PLACES, *LINKS), ids=lambda row: row.name)
 def test_named_once(tree: TreeLab, row: Row) -> None:
     found = [f"{finding.file}{finding.position}: {finding.severity}: {finding.text}"
              for finding in tree.check(*row.mistakes)]
