@@ -13,6 +13,7 @@ from Middleware.exceptions import (
     ConfigurationError,
     DataKeyError,
     GateTimeoutError,
+    ServerStoppingError,
     WilmerError,
 )
 from Middleware.llmapis.backend_errors import log_text
@@ -76,6 +77,9 @@ def log_error(error: BaseException, request: RequestContext | None, phase: str) 
 
     A mistake in the configuration is also reported to the listeners of the request.
     """
+    # The cancellation has had its line, and so has the end of the server.
+    if isinstance(error, ServerStoppingError):
+        return
     name = request.request_id if request else "-"
     location = getattr(error, "location", "")
     where = f" in {location}" if location else ""

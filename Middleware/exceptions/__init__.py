@@ -151,6 +151,13 @@ class ClientError(WilmerError):
         super().__init__(message)
 
 
+class ServerStoppingError(ClientError):
+    """The server stops before the answer is complete. What there is of it must not look like all of it."""
+
+    def __init__(self) -> None:
+        super().__init__("The server is stopping.", 503)
+
+
 class StoredDataError(WilmerError):
     """A file in the folder of a conversation cannot be used. It is not overwritten, moved or deleted."""
 

@@ -1,10 +1,12 @@
 """The end of each launcher on a signal, while requests are in every state."""
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from Tests.api.front_dialects import FRONTS, Front, openai_message
 from Tests.integration.launcher import (
     PROJECT,
     USER,
@@ -37,6 +40,7 @@ from Tests.workflows.tools.mcp.mcp_lab import plain_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send these signals to one process")
 
+STOPS = "The server is stopping."
 IN_TIME = 5.0  # seconds; what is left alone would take far longer
 BACKGROUND = 0.8
 SIGNALLED = """
@@ -115,10 +119,10 @@ def body_of(answer: bytes) -> Any:
     return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
-def assert_early_end(answer: bytes) -> None:
-    """A whole answer with what there was of a text: nothing."""
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert body_of(answer)["choices"][0]["message"]["content"] == ""
+def assert_refused(answer: bytes) -> None:
+    """A whole answer that was not complete."""
+    assert answer.startswith(b"HTTP/1.1 503 ") and b"Retry-After: 5" in answer
+    assert openai_message(body_of(answer), 503) == STOPS
 
 
 @pytest.mark.contract
@@ -140,9 +144,9 @@ def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend
             assert locks(tree) == [("memories",)]
             seconds = end_by(server, signal.SIGTERM)
             payloads = sse_payloads(begun + read_to_end(streamed))
-            assert_early_end(read_to_end(whole))
-            assert_early_end(read_to_end(hanging))
-        assert json.loads(payloads[-2])["choices"][0]["finish_reason"] == "stop" and payloads[-1] == "[DONE]"
+            assert_refused(read_to_end(whole))
+            assert_refused(read_to_end(hanging))
+        assert openai_message(json.loads(payloads[-2]), 503) == STOPS and payloads[-1] == "[DONE]"
         assert slow.answered_at is not None and not slow.client_left and backend.calls("late")
         assert locks(tree) == []
         assert not runs(tool) and not runs(child)
@@ -153,6 +157,48 @@ def test_requests_in_every_state(script: str, tree: ConfigTree, backend: Backend
     assert output.rstrip().endswith("stopped")
     assert re.search(r"hangs\.py of request \S+ does not end", output)
     assert "Traceback" not in output and "ERROR" not in output
+
+
+def asked(server: Launcher, backend: Backend, front: Front, model: str, stream: bool) -> socket.socket:
+    """A request that has been sent, and is not read yet."""
+    body = json.dumps(front.body(backend.hello, model=model, stream=stream)).encode()
+    sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    sock.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s"
+                 % (front.path.encode(), len(body), body))
+    return sock
+
+
+def dechunked(answer: bytes) -> bytes:
+    """The body of a streamed answer. Raises ValueError if its last chunk is missing."""
+    body, rest = b"", answer.partition(b"\r\n\r\n")[2]
+    while True:
+        size, _, rest = rest.partition(b"\r\n")
+        if not (length := int(size, 16)):
+            return body
+        body, rest = body + rest[:length], rest[length + 2:]
+
+
+@pytest.mark.contract
+def test_no_answer_that_was_cut_looks_complete(script: str, tree: ConfigTree, backend: Backend) -> None:
+    """In every dialect: a stream with text, one of which only heartbeats came, and a whole answer."""
+    backend.replies.update(single=stuck("Once ", "upon ", "a "), first=Reply(never=True))
+    with launch(script, tree, backend) as server, contextlib.ExitStack() as open_:
+        def started(model: str, stream: bool) -> list[tuple[Front, socket.socket]]:
+            return [(front, open_.enter_context(asked(server, backend, front, model, stream))) for front in FRONTS]
+
+        begun = started("Single", True)
+        silent = started("Chain", True)
+        whole = started("Chain", False)
+        heads = [read_until(sock, b"upon") for _, sock in begun] + [read_until(sock, b"200 OK") for _, sock in silent]
+        assert until(lambda: len(backend.calls("first")) == 2 * len(FRONTS), 20)
+        end_by(server, signal.SIGTERM)
+        for (front, sock), head in zip(begun + silent, heads, strict=True):
+            items = front.items(dechunked(head + read_to_end(sock)))
+            assert front.error(items[-1], 503) == STOPS and not any(map(front.finish, items[:-1]))
+        for front, sock in whole:
+            answer = read_to_end(sock)
+            assert answer.startswith(b"HTTP/1.1 503 ") and front.error(body_of(answer), 503) == STOPS
+        assert "Traceback" not in server.output()
 
 
 @pytest.mark.contract

@@ -13,8 +13,8 @@ from typing import Any
 from Middleware.api.answers.stream_renderers import StreamRenderer
 from Middleware.api.errors import describe_error, log_error
 from Middleware.api.running.disconnect_watcher import CLIENT_LEFT
-from Middleware.api.running.running_requests import running_requests
-from Middleware.exceptions import EarlyTerminationException
+from Middleware.api.running.running_requests import is_cut_off, running_requests
+from Middleware.exceptions import EarlyTerminationException, ServerStoppingError
 from Middleware.models.messages import Chunk, Message, ToolCall, Usage, token_count
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
@@ -85,17 +85,26 @@ class WholeAnswer:
     def value(self) -> object:
         """Return the answer, a string or a tool-call dict. Errors of the engine are raised after cleaning up."""
         try:
+            value = self._run_to_answer()
+            # A node that was stopped in the middle may return a part of its output.
+            if is_cut_off(self._request):
+                raise ServerStoppingError
+        except BaseException as error:
+            self._request.failed = True
+            finish_run(self._request, self._context, self._items)
+            if is_cut_off(self._request):
+                raise ServerStoppingError from error
+            raise
+        return "" if value is None else value
+
+    def _run_to_answer(self) -> object:
+        try:
             self._items = self._context.run(self._start)
-            value = self._context.run(next, self._items, "")
+            return self._context.run(next, self._items, "")
         # A workflow that ends itself early is not an error; the answer is empty.
         except EarlyTerminationException as error:
             logger.info("Request %s ended early: %s", self._request.request_id, error)
-            value = ""
-        except BaseException:
-            self._request.failed = True
-            finish_run(self._request, self._context, self._items)
-            raise
-        return "" if value is None else value
+            return ""
 
     def close(self) -> None:
         """Run the remaining nodes, after the response has been sent."""
@@ -150,7 +159,7 @@ class StreamingAnswer:
             self._first = self._first_visible(self._items)
         # The thread that serves the response raises it.
         except BaseException as error:
-            self._error = error
+            self._error = ServerStoppingError() if is_cut_off(self._request) else error
         with self._lock:
             self._ready.set()
             abandoned = self._abandoned
@@ -175,10 +184,11 @@ class StreamingAnswer:
         return next(self._body)
 
     def _render(self) -> Iterator[bytes]:
-        while not self._ready.is_set():
+        while not self._ready.is_set() and not is_cut_off(self._request):
             yield self._renderer.heartbeat()
             self._ready.wait(HEARTBEAT_SECONDS)
-        failure = self._error
+        # An engine that does not end in time is left behind; it closes itself.
+        failure = self._error if self._ready.is_set() else ServerStoppingError()
         if failure is None:
             try:
                 yield from self._render_chunks()
@@ -200,6 +210,7 @@ class StreamingAnswer:
         while True:
             self._render_chunk(chunk)
             if "end" in chunk:
+                self._raise_if_cut_off()
                 pending += self._ending()
                 yield from self._flush()
                 return
@@ -225,6 +236,8 @@ class StreamingAnswer:
         if self._send_reasoning and chunk.get("reasoning"):
             self._add(renderer.reasoning(chunk["reasoning"]))
         finish, calls = chunk["finish_reason"], chunk.get("tool_calls")
+        if finish:
+            self._raise_if_cut_off()
         if calls:
             self._add(renderer.tool_calls(token, calls, finish))
             self._count(token)
@@ -235,6 +248,11 @@ class StreamingAnswer:
             self._finished = True
             if not calls:
                 self._add(renderer.final(finish))
+
+    def _raise_if_cut_off(self) -> None:
+        """Raise an error in place of the finish reason of an answer that the end of the server has cut off."""
+        if not self._finished and is_cut_off(self._request):
+            raise ServerStoppingError
 
     def _add(self, piece: bytes) -> None:
         if piece:
@@ -265,10 +283,14 @@ class StreamingAnswer:
         return pieces
 
     def _failure_pieces(self, error: BaseException) -> list[bytes]:
+        if is_cut_off(self._request) and not self._finished:
+            error = ServerStoppingError()
         if isinstance(error, EarlyTerminationException):
             return self._ending()
         self._request.failed = True
-        self._context.run(log_error, error, self._request, "in mid-stream")
+        # An engine that is left behind still works in this context, and its end has been logged.
+        if not isinstance(error, ServerStoppingError):
+            self._context.run(log_error, error, self._request, "in mid-stream")
         public = describe_error(error, self._request)
         self._request.background_nodes = 0
         running_requests().answered(self._request)

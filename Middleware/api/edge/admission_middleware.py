@@ -15,6 +15,7 @@ from Middleware.api.edge.browser_safety import REQUEST_ID_HEADER, SECURITY_HEADE
 from Middleware.api.edge.client_addresses import public_address, refusal_of_public
 from Middleware.api.errors import RETRY_AFTER, error_body
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, REQUEST_KEY, running_requests
+from Middleware.exceptions import ServerStoppingError
 from Middleware.models.request_context import RequestContext, new_request_id
 from Middleware.services.idempotency_service import get_idempotency_service
 from Middleware.services.response_builder_service import to_json
@@ -38,7 +39,7 @@ NO_KEY = Refusal("401 Unauthorized", "This server requires a key, and the reques
                  (("WWW-Authenticate", "Bearer"),))
 COMPLETIONS = frozenset(("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions"))
 
-STOPPING = Refusal("503 Service Unavailable", "The server is stopping.", (RETRY_AFTER,))
+STOPPING = Refusal("503 Service Unavailable", str(ServerStoppingError()), (RETRY_AFTER,))
 
 
 class AdmissionMiddleware:

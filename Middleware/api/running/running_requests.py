@@ -32,6 +32,11 @@ def request_of(environ: WSGIEnvironment) -> RequestContext | None:
     return environ.get(REQUEST_KEY)
 
 
+def is_cut_off(request: RequestContext) -> bool:
+    """Return whether the end of the server has cancelled a request, so that its answer cannot be complete."""
+    return request.cancel_scope.reason == SERVER_STOPS
+
+
 def _note_cancellation(request: RequestContext) -> None:
     request.cancelled_at = time.monotonic()
     # The thread that cancels may serve another user, but the line belongs to this request's user.

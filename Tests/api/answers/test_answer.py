@@ -15,8 +15,8 @@ import pytest
 from Middleware.api.answers import answer as answer_module
 from Middleware.api.answers.answer import FinishedAnswer, StreamingAnswer, WholeAnswer, estimated_usage
 from Middleware.api.answers.stream_renderers import OllamaGenerateStream, OpenAIChatStream
-from Middleware.api.running.running_requests import running_requests
-from Middleware.exceptions import BackendStatusError, EarlyTerminationException
+from Middleware.api.running.running_requests import SERVER_STOPS, running_requests
+from Middleware.exceptions import BackendStatusError, EarlyTerminationException, ServerStoppingError
 from Middleware.models.llm_call import LlmOutcome
 from Middleware.models.request_context import RequestContext, current_request, request_scope
 from Middleware.services.cancellation_service import cancellation_service
@@ -516,3 +516,56 @@ COMPLETE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 def test_what_the_back_end_says_of_its_usage(said: dict[str, Any], told: dict[str, Any]) -> None:
     request_ = RequestContext(outcome=LlmOutcome(usage=said))
     assert estimated_usage(request_, [{"role": "user", "content": "hello world"}], "hello world") == told
+
+
+# -- the end of the server ---------------------------------------------------------------------------------------------
+
+STOPPED = [EarlyTerminationException("cancelled"), FINAL, ValueError("the connection was closed")]
+
+
+def stopped_by(request: RequestContext, *steps: Any) -> Run:
+    """A run that the end of the server reaches before its last step."""
+    return Run(*steps[:-1], lambda: request.cancel_scope.cancel(SERVER_STOPS), steps[-1])
+
+
+@pytest.mark.parametrize("last", STOPPED, ids=["cancelled", "finish reason", "error"])
+def test_a_stream_that_the_server_cuts_off_ends_with_an_error(request_: RequestContext, last: Any,
+                                                              caplog: pytest.LogCaptureFixture) -> None:
+    writes = written(stream(request_, stopped_by(request_, text("a"), last)))
+    assert summary(writes) == ["a", "#server_error."] and b"The server is stopping." in writes[-1]
+    assert "Traceback" not in caplog.text and request_.failed
+
+
+def test_a_stream_that_ends_without_a_finish_reason_is_cut_off_too(request_: RequestContext) -> None:
+    run = Run(text("a"), lambda: request_.cancel_scope.cancel(SERVER_STOPS))
+    assert read(stream(request_, run)) == ["a", "#server_error."]
+
+
+def test_the_server_may_stop_after_the_finish_reason(request_: RequestContext) -> None:
+    run = stopped_by(request_, text("a"), FINAL, EarlyTerminationException("cancelled"))
+    assert "".join(read(stream(request_, run))) == "a!stop."
+
+
+@pytest.mark.parametrize("last", STOPPED, ids=["cancelled", "finish reason", "error"])
+def test_a_stream_without_text_yet_gets_the_status(request_: RequestContext, last: Any) -> None:
+    if last is FINAL:
+        assert read(stream(request_, stopped_by(request_, last))) == ["#server_error."]
+        return
+    with pytest.raises(ServerStoppingError):
+        stream(request_, stopped_by(request_, last))
+
+
+def test_an_engine_that_does_not_end_is_left_behind(request_: RequestContext) -> None:
+    released = threading.Event()
+    body = stream(request_, Run(lambda: released.wait(30), text("late")), timeout=0.01)
+    request_.cancel_scope.cancel(SERVER_STOPS)
+    assert "".join(read(body)).strip("~") == "#server_error."
+    released.set()
+
+
+@pytest.mark.parametrize("last", [*STOPPED, "a part"], ids=["cancelled", "finish reason", "error", "text"])
+def test_a_whole_answer_that_the_server_cuts_off_is_refused(request_: RequestContext, last: Any) -> None:
+    run = stopped_by(request_, last)
+    with pytest.raises(ServerStoppingError):
+        WholeAnswer(request_, run).value()
+    assert run.closed

@@ -385,4 +385,4 @@ def test_shutdown_sends_the_queue_home(lab: ApiLab, gate: FairSemaphore, monkeyp
     asker = Asker(app)
     assert until(lambda: gate.waiting == 1)
     running_requests().shut_down(2)
-    assert asker.answer().status_code == 200 and lab.backend.requests == []
+    assert asker.answer().status_code == 503 and lab.backend.requests == []
