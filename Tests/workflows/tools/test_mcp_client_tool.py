@@ -22,7 +22,7 @@ from Middleware.models.process import process
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools import mcp_client_tool
 from Middleware.workflows.tools.mcp.server_file import load_server
-from Middleware.workflows.tools.mcp.sessions import McpSessions
+from Middleware.workflows.tools.mcp.sessions import McpSessions, SessionTimeout
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
 from Tests.llmapis.lab import Lab
 from Tests.utilities.shortages import no_more_threads
@@ -363,6 +363,27 @@ def test_a_server_that_hangs_does_not_block_the_next_call(client: MCPClient) -> 
     assert "timed out after 1s" in error_of(lambda: client.call_tool("lab", "block", {"seconds": 60}, timeout=1))
     assert pid(client) != first
     assert ends(first)
+
+
+def test_a_call_ends_in_time_even_if_the_thread_of_the_sessions_is_blocked(
+        lab: Lab, sessions: McpSessions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The next call gets another thread, whatever blocks this one."""
+    monkeypatch.setattr("Middleware.workflows.tools.mcp.sessions.STUCK_SECONDS", 3.0)
+    server, go_on = load_server("lab"), threading.Event()
+
+    async def block(_: Any) -> None:
+        go_on.wait(60)
+
+    async def call(client: Any) -> Any:
+        return (await client.call_tool("folder", {})).content[0].text
+
+    began = time.monotonic()
+    with pytest.raises(SessionTimeout, match="blocked"):
+        sessions.run(server, block, 0.5)
+    assert time.monotonic() - began < 30
+    assert "The thread of the MCP sessions is blocked" in caplog.text
+    assert sessions.run(server, call, 60) == os.getcwd()
+    go_on.set()
 
 
 def test_timeout_covers_the_handshake(lab: Lab, client: MCPClient) -> None:

@@ -36,6 +36,8 @@ CLOSE_SECONDS = 5.0
 # that the package waits before it terminates one.
 TERMINATE_SECONDS = 0.15
 KILL_SECONDS = 0.6
+# A call whose time is up ends on the event loop. After this time the loop itself must be blocked.
+STUCK_SECONDS = 5.0
 # More turns of the event loop than the end of a pipe needs to travel through all layers.
 _TURNS = 25
 # Characters of an error in a message: servers send whole pages.
@@ -72,6 +74,7 @@ class McpSessions:
 
         Raises SessionError, SessionTimeout, and EarlyTerminationException once ``scope`` is cancelled.
         """
+        load_sdk()
         loop, call = self._running_loop(), _Call(server, is_encryption_active())
         # An empty context: what the loop keeps must not keep the request of the first call alive.
         future = contextvars.Context().run(
@@ -84,7 +87,10 @@ class McpSessions:
 
         token = scope.add_callback(cancel) if scope else None
         try:
-            return future.result()
+            return future.result(timeout + STUCK_SECONDS)
+        except concurrent.futures.TimeoutError:
+            self._abandon(loop)
+            raise SessionTimeout("waiting for all MCP servers, since one of them blocked the others") from None
         except concurrent.futures.CancelledError:
             if scope and scope.cancelled:
                 raise EarlyTerminationException("The MCP call was cancelled") from None
@@ -122,9 +128,21 @@ class McpSessions:
                 atexit.register(self.close)
             return self._loop
 
+    def _abandon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Leave a loop that a call has blocked to itself, so that the next call gets another one."""
+        with self._lock:
+            if self._loop is not loop:
+                return
+            self._loop = self._thread = None
+            sessions, self._current, self._all = self._all, {}, set()
+        atexit.unregister(self.close)
+        logger.error("The thread of the MCP sessions is blocked; another one takes its place.")
+        for session in list(sessions):
+            session.kill()
+        loop.call_soon_threadsafe(loop.stop)
+
     # -- on the loop ---------------------------------------------------------------------------------------------
     async def _use(self, call: _Call, action: Action, timeout: float) -> object:
-        load_sdk()
         session = self._take(call)
         renewed = False
         try:

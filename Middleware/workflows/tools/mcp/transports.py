@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import signal
@@ -132,7 +133,9 @@ class ErrorOutput:
     def collecting(self) -> Iterator[Any]:
         """Open a file for the server to write to."""
         source, target = os.pipe()
-        reading, writing = os.fdopen(source, "rb", buffering=0), os.fdopen(target, "wb", buffering=0)
+        # FileIO for the server's end: with run_eventlet.py, os.fdopen() would make it non-blocking for the server, too,
+        # which would then fail, or lose what it writes, as soon as the pipe is full.
+        reading, writing = os.fdopen(source, "rb", buffering=0), io.FileIO(target, "wb")
         reader = threading.Thread(target=self._read, args=(reading,), name="mcp-stderr", daemon=True)
         with writing:
             reader.start()

@@ -1,7 +1,8 @@
 """A small MCP server of the 2025 protocol over stdio, without any package: it starts in a few milliseconds.
 
 ``python plain_mcp_server.py [RESULT]``: ``RESULT`` is the JSON that answers every call instead of the tools below.
-``STDERR`` in the environment is written to standard error first; ``DELAY`` and ``LINGER`` are seconds to sleep before
+``STDERR`` in the environment is written to standard error first; ``NOISE`` is the number of kilobytes that are written
+there then and at each call; ``DELAY`` and ``LINGER`` are seconds to sleep before
 anything is answered and after the input has ended.
 """
 from __future__ import annotations
@@ -33,6 +34,11 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return text({"pid": os.getpid(), "folder": os.getcwd()}.get(name, repr(arguments)))
 
 
+def make_noise() -> None:
+    for _ in range(int(os.environ.get("NOISE", "0"))):
+        print("n" * 1023, file=sys.stderr, flush=True)
+
+
 def answer(message: dict[str, Any]) -> dict[str, Any]:
     method, params = message["method"], message.get("params", {})
     if method == "initialize":
@@ -46,6 +52,7 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
         return {"error": {"code": -32601, "message": "no such method"}}
     if params["name"] == "refused":
         return {"error": {"code": -32602, "message": "not\nlike this"}}
+    make_noise()
     return {"result": call(params["name"], params.get("arguments", {}))}
 
 
@@ -58,6 +65,7 @@ def reply(message: dict[str, Any]) -> None:
 def main() -> None:
     sys.stderr.write(os.environ.get("STDERR", ""))
     sys.stderr.flush()
+    make_noise()
     time.sleep(float(os.environ.get("DELAY", "0")))
     for line in sys.stdin:
         message = json.loads(line)
