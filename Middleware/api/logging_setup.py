@@ -10,6 +10,7 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from typing import Any
 
+from Middleware.api.terminal_log import TerminalFilter, TerminalFormatter
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigValueError, WilmerError
 from Middleware.llmapis.backend_errors import log_text
@@ -175,13 +176,16 @@ class PerUserFileHandler(logging.Handler):
         super().close()
 
 
-def set_up_logging(directory: str | None = None, users: Sequence[str] = (), level: str | None = None) -> None:
+def set_up_logging(directory: str | None = None, users: Sequence[str] = (), level: str | None = None,
+                   terminal: TerminalFormatter | None = None) -> None:
     """Configure the root logger. Another call replaces the handlers of the earlier one.
 
     Args:
         directory: the folder of the log files, ``~`` expanded; None for no files. OSError if it cannot be written.
         users: the configured users; two or more get a file each.
         level: name of the lowest level logged; None for the environment's ``WILMER_LOG_LEVEL``, else INFO.
+        terminal: the form of the short log for a person, in place of the lines on stderr. It has no effect at DEBUG,
+            which is asked for by people who want to see everything.
     """
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if directory:
@@ -199,6 +203,9 @@ def set_up_logging(directory: str | None = None, users: Sequence[str] = (), leve
         handler.addFilter(NodeFilter())
         handler.setFormatter(logging.Formatter(LINE_FORMAT, DATE_FORMAT))
         root.addHandler(handler)
+    if terminal is not None and log_level(level) > logging.DEBUG:
+        handlers[0].setFormatter(terminal)
+        handlers[0].addFilter(TerminalFilter())
     root.setLevel(log_level(level))
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))

@@ -35,6 +35,7 @@ class LaunchArguments:
         allow_public: clients with public addresses are admitted without a key.
         file_logging: True if the switch was given, else None (a user file may decide).
         log_level: name of the lowest level that is logged, or None for the environment or the default.
+        verbose: a terminal shows the whole log.
     """
 
     config_directory: str | None = None
@@ -54,6 +55,7 @@ class LaunchArguments:
     allow_origins: tuple[str, ...] = ()
     allow_public: bool = False
     log_level: str | None = None
+    verbose: bool = False
 
 
 class Parser(argparse.ArgumentParser):
@@ -107,6 +109,9 @@ def build_parser(program: str | None = None, commands: str = "") -> argparse.Arg
     parser = Parser(prog=program, formatter_class=argparse.RawDescriptionHelpFormatter,
                     description=f"{about} The commands:\n\n{commands}" if commands else about)
     _add_flags(parser)
+    # Only here: the command test has a -v of its own.
+    parser.add_argument("-v", "--verbose", action="store_true",
+                        help="show the whole log on a terminal, not one line for each request")
     parser.add_argument("--version", action="version", version=f"WilmerAI {VERSION}")
     return parser
 
@@ -196,7 +201,8 @@ def parse_arguments(argv: Sequence[str] | None = None, program: str | None = Non
         concurrency_level=raw.concurrency_level, max_request_mb=raw.max_request_mb,
         accepted_keys_file=_file(raw.accepted_keys_file),
         allow_origins=tuple(filter(None, map(_origin, raw.allow_origin))), allow_public=raw.allow_public,
-        log_level=raw.log_level)
+        log_level=raw.log_level,
+        verbose=raw.verbose)
 
 
 def parse_command_arguments(

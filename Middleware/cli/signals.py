@@ -103,7 +103,7 @@ def end_orderly() -> None:
     import threading
 
     logger = logging.getLogger(__name__)
-    logger.info("stopped")
+    logger.info("stopped", extra={"terminal": True})
     held_up_by = [thread.name for thread in threading.enumerate()
                   if not thread.daemon and thread is not threading.main_thread()]
     if held_up_by:
@@ -119,12 +119,12 @@ def end_at_once() -> None:
     from Middleware.api.running.shutdown import release_at_once
 
     logger = logging.getLogger(__name__)
-    logger.info("stopping at once")
+    logger.info("stopping at once", extra={"terminal": True})
     helper = threading.Thread(target=release_at_once, name="release", daemon=True)
     helper.start()
     # A release that hangs must not keep the process from ending.
     helper.join(RELEASE_SECONDS)
-    logger.info("stopped")
+    logger.info("stopped", extra={"terminal": True})
     _exit()
 
 

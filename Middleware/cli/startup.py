@@ -5,6 +5,7 @@ import gc
 import logging
 import platform
 import socket
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from Middleware.api.logging_setup import set_up_logging
+from Middleware.api.terminal_log import TerminalFormatter
 from Middleware.cli import announcement, demo, users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, parse_arguments
+from Middleware.cli.check.findings import wants_colour
 from Middleware.cli.commands import command_list, find_command, no_such_command
 from Middleware.cli.console import StartError, prepare_process, program_name, say
 from Middleware.cli.running_server import announced
@@ -137,7 +140,8 @@ def configure(arguments: LaunchArguments) -> None:
     instance.FILE_LOGGING = users.resolve_file_logging()
     directory = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else None
     try:
-        set_up_logging(directory, config_utils.configured_users(), arguments.log_level)
+        set_up_logging(directory, config_utils.configured_users(), arguments.log_level,
+                       _terminal_log(arguments.verbose))
     except OSError as error:
         raise StartError(f"Cannot write log files in {directory}: {error}. Choose another folder with "
                          "--LoggingDirectory.") from error
@@ -149,6 +153,11 @@ def configure(arguments: LaunchArguments) -> None:
     for user in names or [None]:
         get_locking_service().delete_dead_locks(user)
     instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)
+
+
+def _terminal_log(verbose: bool) -> TerminalFormatter | None:
+    """Return the form of the log for a person at a terminal; None for the whole log, which programs and files get."""
+    return None if verbose or not sys.stderr.isatty() else TerminalFormatter(wants_colour(sys.stderr))
 
 
 def build_load_check() -> LoadCheck:

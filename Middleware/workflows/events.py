@@ -15,7 +15,7 @@ from Middleware.models.llm_call import LlmCallRecord
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.workflows.models.execution_context import NodeExecutionInfo, RunRequest
-from Middleware.workflows.request_line import background_line, log_line, terminal_line
+from Middleware.workflows.request_line import background_line, log_line, outcome, terminal_line
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +89,10 @@ class LogSummary(EngineListener):
         logger.info("Execution time: %.2f seconds", record.seconds)
 
 
+# The colour of a request's line on a terminal.
+_LEVELS = {"answered": logging.INFO, "cancelled": logging.WARNING, "failed": logging.ERROR}
+
+
 class RequestLine(EngineListener):
     """Writes one line about the outcome of each request to the log."""
 
@@ -97,8 +101,9 @@ class RequestLine(EngineListener):
             return
         now = time.monotonic()
         # On a terminal, an answer with nodes after it had its line when it was out.
-        shown = terminal_line if request.background_at is None else background_line
-        logger.info("%s", log_line(request, now), extra={"terminal": shown(request, now)})
+        shown = (terminal_line if request.background_at is None else background_line)(request, now)
+        extra = {"terminal": shown, "terminal_level": _LEVELS[outcome(request)]} if shown else None
+        logger.info("%s", log_line(request, now), extra=extra)
 
 
 class Listeners:

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from Middleware.models.request_context import RequestContext
 
+# Shorter work after the answer delays nobody.
+TOLD_SECONDS = 1.0
+
 
 def outcome(request: RequestContext) -> str:
     """Return ``answered``, ``failed`` or ``cancelled``; the last if the answer was not complete by then."""
@@ -32,13 +35,18 @@ def terminal_line(request: RequestContext, now: float) -> str:
     ended = outcome(request)
     parts = [f"{ended} after {_answered_at(request, now) - request.started:.2f} s", *_times(request, now),
              *_tokens(request)]
-    names = (request.model, _route(request), request.endpoint, request.key_name)
+    # The name of a model says its route.
+    way = " > ".join(request.branches) if request.workflow_override else _route(request)
+    names = (request.model, way, request.endpoint, request.key_name)
     return "  ".join([*filter(None, names), ", ".join(parts)])
 
 
 def background_line(request: RequestContext, now: float) -> str:
-    """Return the line for a terminal about the nodes after the answer."""
+    """Return the line for a terminal about the nodes after the answer; "" if it would tell nothing."""
     seconds = now - (request.background_at or request.started)
+    # Most of these nodes find nothing to do.
+    if seconds < TOLD_SECONDS and not request.cancel_scope.cancelled:
+        return ""
     stopped = ", cancelled" if request.cancel_scope.cancelled else ""
     return "  ".join([*filter(None, [request.model]), f"nodes after the answer took {seconds:.2f} s{stopped}"])
 

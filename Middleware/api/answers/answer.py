@@ -20,6 +20,7 @@ from Middleware.models.request_context import RequestContext
 from Middleware.utilities import config_utils
 from Middleware.utilities.text_utils import rough_estimate_token_length
 from Middleware.workflows.events import Listeners, default_listeners
+from Middleware.workflows.request_line import terminal_line
 from Middleware.workflows.streaming.value_stream import as_message
 
 logger = logging.getLogger(__name__)
@@ -356,7 +357,8 @@ def _start_in_background(request: RequestContext, context: contextvars.Context, 
 def _run_in_background(request: RequestContext, context: contextvars.Context, items: Iterator[object]) -> None:
     with running_requests().in_background(request) as count:
         context.run(logger.info, "Request %s: nodes after its answer: %d; requests at work in the background: %d",
-                    request.request_id, request.background_nodes, count)
+                    request.request_id, request.background_nodes, count,
+                    extra={"terminal": terminal_line(request, time.monotonic())})
         try:
             timer = context.run(_start_timer, request)
         # Without the user's settings there is no time limit, so nothing runs.

@@ -137,9 +137,10 @@ class RunningRequests:
         if running:
             waited_for = len(running) - len(unanswered)
             logger.info("stopping: requests cancelled: %d, finishing their background nodes (up to %g s): %d%s",
-                        len(unanswered), timeout, waited_for, "; Ctrl-C again ends at once" if waited_for else "")
+                        len(unanswered), timeout, waited_for, "; Ctrl-C again ends at once" if waited_for else "",
+                        extra={"terminal": True})
         else:
-            logger.info("stopping: no request is under way")
+            logger.info("stopping: no request is under way", extra={"terminal": True})
         self._cancel_all(unanswered)
         if self._wait_for_end(timeout):
             return
