@@ -11,7 +11,7 @@ from Middleware.cli.arguments import apply_arguments, build_command_parser, pars
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.cli.init import output
 from Middleware.cli.init.plan import Choice, make_plan, port_for
-from Middleware.cli.init.probing import Found, look_closer, probe_all
+from Middleware.cli.init.probing import Found, look_closer, probe_all, smaller_model
 from Middleware.cli.init.questions import DEFAULT_USER, REPLACE, Dialogue, Stopped, confirm, is_terminal, named_model
 from Middleware.cli.init.servers import Model, NoServer, Server, normal_address, printable, usual_addresses
 from Middleware.cli.init.writing import Written, as_spelled, existing_files, other_name, user_name_problem, write
@@ -34,6 +34,7 @@ class Options:
     takes_defaults: bool = False
     backend: str | None = None
     model: str | None = None
+    worker: str | None = None
     user: str | None = None
     port: int | None = None
 
@@ -47,7 +48,7 @@ def main(words: Sequence[str] = ()) -> int:
     # The user to write does not exist yet, so this process cannot have that user's settings.
     apply_arguments(replace(arguments, users=[]))
     named = options.user if options.user is not None else next(iter(arguments.users), None)
-    return run(Options(options.yes, options.backend, options.model, named, options.port))
+    return run(Options(options.yes, options.backend, options.model, options.worker, named, options.port))
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -72,6 +73,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add("--backend", metavar="URL", help="ask only this server, for example http://192.168.1.20:11434; the key for it, "
                                          "if it wants one, is taken from the environment variable WILMER_BACKEND_KEY")
     add("--model", metavar="NAME", help="the model, as the server lists it")
+    add("--worker", metavar="NAME", help="a smaller model of the same server for small jobs: routes, memories, titles "
+                                         "(default: the same model)")
     add("--user", metavar="NAME", help="the name of the new user (default: me)")
 
 
@@ -130,9 +133,11 @@ def _set_up(options: Options, dialogue: Dialogue) -> tuple[Choice, Written]:
     found = _search(options, dialogue)
     server, model = _choose(_usable(found), options, dialogue)
     model = look_closer(server, model)
+    worker = look_closer(server, named_model([server], options.worker)[1]) if options.worker else None
+    smaller = None if worker else smaller_model(server, model)
     # Nothing slow comes after it, in which another init could write files of the same user.
     user = _settle_existing(options.user or dialogue.user(), dialogue)
-    choice = Choice(server, model, user, options.port or port_for(found))
+    choice = Choice(server, model, user, options.port or port_for(found), worker, smaller)
     written = write(make_plan(choice), user)
     config_utils.reset_config_store()
     return choice, written

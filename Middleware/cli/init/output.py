@@ -32,7 +32,7 @@ PURPOSES = ((".test.json", "its tests: {test}"),
             ("Users/_current", "says who is served: '{user}'"),
             ("Users/", "the user: port, and the names of the parts below"),
             ("Main.json", "the model that answers"),
-            ("Worker.json", "the model for small jobs; at first the same"),
+            ("Worker.json", "the model for small jobs: {worker}"),
             ("chat/_Default", "model {user}:chat, straight to the model"),
             ("assistant/_Default", "model {user}:assistant, chooses a route for each message"),
             ("memory/_Default", "model {user}:memory, remembers; also the route CONVERSATION"),
@@ -119,11 +119,13 @@ def summary(choice: Choice, written: Written) -> list[str]:
              f"context window {window} tokens ({source}).", "",
              f"Written, in {_config_folder()}:"]
     width = max(map(len, written.files))
-    lines += [f"  {path:<{width}}  {_purpose(path, choice.user)}" for path in written.files]
+    lines += [f"  {path:<{width}}  {_purpose(path, choice)}" for path in written.files]
     lines += [f"  {path} (as shipped; it was missing)" for path in written.shipped]
     if written.kept:
         more = f" and {len(written.kept) - 1} others" if len(written.kept) > 1 else ""
         lines.append(f"  What was there before is kept beside them: {written.kept[0]}{more}")
+    if choice.smaller:
+        lines += _proposal(choice.smaller, choice.user)
     if choice.server.key_variable:
         lines.append(f"  The key itself is not written: the environment variable {choice.server.key_variable} must "
                      "hold it whenever WilmerAI starts.")
@@ -131,6 +133,13 @@ def summary(choice: Choice, written: Written) -> list[str]:
         lines.append(f"  Before, '{written.previous_user}' was the current user; start it with --User "
                      f"{written.previous_user}. A server that runs without --User serves '{choice.user}' from now on.")
     return lines
+
+
+def _proposal(smaller: Model, user: str) -> list[str]:
+    """Propose a model for the small jobs. It is not chosen: only the user knows what fits into the server's memory."""
+    return [f"  {name_shown(smaller)} of the same server could do the small jobs (routes, memories, titles) faster, if "
+            "its memory",
+            f'  has room for both: "modelNameToSendToAPI": {json.dumps(smaller.name)} in Endpoints/{user}/Worker.json.']
 
 
 def next_steps(choice: Choice) -> list[str]:
@@ -165,9 +174,10 @@ def try_line(base: str, user: str) -> str:
     return f'curl -N {base}/v1/chat/completions {key}-H "Content-Type: application/json" -d "{body}"'
 
 
-def _purpose(path: str, user: str) -> str:
+def _purpose(path: str, choice: Choice) -> str:
+    user, worker = choice.user, name_shown(choice.worker) if choice.worker else "at first the same"
     return next((text for part, text in PURPOSES if part in path), "").format(
-        user=user, test=command([*launcher(), "test", user, *_places()]))
+        user=user, worker=worker, test=command([*launcher(), "test", user, *_places()]))
 
 
 def _config_folder() -> str:

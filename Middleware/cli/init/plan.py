@@ -40,12 +40,19 @@ INSTRUCTIONS = 250
 
 @dataclass(frozen=True)
 class Choice:
-    """The server, model, user and port that the configuration is made for."""
+    """The server, model, user and port that the configuration is made for.
+
+    Attributes:
+        worker: the model for small jobs; None: the same.
+        smaller: a model of the server that could be the worker.
+    """
 
     server: Server
     model: Model
     user: str
     port: int
+    worker: Model | None = None
+    smaller: Model | None = None
 
 
 @dataclass(frozen=True)
@@ -94,15 +101,20 @@ def port_for(found: Iterable[Server | NoServer]) -> int:
 
 
 def _values(choice: Choice) -> dict[str, object]:
-    server, model = choice.server, choice.model
+    server, model, worker = choice.server, choice.model, choice.worker or choice.model
     window, remark = window_of(server, model)
+    worker_window, worker_remark = window_of(server, worker)
+    thinks = any(one.thinks is not False for one in (model, worker))
     return {
-        **shares(window, model.thinks is not False), "user": choice.user, "port": choice.port,
-        "window": window, "windowRemark": remark,
+        **shares(min(window, worker_window), thinks), "user": choice.user, "port": choice.port,
+        "window": window, "windowRemark": remark, "workerWindow": worker_window, "workerRemark": worker_remark,
+        "worker": worker.name, "workerDisplayName": f"{server.kind}: {worker.name}",
+        "workerOrigin": "Another model than Main's." if choice.worker else
+                        "At first the same as Main; a smaller one that follows instructions will do.",
         "address": server.address, "apiType": server.api_type, "model": model.name,
         "displayName": f"{server.kind}: {model.name}", "dontIncludeModel": _holds_one_model(server),
         "apiKey": f"env:{server.key_variable}" if server.key_variable else "",
-        "mainSamplers": {"temperature": 0.7, **_loading(server)}, "workerSamplers": _worker_samplers(server, model),
+        "mainSamplers": {"temperature": 0.7, **_loading(server)}, "workerSamplers": _worker_samplers(server, worker),
         "acceptImages": model.sees is not False,
         "allowTools": bool(model.calls_tools) and window >= WINDOW_FOR_TOOLS}
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from Middleware.cli.init.plan import window_of
 from Middleware.cli.init.servers import LOOPBACK, LOOPBACK_IPV6, OTHER_KIND, Model, NoServer, Server
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities.http.client import HttpClient
@@ -26,6 +27,8 @@ MAX_BYTES = 4 * 1024 * 1024
 # A server with more models or longer names is faulty or hostile; its answers are shown on a terminal.
 MAX_MODELS = 1000
 MAX_NAME = 200
+# Each is a request to the server.
+MAX_LOOKS = 3
 
 REFUSALS = (401, 403)
 KEY_VARIABLES: Mapping[str, str] = {"https://api.openai.com": "OPENAI_API_KEY"}
@@ -322,6 +325,17 @@ def look_closer(server: Server, model: Model) -> Model:
         return replace(model, window=next(lengths, None))
     return replace(model, window=next(lengths, None), sees="vision" in abilities, calls_tools="tools" in abilities,
                    thinks="thinking" in abilities)
+
+
+def smaller_model(server: Server, model: Model) -> Model | None:
+    """Return a model of the server that could take over the small jobs of ``model`` as it is configured, or None."""
+    for one in server.workers_for(model)[:MAX_LOOKS]:
+        worker = look_closer(server, one)
+        # The workflows share out the window of the first model, and leave no room for thoughts that it does not have.
+        if window_of(server, worker)[0] >= window_of(server, model)[0] and (
+                worker.thinks is False or model.thinks is not False):
+            return worker
+    return None
 
 
 # -- what a foreign server sends may have any type ---------------------------------------------------------------------

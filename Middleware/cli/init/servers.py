@@ -23,6 +23,12 @@ OPENAI_API = "Open-AI-API"
 OTHER_KIND = "OpenAI-compatible"
 
 # Users copy addresses from documentation, with the path of one of a server's APIs.
+# Billions (or millions) of parameters, as names have them: qwen3:1.7b, Mistral-7B. Of 30b-a3b the first number counts.
+_SIZE = re.compile(r"(?<![\w.])(\d{1,4}(?:\.\d{1,3})?)\s*([bm])(?![a-z0-9])", re.IGNORECASE)
+# Trained for one purpose, these follow other instructions badly.
+_SPECIAL = re.compile("code|math|guard", re.IGNORECASE)
+# Below the first, models seldom keep to a format; above the second, small jobs hardly get better. In billions.
+SMALLEST_WORKER, USUAL_WORKER = 1.0, 4.0
 _PATHS = re.compile(r"/+(v1(/models|/chat/completions|/completions)?|api/(tags|chat|generate))/*$")
 
 
@@ -47,6 +53,12 @@ class Model:
     detail: str = ""
     chats: bool = True
 
+    @property
+    def size(self) -> float | None:
+        """The billions of parameters, as the server or the name says; None if neither does."""
+        found = _SIZE.search(self.detail) or _SIZE.search(self.name)
+        return float(found[1]) / (1000 if found[2] in "mM" else 1) if found else None
+
 
 @dataclass(frozen=True)
 class Server:
@@ -69,6 +81,13 @@ class Server:
     @property
     def api_type(self) -> str:
         return API_TYPES.get(self.kind, OPENAI_API)
+
+    def workers_for(self, model: Model) -> list[Model]:
+        """Return models of at most half the size that could do its small jobs, the best first."""
+        most = (model.size or 0) / 2
+        sizes = {one: one.size for one in self.models if one.size and not _SPECIAL.search(one.name)}
+        return sorted((one for one, size in sizes.items() if SMALLEST_WORKER <= size <= most),
+                      key=lambda one: (abs(sizes[one] - USUAL_WORKER), one.name))
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ def openai_list(*names: str, owner: str | None = None, **more: Any) -> dict[str,
                                        for name in names]}
 
 
-def ollama(*names: str, running: tuple[str, ...] = (), show: Any = None) -> Routes:
-    """``show``: the answer about a model; it has to be asked with POST."""
-    tags = [{"name": name, "model": name, "size": 1, "details": {"family": _family(name), "parameter_size": "8.0B"}}
+def ollama(*names: str, running: tuple[str, ...] = (), show: Any = None, sized: bool = False) -> Routes:
+    """``show``: the answer about a model; it has to be asked with POST. ``sized``: names tell how large models are."""
+    details = {} if sized else {"parameter_size": "8.0B"}
+    tags = [{"name": name, "model": name, "size": 1, "details": {"family": _family(name), **details}}
             for name in names]
     return {"/api/version": {"version": "0.12.3"}, "/api/tags": {"models": tags},
             "/api/ps": {"models": [{"name": name} for name in running]},

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from Middleware.cli.commands import COMMANDS
-from Middleware.cli.init import command, output, servers, writing
+from Middleware.cli.init import command, output, probing, servers, writing
 from Middleware.cli.init.plan import port_for
 from Middleware.cli.init.probing import KEY_VARIABLE
 from Middleware.cli.workflow_tests.command import main as run_tests
@@ -22,6 +22,7 @@ from Middleware.utilities import config_utils
 from Tests.cli.init import llm_servers
 from Tests.cli.init.conftest import Lab
 from Tests.stub_backend import StubBackend
+from Tests.tables import table
 
 WRITTEN = {
     "Users/me.json", "Users/_current-user.json", "Endpoints/me/Main.json", "Endpoints/me/Worker.json",
@@ -362,6 +363,35 @@ def test_a_choice_of_user_with_more_in_it_is_kept(lab: Lab, ollama: StubBackend)
         assert lab.init("--yes", "--backend", ollama.url, "--user", user)[0] == 0
         assert text.encode() in lab.files().values()
     assert "Users/_current-user.json.bak3" in lab.files()
+
+
+# -- a smaller model ---------------------------------------------------------------------------------------------------
+
+@table(("names", "proposed"), [
+    (["big:14b", "small:3b"], "small:3b"), (["big:14b", "a:7b", "b:4b", "c:1b"], "b:4b"),
+    (["big:14b", "other:8b"], None), (["big:14b", "tiny:0.5b", "mini:270m"], None),
+    (["big:14b", "coder:3b", "guard:2b"], None), (["big", "small:3b"], None), (["big:14b"], None),
+    (["qwen3:30b-a3b", "qwen3:1.7b"], "qwen3:1.7b"), (["Mixtral-8x7B", "phi-3b"], None)])
+def test_a_smaller_model_for_small_jobs(names: list[str], proposed: str | None) -> None:
+    with llm_servers.serving(llm_servers.ollama(*names, sized=True)) as backend:
+        server = probing.probe(backend.url)
+        assert isinstance(server, servers.Server)
+        main = probing.look_closer(server, server.models[0])
+        found = probing.smaller_model(server, main)
+    assert (found and found.name) == proposed
+
+
+def test_the_smaller_model_is_proposed_and_not_taken(lab: Lab) -> None:
+    with llm_servers.serving(llm_servers.ollama("big:14b", "small:3b", sized=True)) as backend:
+        status, printed = lab.init("--yes", "--backend", backend.url)
+        assert status == 0 and '"modelNameToSendToAPI": "small:3b" in Endpoints/me/Worker.json' in printed
+        assert content(lab, "Endpoints/me/Worker.json")["modelNameToSendToAPI"] == "big:14b"
+        status, printed = lab.init("--yes", "--backend", backend.url, "--worker", "small:3b", "--user", "ann")
+        assert status == 0 and "the model for small jobs: small:3b" in printed and "could do" not in printed
+        worker, main = (content(lab, f"Endpoints/ann/{name}.json") for name in ("Worker", "Main"))
+        assert (main["modelNameToSendToAPI"], worker["modelNameToSendToAPI"]) == ("big:14b", "small:3b")
+        assert worker["maxContextTokenSize"] == main["maxContextTokenSize"] and "small:3b" in str(worker)
+        assert "No server" in lab.init("--yes", "--backend", backend.url, "--worker", "other", "--user", "bob")[1]
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------
