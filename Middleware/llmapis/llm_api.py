@@ -20,6 +20,7 @@ from Middleware.llmapis.handlers.impl.claude_api_handler import ClaudeApiHandler
 from Middleware.llmapis.handlers.impl.koboldcpp_api_handler import KoboldCppApiHandler
 from Middleware.llmapis.handlers.impl.ollama_api_handler import OllamaChatApiHandler, OllamaGenerateApiHandler
 from Middleware.llmapis.handlers.impl.openai_api_handler import OpenAiApiHandler, OpenAiCompletionsApiHandler
+from Middleware.llmapis.prompt_beginnings import PromptBeginnings
 from Middleware.llmapis.samplers import SamplerResolver, inject_structure, normalise
 from Middleware.llmapis.transport import Transport, get_transport
 from Middleware.models.cancel_scope import CancelScope
@@ -239,6 +240,8 @@ class LlmApiService:
         request = current_request()
         # Asked for now: an abandoned stream ends in whatever context the garbage collector runs.
         site = current_node(request)
+        if logger.isEnabledFor(logging.DEBUG):
+            process().one(PromptBeginnings).look(site, call)
         if watch is not None:
             watch.start(call, self.settings)
         try:
