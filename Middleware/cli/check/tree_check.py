@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from Middleware.cli.check.call_checks import Inputs
 from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_key, check_presets_anywhere
 from Middleware.cli.check.file_checks import SETTINGS, SourceCheck, check_source
 from Middleware.cli.check.findings import Finding, distinct
@@ -96,6 +97,7 @@ class TreeCheck:
         # File -> the users that reach it.
         self._users: dict[str, set[str]] = {}
         self._tree = Tree({}, [])
+        self._inputs = Inputs()
         # Each with the user whose settings applied, "" for all.
         self._found: list[tuple[str, Finding]] = []
         self.result = CheckResult()
@@ -119,6 +121,7 @@ class TreeCheck:
                 self._user(user, tree)
         if self._only is None:
             self._unreached(tree)
+            self._add(self._locate(self._unpassed_inputs()))
         self._add(finding for finding in tree.findings if self._concerns(finding.file))
         self.result.findings = _merged([(user, finding) for user, finding in self._found
                                         if self._scope.holds(finding.file)], self._users)
@@ -215,6 +218,7 @@ class TreeCheck:
             if loaded.display in tree.files:
                 self._source(tree.files[loaded.display])
             self._add(check_workflow(loaded, lookups), user)
+            self._inputs.add(loaded, lookups)
 
     def _named(self, user: str, lookups: Lookups, tree: Tree) -> None:
         """Check the files that the user's workflows name, and those that these name in turn."""
@@ -243,10 +247,20 @@ class TreeCheck:
     def _alone(self, file: TreeFile, lookups: Lookups) -> Iterator[Finding]:
         folder, _, name = file.display[len("Workflows/"):-len(".json")].rpartition("/")
         try:
-            yield from check_workflow(load_workflow(name, folder or "."), lookups)
+            loaded = load_workflow(name, folder or ".")
         # Reported at the file.
         except ConfigurationError:
             return
+        yield from check_workflow(loaded, lookups)
+        self._inputs.add(loaded, lookups)
+
+    def _unpassed_inputs(self) -> Iterator[Finding]:
+        """Yield the inputs of workflows that no caller passes; only with all files are all callers known."""
+        for file in self._tree.of_kind("user", *SETTINGS):
+            content = self._sources[file.display].content
+            names = content.values() if isinstance(content, dict) else ()
+            self._inputs.called(name for name in names if isinstance(name, str))
+        return self._inputs.findings()
 
 
 def _no_configuration(root: str, meant: str) -> Finding:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from Middleware.cli.check.call_checks import check_child_answers, check_loop
 from Middleware.cli.check.condition_checks import check_condition
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, path_of
@@ -257,7 +258,8 @@ def _nodes_meant(entry: object, nodes: Sequence[Mapping[str, object]]) -> tuple[
 # A new check of single nodes is one function in this list.
 NODE_CHECKS: tuple[Callable[[NodeView, Lookups], Iterator[Finding]], ...] = (
     check_type, check_targets, check_memory_node, check_curl_node, check_dependencies, check_tools,
-    check_choice, check_response_limit, check_condition)
+    check_choice, check_response_limit, check_condition,
+    check_loop, check_child_answers)
 
 
 def all_located(findings: Sequence[Finding], lookups: Lookups, loaded: LoadedWorkflow | None = None) -> list[Finding]:

@@ -143,8 +143,9 @@ class WorkflowManager:
         listeners.emit("workflow_loaded", loaded)
         chain = (*(_chain_around(request) if chain is None else chain), f"{loaded.folder}/{loaded.name}")
         if len(chain) > MAX_NESTING:
+            circle = " (they run each other in a circle)" if len(set(chain)) < len(chain) else ""
             raise ConfigValueError(f"workflows are nested more than {MAX_NESTING} deep: "
-                                   f"{' -> '.join(chain[:3])} -> ... -> {' -> '.join(chain[-2:])}")
+                                   f"{' -> '.join(chain[:3])} -> ... -> {' -> '.join(chain[-2:])}{circle}")
         keys = discussion_keys(run_fields.get("api_key"))
         run = RunRequest(
             request=request, workflow_id=str(uuid.uuid4()), workflow_name=loaded.name, nodes=loaded.nodes,

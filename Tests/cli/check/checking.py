@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from Middleware.cli.check.findings import Finding
@@ -44,7 +45,8 @@ class FakeLookups(Lookups):
         return self._find("workflow", name, folder, parent.folder)
 
     def child(self, name: str, folder: str | None, parent: LoadedWorkflow) -> LoadedWorkflow | None:
-        return workflow([], {"motto": ""}) if name == "Child" else self.children.get(name)
+        found = workflow([], {"motto": ""}) if name == "Child" else self.children.get(name)
+        return None if found is None else replace(found, name=name, display=f"Workflows/home/{name}.json")
 
     def workflow_folder(self, folder: str) -> Problem | None:
         return None

@@ -107,6 +107,59 @@ PLACES = (
     Row("settings in another folder", (changed(USER, discussionIdMemoryFileWorkflowSettings="Far"),
                                        put("Workflows/_common/Far.json", good_files()[MEMORY])),
         f"{USER}:8:3: error: ", f"settings file 'Far' {ELSEWHERE} Workflows/_common:"))
+OTHER = "Workflows/alice/Other.json"
+
+
+def run(name: str, **keys: Any) -> dict[str, Any]:
+    return {"type": "CustomWorkflow", "workflowName": name, **keys}
+
+
+def child(name: str, *all_nodes: dict[str, Any]) -> Mistake:
+    return put(f"Workflows/alice/{name}.json", {"nodes": list(all_nodes)})
+
+
+CALLS = (
+    Row("runs itself", (child_named("General"),), f"{GENERAL}:5:7: error: node 1: the workflow runs itself again and "
+        "again, without a condition: alice/General -> alice/General. Expected: a ConditionalCustomWorkflow that ends"),
+    Row("circle", (child_named("Other"), child("Other", run("Third")), child("Third", llm(returnToUser=False),
+                                                                              run("General"))),
+        f"{GENERAL}:5:7: error: node 1: ", "condition: alice/General -> alice/Other -> alice/Third -> alice/General."),
+    Row("answer in the child", (nodes(run("Other"), {"type": "SaveCustomFile", "filepath": "x", "content": "y",
+                                                     "title": "Keep"}), child("Other", llm())),
+        f"{GENERAL}:3:5: warning: node 1: a node of the child workflow 'alice/Other' is marked to answer, but no node "
+        "of this workflow is, so that node 2 'Keep' answers and the child's text goes nowhere.",
+        "Expected: \"returnToUser\": true"),
+    Row("input", (nodes(run("Other", scoped_variables=["a"])),
+                  child("Other", llm(prompt="{agent1Input} {agent2Input}"))),
+        f"{OTHER}:8:7: warning: node 1 'Answer': {{agent2Input}} is never filled in: the nodes that run this workflow "
+        "pass 1 at most. Expected: 'scoped_variables' with 2 entries in the node that runs it."),
+    Row("no input", (nodes(run("Other")), child("Other", llm(jinja2=True, prompt="Is {{ agent1Input }} it?"))),
+        f"{OTHER}:8:7: warning: node 1 'Answer': {{agent1Input}} is never filled in: the nodes that run this workflow "
+        "pass none."))
+
+FINE = {
+    "a condition ends the loop": (nodes({
+        "type": "ConditionalCustomWorkflow", "conditionalKey": "{chat_user_prompt_last_one}",
+        "conditionalWorkflows": {"Default": "General"}}),),
+    "a lock ends the loop": (nodes({"type": "WorkflowLock", "workflowLockId": "x"}, run("General")),),
+    "the child's text is used": (nodes(run("Other"), llm(prompt="{agent1Output}", returnToUser=False)),
+                                 child("Other", llm())),
+    "this node answers": (nodes(run("Other", returnToUser=True), llm(returnToUser=False)), child("Other", llm())),
+    "an input that may be missing": (nodes(run("Other")), child("Other", llm(
+        jinja2=True, prompt="{{ agent1Input | default('') }}{% if agent2Input %}{{ agent2Input }}{% endif %}"))),
+    "another caller passes it": (nodes(run("Other"), run("Other", scoped_variables="x")),
+                                 child("Other", llm(prompt="{agent1Input}", returnToUser=False))),
+    "blocks of messages": (nodes({"type": "ConversationChunkProcessor", "id": "a", "workflowName": "Other",
+                                  "cursorDirectory": "x", "scoped_variables": ["x"]}),
+                           child("Other", llm(prompt="{agent1Input} {agent2Input}"))),
+    "a workflow without a caller": (child("Other", llm(prompt="{agent1Input}")),)}
+
+
+@table("mistakes", list(FINE.values()), ids=list(FINE))
+def test_what_is_fine(tree: TreeLab, mistakes: tuple[Mistake, ...]) -> None:
+    assert [str(finding) for finding in tree.check(*mistakes)] == []
+
+
 # Windows lets only some users make links.
 LINKS = () if os.name == "nt" else (
     Row("link to no file", (linked("Workflows/alice/Gone.json", "away/Gone.json"), child_named("Gone")),
@@ -115,7 +168,7 @@ LINKS = () if os.name == "nt" else (
         "Workflows/friends: warning: the link points to '/nowhere/at/all', which does not exist"))
 
 
-@table("row", (*WORDS, *LIMITS, *PLACES, *LINKS), ids=lambda row: row.name)
+@table("row", (*WORDS, *LIMITS, *PLACES, *LINKS, *CALLS), ids=lambda row: row.name)
 def test_named_once(tree: TreeLab, row: Row) -> None:
     found = [f"{finding.file}{finding.position}: {finding.severity}: {finding.text}"
              for finding in tree.check(*row.mistakes)]
