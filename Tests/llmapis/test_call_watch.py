@@ -112,6 +112,17 @@ def test_the_record_of_a_call(ear: Ear, backend: StubBackend, stream: bool, usag
 
 
 @both_modes
+@pytest.mark.parametrize(("details", "cached", "processed"), [
+    ({"cached_tokens": 5}, 5, 2), ({"cached_tokens": 0}, 0, 7), ({"cached_tokens": None}, None, None),
+    (None, None, None)])
+def test_cached_tokens_are_recorded_if_the_back_end_reports_them(
+        ear: Ear, backend: StubBackend, stream: bool, details: Any, cached: int | None, processed: int | None) -> None:
+    backend.script(reply("Hello", stream, usage={**USAGE, "prompt_tokens_details": details}))
+    ask(LlmApiService("Main", stream=stream))
+    assert (ear.call.prompt_tokens, ear.call.cached_tokens, ear.call.processed_tokens) == (7, cached, processed)
+
+
+@both_modes
 def test_the_times(ear: Ear, backend: StubBackend, stream: bool) -> None:
     backend.script(reply("Hello", stream, header_delay=0.1, **({"delay": 0.1} if stream else {})))
     ask(LlmApiService("Main", stream=stream))
