@@ -1,11 +1,17 @@
 """What the schemas of single kinds of files say beyond the declarations of their keys, as their readers do."""
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from Middleware.cli.check.file_kinds import FileKind
-from Scripts.generate.schema_values import Schema, caseless
+from Middleware.cli.check.preset_checks import NativeKeys, add_native
+from Middleware.utilities.config.keys.api_type import MARKED_TURNS
+from Scripts.generate import generated_files
+from Scripts.generate.schema_values import Schema, caseless, of_key
 
+API_TYPES = generated_files.ROOT / "Public" / "Configs" / "ApiTypes"
 ADDRESS = {"pattern": r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/]",
            "patternErrorMessage": "It must be an address such as http://127.0.0.1:5001."}
 
@@ -16,6 +22,29 @@ def add_rules(kind: FileKind, schema: Schema) -> Schema:
     if add is not None:
         add(kind, schema)
     return schema
+
+
+def _prompt_template(kind: FileKind, schema: Schema) -> None:
+    """At least one mark for each kind of message, even if it is blank."""
+    schema["allOf"] = [{"anyOf": [{"required": [key]} for key in keys]} for keys in MARKED_TURNS.values()]
+
+
+def _preset(kind: FileKind, schema: Schema) -> None:
+    """The names that the samplers have in each API type, with their values; the server may take more."""
+    native: NativeKeys = {}
+    folders: dict[str, set[str]] = {}
+    for file in sorted(API_TYPES.glob("*.json")):
+        api_type = json.loads(file.read_text(encoding="utf-8"))
+        own: NativeKeys = {}
+        add_native(own, api_type)
+        for name, keys in own.items():
+            folders.setdefault(name, set()).add(str(api_type.get("presetType")))
+            native.setdefault(name, []).extend(key for key in keys if key not in native.get(name, []))
+    for name, keys in sorted(native.items()):
+        meanings = [of_key(replace(key, name=name, meaning=f"{key.meaning} In {', '.join(sorted(folders[name]))}."))
+                    for key in keys]
+        # A name has several meanings only in different API types.
+        schema["properties"][name] = meanings[0] if len(meanings) == 1 else {"anyOf": meanings}
 
 
 def _endpoint(kind: FileKind, schema: Schema) -> None:
@@ -48,5 +77,6 @@ def _settings(kind: FileKind, schema: Schema) -> None:
 
 
 RULES: Mapping[str, Callable[[FileKind, Schema], None]] = {
-    "endpoint": _endpoint, "mcp-server": _mcp_server, "routing": _routing,
+    "endpoint": _endpoint, "preset": _preset, "prompt-template": _prompt_template, "mcp-server": _mcp_server,
+    "routing": _routing,
     "memory-settings": _settings, "compactor-settings": _settings}

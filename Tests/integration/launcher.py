@@ -33,6 +33,9 @@ from Tests.integration.scripted_backend import says as says
 from Tests.integration.scripted_backend import slow as slow
 from Tests.integration.scripted_backend import stuck as stuck
 
+NO_MARKS = {f"promptTemplate{role}Prefix": "" for role in ("System", "User", "Assistant")}
+"""A prompt template that leaves messages as they are."""
+
 PROJECT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("run_waitress.py", "server.py", "run_eventlet.py")
 USER = "ann"
@@ -95,7 +98,7 @@ def standard_tree(public: Path, backend_url: str) -> ConfigTree:
     tree.write(f"Users/{USER}.json", {
         "routingConfig": "routes", "categorizationWorkflow": "Categorize", "maxCategorizationAttempts": 1,
         "allowSharedWorkflows": True, "chatPromptTemplateName": "_chatonly"})
-    tree.write("PromptTemplates/_chatonly.json", {})
+    tree.write("PromptTemplates/_chatonly.json", NO_MARKS)
     tree.write("Endpoints/Stub.json", endpoint(backend_url))
     tree.write("ApiTypes/Chat.json", api_type())
     tree.write("Presets/Chat/Plain.json", {"temperature": 0.5})

@@ -80,8 +80,10 @@ _TEXT_TYPE = """{
 """
 
 _TEMPLATE = """{
+  "promptTemplateSystemPrefix": "",
   "promptTemplateUserPrefix": "<user>",
-  "promptTemplateUserSuffix": "</user>"
+  "promptTemplateUserSuffix": "</user>",
+  "promptTemplateAssistantSuffix": "\\n"
 }
 """
 

@@ -4,7 +4,9 @@
 """
 from __future__ import annotations
 
-from Tests.integration.configuration_mistakes import CHAT, Mistake
+from Tests.integration.configuration_mistakes import CHAT, PRESET, TEMPLATE, Mistake
+
+SCHEMA = "StructuredOutputs/Shape.json"
 
 TEMPLATE_NODE = ('"type": "StaticResponse",\n      "jinja2": true,\n'
                  '      "content": "{% if agent1Output %}{{ agent2Output }}{% endif %}"')
@@ -24,4 +26,31 @@ CONDITIONS = (
     condition("no-comparison", "{agent1Output} yes", "a comparison, AND or OR is missing before this", at="} |yes"),
 )
 
-NEWCOMERS = (*CONDITIONS,)
+PRESETS = (
+    Mistake("preset-word", PRESET, "0.5", '"warm"', ("'temperature' must be a number, not 'warm'",),
+            at='"temperature"'),
+    Mistake("preset-list", PRESET, "0.5", "[0.5]", ("'temperature' must be a number, not a list",), at='"temperature"'),
+    Mistake("preset-range", PRESET, "0.5", "-0.5", ("'temperature' is -0.5, which is out of range", "0 or more"),
+            at='"temperature"'),
+    Mistake("preset-quoted-number", PRESET, "0.5", '"0.5"', ("is sent as one", "the number without quotes, 0.5"),
+            at='"temperature"'),
+)
+
+TEMPLATES = (
+    Mistake("template-empty", TEMPLATE, "", "{}\n", ("the template has no marks", "the keys for each kind of message"),
+            at="{"),
+    Mistake("template-without-assistant", TEMPLATE, ',\n  "promptTemplateAssistantSuffix": "\\n"', "",
+            ("nothing marks a message of the assistant: promptTemplateAssistantPrefix, promptTemplateAssistantSuffix "
+             "are missing",), at="{"),
+)
+
+SCHEMAS = (
+    Mistake("schema-type", SCHEMA, '"type": "object"', '"type": "objct"', ("'objct' is no type of JSON Schema",),
+            "object"),
+    Mistake("schema-list", SCHEMA, '{"text": {"type": "string"}}', '["text"]', ("this is not a JSON Schema",),
+            at='"properties"'),
+    Mistake("schema-of-values", SCHEMA, "", '{\n  "name": "Ann",\n  "age": 30\n}\n',
+            ("none of the keys is a keyword of JSON Schema",), at="{"),
+)
+
+NEWCOMERS = (*CONDITIONS, *PRESETS, *TEMPLATES, *SCHEMAS)

@@ -79,7 +79,7 @@ def findings(lab: Lab, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any
 def report(lab: Lab, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The lines that ``check`` prints."""
     reset_config_store()
-    COMMANDS["check"](["--PublicDirectory", str(lab.tree.public), "--LoggingDirectory", str(lab.tree.public)])
+    COMMANDS["check"].run(["--PublicDirectory", str(lab.tree.public), "--LoggingDirectory", str(lab.tree.public)])
     return capsys.readouterr().out.splitlines()
 
 

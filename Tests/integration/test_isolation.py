@@ -18,7 +18,7 @@ import pytest
 
 from Middleware.cli.console import raise_descriptor_limit
 from Tests.api.front_dialects import FRONTS, Front
-from Tests.integration.launcher import ConfigTree, Launcher, api_type, endpoint, llm_node
+from Tests.integration.launcher import NO_MARKS, ConfigTree, Launcher, api_type, endpoint, llm_node
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, chat_reply, chat_stream_reply
 
 USERS = ("alice", "bob")
@@ -83,7 +83,7 @@ def two_users(public: Path, url: str) -> ConfigTree:
     tree = ConfigTree(public)
     tree.write("ApiTypes/Chat.json", api_type())
     tree.write("Presets/Chat/Plain.json", {})
-    tree.write("PromptTemplates/_chatonly.json", {})
+    tree.write("PromptTemplates/_chatonly.json", NO_MARKS)
     tree.write("Users/_current-user.json", {"currentUser": "alice"})
     for user in USERS:
         tree.write(f"Users/{user}.json", {"endpointConfigsSubDirectory": user, "chatPromptTemplateName": "_chatonly"})

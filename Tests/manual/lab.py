@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from Tests.integration.launcher import USER, ConfigTree, Launcher, api_type, endpoint, llm_node
+from Tests.integration.launcher import NO_MARKS, USER, ConfigTree, Launcher, api_type, endpoint, llm_node
 from Tests.stub_backend import (
     RecordedRequest,
     Reply,
@@ -201,7 +201,7 @@ def lab_tree(public: Path, model_url: str) -> ConfigTree:
     tree.write(f"Users/{USER}.json", {
         "customWorkflowOverride": True, "customWorkflow": "Chat", "allowSharedWorkflows": True,
         "chatPromptTemplateName": "_chatonly", "backgroundTaskWorkflow": "Background"})
-    tree.write("PromptTemplates/_chatonly.json", {})
+    tree.write("PromptTemplates/_chatonly.json", NO_MARKS)
     tree.write("ApiTypes/Chat.json", api_type())
     tree.write("Presets/Chat/Plain.json", {})
     for node in (CHAT_NODE, BACKGROUND_NODE):

@@ -49,7 +49,13 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("API type, none", "api-type", {"presetType": "KoboldCpp"}, "$"),
     ("API type, thinking", "api-type", {"type": "ollamaApiChat", "thinking": {"mode": "boolean"}}, "$.thinking.mode"),
     ("preset, a list", "preset", [], "$"),
-    ("prompt template, a number", "prompt-template", {"promptTemplateUserPrefix": 5}, "$.promptTemplateUserPrefix"),
+    ("preset, a sampler a word", "preset", {"temperature": "warm"}, "$.temperature"),
+    ("preset, a sampler a list", "preset", {"rep_pen": [1]}, "$.rep_pen"),
+    ("prompt template, no marks for the assistant", "prompt-template", {
+        "promptTemplateUserPrefix": "x", "promptTemplateSystemSuffix": ""}, "$"),
+    ("prompt template, a number", "prompt-template", {
+        "promptTemplateUserPrefix": 5, "promptTemplateSystemPrefix": "", "promptTemplateAssistantPrefix": ""},
+     "$.promptTemplateUserPrefix"),
     ("routing, no workflow", "routing", {"CODING": {"description": "Code"}}, "$.CODING"),
     ("routing, a text", "routing", {"CODING": "Coding"}, "$.CODING"),
     ("MCP server, transport", "mcp-server", {"transport": "http"}, "$.transport"),

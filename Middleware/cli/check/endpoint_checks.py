@@ -6,13 +6,13 @@ from urllib.parse import urlsplit
 
 from Middleware.cli.check.findings import Finding, shown_address
 from Middleware.cli.check.lookups import files_in, folders_in
+from Middleware.cli.check.preset_checks import SENT_AS_STRING, unquoted
 from Middleware.exceptions import ConfigNotFoundError, ConfigurationError
 from Middleware.llmapis.api_keys import resolve_api_key
 from Middleware.llmapis.api_types import ALIASES, COMPLETION_TYPES, EMBEDDINGS_TYPES, KNOWN_TYPES
 from Middleware.llmapis.failover import classify_host
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import Severity, is_remark, quoted
-from Middleware.utilities.config.declarations import number_from
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import CANONICAL_SAMPLER_KEYS, ENDPOINT
@@ -120,14 +120,13 @@ class EndpointCheck:
     def _quoted_numbers(self) -> Iterator[Finding]:
         """Yield numbers that are written as strings and sent as such, which most LLM servers refuse."""
         samplers = self._content.get("presetSamplers")
-        sent = "is a string and is sent as one, which many servers refuse"
         for name, value in samplers.items() if isinstance(samplers, Mapping) else ():
-            if name in NUMBERS and _is_quoted_number(value):
-                yield self._at("warning", child("presetSamplers", name), f"'{name}' {sent}", _unquoted(value))
+            if name in NUMBERS and unquoted(value):
+                yield self._at("warning", child("presetSamplers", name), f"'{name}' {SENT_AS_STRING}", unquoted(value))
         window = self._content.get("maxContextTokenSize")
-        if _is_quoted_number(window):
-            yield self._at("warning", "maxContextTokenSize", f"'maxContextTokenSize' {sent}; and conversations are not "
-                           "shortened to it", _unquoted(window))
+        if unquoted(window):
+            yield self._at("warning", "maxContextTokenSize", f"'maxContextTokenSize' {SENT_AS_STRING}; and "
+                           "conversations are not shortened to it", unquoted(window))
 
     def _cleaning(self) -> Iterator[Finding]:
         content = self._content
@@ -207,14 +206,6 @@ def is_address(url: str) -> bool:
         return bool(parse_target(url))
     except ConfigurationError:
         return False
-
-
-def _is_quoted_number(value: object) -> bool:
-    return isinstance(value, str) and number_from(value, whole=False) is not None
-
-
-def _unquoted(value: object) -> str:
-    return f"the number without quotes, {str(value).strip()}"
 
 
 def missing(display: str, key: str, error: ConfigurationError) -> Finding:

@@ -10,15 +10,16 @@ from typing import Any
 from Middleware.cli.check.endpoint_checks import EndpointCheck, check_api_type, is_address
 from Middleware.cli.check.file_kinds import KINDS, FileKind
 from Middleware.cli.check.findings import Finding, shown_address
-from Middleware.cli.check.lookups import files_in
 from Middleware.cli.check.memory_checks import check_settings_keys
-from Middleware.exceptions import ConfigSyntaxError, ConfigurationError
+from Middleware.cli.check.preset_checks import check_preset
+from Middleware.cli.check.schema_checks import check_schema
+from Middleware.exceptions import ConfigSyntaxError
 from Middleware.services.memory.compactor_settings import CompactorSettings
 from Middleware.services.memory.memory_settings import MemorySettings
-from Middleware.utilities import config_utils
-from Middleware.utilities.config.check import KeyCheck, Severity, is_remark, quoted
+from Middleware.utilities.config.check import KeyCheck, Severity, is_meant, is_remark, quoted
 from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.json_source import JsonSource, Position, child, decode, legacy_code_page
+from Middleware.utilities.config.keys.api_type import MARKED_TURNS, PROMPT_TEMPLATE
 from Middleware.utilities.config.lookup import dangling_target
 from Middleware.utilities.json_data import freeze
 from Middleware.utilities.text_utils import nearest
@@ -138,41 +139,7 @@ def _finding(severity: Severity, display: str, message: str, expected: str = "")
     return Finding(severity, display, "", None, message, expected)
 
 
-# The server may know keys that no API type lists, so only what is nearly certain to be misspelt counts.
-PRESET_CUTOFF = 0.9
 _NEEDED = {"stdio": "command", "sse": "url", "streamable_http": "url"}
-
-
-def check_preset(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """Yield keys that are nearly samplers of the API that the preset is for. The server may accept further keys."""
-    parts = display.split("/")
-    known = native_samplers(parts[1]) if len(parts) > 2 else frozenset()
-    for name in content:
-        if name in known or is_remark(name):
-            continue
-        near = nearest(name, known, PRESET_CUTOFF)
-        if near:
-            yield Finding("warning", display, child("", name), None, f"the key {quoted(name)} is sent as it is, and "
-                          "the server probably does not know it", "", near)
-
-
-def native_samplers(preset_type: str) -> frozenset[str]:
-    """Return the names that the samplers have in the API types of a folder of presets; empty if these are not known."""
-    names: set[str] = set()
-    for api_type in _api_types():
-        fields = api_type.get("samplerFieldMap")
-        if api_type.get("presetType") == preset_type and isinstance(fields, Mapping):
-            names.update(value for value in fields.values() if isinstance(value, str))
-    return frozenset(names)
-
-
-def _api_types() -> Iterator[Mapping[str, object]]:
-    for name in files_in("ApiTypes"):
-        try:
-            yield config_utils.load_api_type(name)
-        # Reported at that file.
-        except ConfigurationError:
-            pass
 
 
 def check_mcp_server(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
@@ -195,11 +162,18 @@ def check_mcp_server(display: str, content: Mapping[str, object]) -> Iterator[Fi
         yield Finding("error", display, "cwd", None, f"the folder {quoted(folder)} does not exist")
 
 
-def check_schema(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
-    """Yield a finding if a schema allows anything."""
-    if not content:
-        yield _finding("error", display, "the schema is empty", "a JSON schema such as an object with 'type' and "
-                                                                "'properties'")
+def check_prompt_template(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
+    """Yield a finding if nothing marks a kind of message, which the model then takes for part of another."""
+    unknown = [name for name in content if name not in PROMPT_TEMPLATE]
+    lacking = {turn: keys for turn, keys in MARKED_TURNS.items() if all(content.get(key) is None for key in keys)
+               and not any(is_meant(name, key, content) for name in unknown for key in keys)}
+    expected = "the keys for each kind of message, with \"\" for a mark that the model does not have"
+    if len(lacking) == len(MARKED_TURNS):
+        yield _finding("warning", display, "the template has no marks, so that the model cannot tell who speaks",
+                       expected)
+    elif lacking:
+        names = ", ".join(key for keys in lacking.values() for key in keys)
+        yield _finding("warning", display, f"nothing marks {' and '.join(lacking)}: {names} are missing", expected)
 
 
 def check_workflow_top(display: str, content: Mapping[str, object]) -> Iterator[Finding]:
@@ -220,4 +194,5 @@ def check_workflow_top(display: str, content: Mapping[str, object]) -> Iterator[
 KIND_CHECKS: Mapping[str, Callable[[str, Mapping[str, object]], Iterator[Finding]]] = {
     "endpoint": lambda display, content: EndpointCheck(display, content).findings(), "api-type": check_api_type,
     "preset": check_preset, "mcp-server": check_mcp_server, "structured-output": check_schema,
+    "prompt-template": check_prompt_template,
     "workflow": check_workflow_top}

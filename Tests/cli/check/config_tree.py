@@ -34,6 +34,9 @@ API_TYPE, PRESET, ROUTES = "ApiTypes/Chat.json", "Presets/OpenAi/home/Warm.json"
 GENERAL, CODING, MEMORY = "Workflows/alice/General.json", "Workflows/alice/Coding.json", "Workflows/alice/Memory.json"
 CHILD, MCP, SCHEMA = "Workflows/_common/Child.json", "MCPServers/files.json", "StructuredOutputs/Person.json"
 
+TEMPLATE = {f"promptTemplate{role}{end}": "" for role in ("System", "User", "Assistant")
+            for end in ("Prefix", "Suffix")}
+
 
 def llm(**keys: Any) -> dict[str, Any]:
     return {"title": "Answer", "type": "Standard", "endpointName": "Main", "preset": "Warm", "prompt": "",
@@ -57,8 +60,8 @@ def good_files() -> Files:
                                "samplerFieldMap": {"temperature": "temperature"}},
         "ApiTypes/Vectors.json": {"type": "openAIEmbeddings"},
         PRESET: {"temperature": 1},
-        "PromptTemplates/_chatonly.json": {},
-        "PromptTemplates/chatml.json": {"promptTemplateUserPrefix": "x"},
+        "PromptTemplates/_chatonly.json": TEMPLATE,
+        "PromptTemplates/chatml.json": {**TEMPLATE, "promptTemplateUserPrefix": "x"},
         ROUTES: {"CODE": {"description": "code", "workflow": "Coding"},
                  "OTHER": {"description": "the rest", "workflow": "General"}},
         "Workflows/alice/Categorize.json": {"nodes": [llm(prompt="{chat_user_prompt_last_one}")]},

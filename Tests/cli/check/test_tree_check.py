@@ -92,8 +92,8 @@ def test_a_key_that_stands_twice(tree: TreeLab) -> None:
 
 
 def test_a_file_that_is_not_utf8(tree: TreeLab) -> None:
-    found = only(tree.check(put("PromptTemplates/x.json", '{\n"promptTemplateUserPrefix": "ä"}'.encode("cp1252"))))
-    assert (found.severity, found.line, found.column) == ("warning", 2, 30)
+    found = only(tree.check(put("StructuredOutputs/x.json", '{\n"description": "ä"}'.encode("cp1252"))))
+    assert (found.severity, found.line, found.column) == ("warning", 2, 17)
     assert "not UTF-8" in found.message
 
 

@@ -27,7 +27,8 @@ the object is called like one of the configuration."""
 
 # The checks look at files as they are written, wrong kinds and misspelt names included, which a reader hides.
 AS_WRITTEN = (*(f"Middleware/cli/check/{name}_checks.py" for name in (
-    "endpoint", "file", "memory", "node", "user", "value", "workflow")), "Middleware/utilities/config/")
+    "call", "condition", "endpoint", "file", "memory", "node", "preset", "user", "value", "workflow")),
+              "Middleware/utilities/config/")
 
 ALLOWED = {
     "Middleware/workflows/handlers/impl/specialized/custom_files.py": {"headCount", "tailCount"},  # counts by their key

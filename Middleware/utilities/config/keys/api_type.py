@@ -59,6 +59,9 @@ def turn_key(role: str, end: str) -> str:
     return f"promptTemplate{role.capitalize()}{end}"
 
 
+# The messages that every conversation has, each with the keys of the texts around it. The other kinds are rare.
+MARKED_TURNS = {turn: (turn_key(role, "Prefix"), turn_key(role, "Suffix")) for role, turn in _TURNS[:3]}
+
 PROMPT_TEMPLATE_KEYS: tuple[ConfigKey, ...] = (
     *(ConfigKey(turn_key(role, end), "str", "", f"The text {place} {turn}.")
       for role, turn in _TURNS for end, place in (("Prefix", "before"), ("Suffix", "after"))),
