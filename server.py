@@ -19,8 +19,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.preparation import build_load_check, configure
 from Middleware.cli.running_server import announce_until_exit
-from Middleware.cli.startup import build_load_check, configure, run
+from Middleware.cli.startup import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -42,6 +42,16 @@ def _test(words: Sequence[str]) -> int:
     return main(words)
 
 
+def _try(words: Sequence[str]) -> int:
+    from Middleware.cli.talk.command import try_main
+    return try_main(words)
+
+
+def _chat(words: Sequence[str]) -> int:
+    from Middleware.cli.talk.command import chat_main
+    return chat_main(words)
+
+
 def _keys(words: Sequence[str]) -> int:
     from Middleware.cli.keys import main
     return main(words)
@@ -76,6 +86,8 @@ COMMANDS: dict[str, Command] = {
     "init": Command("connect an LLM server, and write a user for it", _init),
     "check": Command("find mistakes in the configuration", _check),
     "test": Command("run the tests of workflows against a scripted LLM", _test),
+    "try": Command("send one request to a model and print the answer; --trace shows what happens", _try),
+    "chat": Command("talk to a model in this terminal", _chat),
     "keys": Command("make the keys that clients need, and list them", _keys),
     "memory": Command("list, show, search, check, export and delete stored conversations", _memory),
     "rekey": Command("give stored conversations to another API key, or decrypt them", _rekey),

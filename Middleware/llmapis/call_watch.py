@@ -12,7 +12,7 @@ from Middleware.models.llm_call import LlmCallRecord, LlmOutcome, Observer
 from Middleware.models.messages import Answer, Chunk, cached_tokens, token_count
 from Middleware.models.request_context import current_node, current_request
 
-EVENTS = ("llm_call_started", "llm_call_finished", "llm_call_failed")
+EVENTS = ("llm_call_started", "llm_prompt", "llm_call_finished", "llm_call_failed")
 
 
 class CallWatch:
@@ -45,6 +45,7 @@ class CallWatch:
         record.prompt_characters = _characters(prompt)
         self._started = time.perf_counter()
         self._observer.emit("llm_call_started", record)
+        self._observer.emit("llm_prompt", record, prompt)
 
     def count(self, chunks: Generator[Chunk, None, None]) -> Iterator[Chunk]:
         """Yield the chunks of a stream and count them."""

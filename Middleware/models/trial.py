@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from Middleware.llmapis.transport import Transport
-    from Middleware.workflows.events import RunRecord
     from Middleware.workflows.models.execution_context import ExecutionContext
 
 
@@ -24,9 +23,6 @@ class Trial(Protocol):
 
     def stub(self, context: ExecutionContext) -> str | None:
         """Return the output for a node that is not to be run; None to run the node."""
-
-    def delivered(self, record: RunRecord, index: int, output: object) -> None:
-        """Receive the output of node ``index`` (from 1) of a run."""
 
     def file_path(self, path: str) -> str:
         """Return the path to open for a path that a workflow contains."""

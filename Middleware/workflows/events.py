@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from Middleware.exceptions import ConfigurationError
+from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.llm_call import LlmCallRecord
 from Middleware.models.request_context import RequestContext
 from Middleware.utilities.config.workflows import LoadedWorkflow
@@ -51,8 +52,11 @@ class EngineListener:
     def node_started(self, record: RunRecord, index: int, node_type: str, name: str) -> None:
         """Node ``index`` (1-based) begins."""
 
+    def node_delivered(self, record: RunRecord, index: int, output: object) -> None:
+        """Node ``index`` (1-based) has an output, which may contain text of the conversation."""
+
     def node_finished(self, record: RunRecord, info: NodeExecutionInfo) -> None:
-        """A node has delivered its output."""
+        """A node has delivered its output. Nodes that run side by side are reported in their order."""
 
     def node_failed(self, record: RunRecord, index: int, node_type: str, name: str, error: BaseException) -> None:
         """A node raised an exception. For a node that is abandoned together with its run, no further event follows."""
@@ -62,6 +66,9 @@ class EngineListener:
 
     def llm_call_started(self, call: LlmCallRecord) -> None:
         """A prompt is about to be sent; for a stream, when its first chunk is requested."""
+
+    def llm_prompt(self, call: LlmCallRecord, prompt: Prompt) -> None:
+        """Follows ``llm_call_started``, with the text of the conversation that is sent."""
 
     def llm_call_finished(self, call: LlmCallRecord) -> None:
         """The answer is complete, or the call was stopped (``call.stopped``)."""

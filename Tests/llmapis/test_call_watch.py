@@ -38,11 +38,16 @@ class Ear:
         self.calls: list[LlmCallRecord] = []
         self.errors: list[BaseException] = []
         self.at_start: list[dict[str, Any]] = []
+        self.prompts: list[Any] = []
 
     def listens_to(self, *events: str) -> bool:
         return True
 
     def emit(self, event: str, *arguments: Any) -> None:
+        if event == "llm_prompt":
+            assert arguments[0] is self.calls[-1] and self.events[-1] == "llm_call_started"
+            self.prompts.append(arguments[1])
+            return
         self.events.append(event)
         if event == "llm_call_started":
             self.calls.append(arguments[0])
@@ -59,7 +64,7 @@ class Ear:
 
 class Deaf(Ear):
     def listens_to(self, *events: str) -> bool:
-        assert set(events) == {"llm_call_started", "llm_call_finished", "llm_call_failed"}
+        assert set(events) == {"llm_call_started", "llm_prompt", "llm_call_finished", "llm_call_failed"}
         return False
 
 

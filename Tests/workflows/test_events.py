@@ -396,3 +396,23 @@ def test_a_request_without_listeners_gets_them(lab: EngineLab, monkeypatch: pyte
 def test_the_default_set() -> None:
     assert [type(listener).__name__ for listener in default_listeners()] == ["LogSummary", "RequestLine"]
     assert RequestContext().listeners is None
+
+
+class Reader(EngineListener):
+    """Keeps the events that carry texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[tuple[str, str]] = []
+
+    def node_delivered(self, record: RunRecord, index: int, output: object) -> None:
+        self.texts.append((f"node {index}", str(output)))
+
+    def llm_prompt(self, call: LlmCallRecord, prompt: Any) -> None:
+        self.texts.append((f"prompt of {call.node_index}", prompt.conversation[-1]["content"]))
+
+
+def test_listeners_get_prompts_and_outputs(lab: EngineLab) -> None:
+    reader = Reader()
+    lab.workflow("Main", [static("a"), llm("Say {agent1Output}")])
+    answer = list(start(lab, listener=reader))
+    assert reader.texts == [("node 1", "a"), ("prompt of 2", "Say a"), ("node 2", answer[0])]

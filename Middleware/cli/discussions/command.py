@@ -189,7 +189,7 @@ def main(arguments: Sequence[str], program: str = "memory_tool.py") -> int:
     try:
         return COMMANDS[options.command](_session(options))
     except DataKeyError as error:
-        output.complain(f"{error}, or encryptUsingApiKey of this user is off." if _key_of(options, ask=False)
+        output.complain(f"{error}, or encryptUsingApiKey of this user is off." if key_of(options, ask=False)
                         else f"The data is {ENCRYPTED}.")
     except (NotDoneError, catalog.NoSuchDiscussionError, removal.RemovalRefusedError, WilmerError) as error:
         output.complain(str(error))
@@ -209,12 +209,13 @@ def _session(options: Options) -> Session:
         config_directory=clean(options.ConfigDirectory), public_directory=clean(options.PublicDirectory),
         discussion_directory=clean(options.DiscussionDirectory), users=[options.User] if options.User else []))
     config_utils.user_settings()
-    key = _key_of(options, ask=True)
+    key = key_of(options, ask=True)
     keys = discussion_keys(key)
     return Session(options, keys, options.key_folder or (hash_api_key(key) if key else None))
 
 
-def _key_of(options: Options, ask: bool) -> str:
+def key_of(options: Options, ask: bool) -> str:
+    """Return the API key that the options, the environment or the user names; "" for none."""
     if options.ask_key:
         return getpass.getpass("API key: ") if ask else "asked for"
     return options.api_key or os.environ.get(KEY_VARIABLE, "")

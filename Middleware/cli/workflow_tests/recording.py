@@ -74,8 +74,7 @@ class Recorder(EngineListener):
         with self._lock:
             self._runs[id(record)].nodes.append(NodeRun(record.run.workflow_name, title, index))
 
-    def delivered(self, record: RunRecord, index: int, output: object) -> None:
-        """Record a node's output."""
+    def node_delivered(self, record: RunRecord, index: int, output: object) -> None:
         with self._lock:
             self._node(record, index).output = text_of(output)
 

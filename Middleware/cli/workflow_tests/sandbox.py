@@ -17,7 +17,6 @@ from Middleware.models.request_context import current_trial
 from Middleware.models.trial import Trial
 from Middleware.utilities.files.file_access import resolve_file_path
 from Middleware.utilities.text_utils import encode_text
-from Middleware.workflows.events import RunRecord
 from Middleware.workflows.models.execution_context import ExecutionContext
 
 
@@ -67,9 +66,6 @@ class Sandbox(Trial):
             self.unstubbed.append(message)
             raise MissingStubError(message)
         return None
-
-    def delivered(self, record: RunRecord, index: int, output: object) -> None:
-        self.recorder.delivered(record, index, output)
 
     # -- files ---------------------------------------------------------------------------------------------------
     def file_path(self, path: str) -> str:

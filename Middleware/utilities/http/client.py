@@ -33,6 +33,29 @@ class HttpResponse:
         return {self.head.spelled[name]: value for name, value in self.head.headers.items()}
 
 
+class HttpStream:
+    """A server's answer in blocks, while it arrives; ``b""`` is a heartbeat after a second without data.
+
+    Lazy: the first ``next`` sends the request. Raises HttpError. Iterate and close on one thread.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._blocks = _blocks(exchange)
+
+    @property
+    def head(self) -> ResponseHead | None:
+        """Status and headers, None until they have arrived."""
+        return self._exchange.head
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._blocks
+
+    def close(self) -> None:
+        """End the request; its connection is closed if the answer was not read to the end."""
+        self._exchange.close()
+
+
 class HttpClient:
     """Sends requests and reuses connections where a request allows it. Thread-safe."""
 
@@ -60,6 +83,10 @@ class HttpClient:
             if not exchange.lost_before_status or not (repeat or exchange.reused):
                 raise
         return _answer(Exchange(self._pool, request, body, scope), scope, request.max_bytes, seconds)
+
+    def stream(self, request: HttpRequest, body: bytes | None = None, scope: CancelScope | None = None) -> HttpStream:
+        """Return the answer, whatever its status, while it arrives. It ends early when ``scope`` is cancelled."""
+        return HttpStream(Exchange(self._pool, request, body, scope or CancelScope()))
 
 
 def _answer(exchange: Exchange, scope: CancelScope, max_bytes: int | None, seconds: float | None) -> HttpResponse:

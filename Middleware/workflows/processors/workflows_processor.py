@@ -175,8 +175,7 @@ class WorkflowProcessor:
         if logger.isEnabledFor(logging.DEBUG):
             log_prompt_content(logger, f"Request {self.run.request_id}: workflow {self.run.where}, output of node "
                                        f"{index + 1} '{name}'", restore_braces(str(output)))
-        if self.run.request.trial is not None:
-            self.run.request.trial.delivered(self.record, index + 1, output)
+        self.listeners.emit("node_delivered", self.record, index + 1, output)
         return NodeExecutionInfo(index + 1, node_type, _summary_name(context.config, name),
                                  *_endpoint_and_url(context.llm_handler), time.perf_counter() - started, site.counts)
 

@@ -1,0 +1,63 @@
+"""The steps before the first request, for launchers and for commands that start the engine themselves."""
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from wsgiref.types import WSGIApplication
+
+from Middleware.api.logging_setup import set_up_logging
+from Middleware.api.terminal_log import TerminalFormatter
+from Middleware.cli import announcement, users
+from Middleware.cli.arguments import LaunchArguments
+from Middleware.cli.check.findings import wants_colour
+from Middleware.cli.console import StartError
+from Middleware.common import instance_global_variables as instance
+from Middleware.common.constants import VERSION
+from Middleware.services.locking_service import get_locking_service
+from Middleware.utilities import config_utils
+
+if TYPE_CHECKING:
+    from Middleware.cli.check.load_check import LoadCheck
+
+logger = logging.getLogger(__name__)
+
+
+def configure(arguments: LaunchArguments) -> None:
+    """Set up logging, delete the locks that earlier processes left, and make the concurrency gate."""
+    instance.LOGGING_DIRECTORY = users.resolve_logging_directory(arguments.logging_directory)
+    instance.FILE_LOGGING = users.resolve_file_logging()
+    directory = instance.LOGGING_DIRECTORY if instance.FILE_LOGGING else None
+    try:
+        set_up_logging(directory, config_utils.configured_users(), arguments.log_level,
+                       _terminal_log(arguments.verbose))
+    except OSError as error:
+        raise StartError(f"Cannot write log files in {directory}: {error}. Choose another folder with "
+                         "--LoggingDirectory.") from error
+    logger.info("WilmerAI %s, Python %s, users: %s, %s at a time: %s, waiting at most %g s", VERSION,
+                platform.python_version(), announcement.served_users(),
+                "LLM calls" if instance.CONCURRENCY_LEVEL == "endpoint" else "requests",
+                instance.CONCURRENCY_LIMIT or "any number", instance.CONCURRENCY_TIMEOUT)
+    names: list[str | None] = [*config_utils.configured_users()]
+    for user in names or [None]:
+        get_locking_service().delete_dead_locks(user)
+    instance.initialize_request_semaphore(instance.CONCURRENCY_LIMIT)
+
+
+def _terminal_log(verbose: bool) -> TerminalFormatter | None:
+    """Return the form of the log for a person at a terminal; None for the whole log, which programs and files get."""
+    return None if verbose or not sys.stderr.isatty() else TerminalFormatter(wants_colour(sys.stderr))
+
+
+def build_load_check() -> LoadCheck:
+    """Return the listener that checks each workflow when it first runs. It is imported here for the app's reason."""
+    from Middleware.cli.check.load_check import LoadCheck
+    return LoadCheck()
+
+
+def build_application(threads: int | None = None, listeners: Sequence[object] = ()) -> WSGIApplication:
+    """Return the WSGI callable. It is imported here because the arguments must be in place before the app module is."""
+    from Middleware.api.app import build_wsgi_application
+    return build_wsgi_application(threads=threads, listeners=listeners)
