@@ -176,6 +176,10 @@ class StubBackend:
     def url(self) -> str:
         return f"{self.scheme}://127.0.0.1:{self.port}"
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._sockets)
+
     def script(self, *replies: Reply) -> StubBackend:
         """Add replies for the next requests."""
         with self._changed:

@@ -50,10 +50,6 @@ class LeftBackend(StubBackend):
         self.start()
         return self
 
-    @property
-    def open_connections(self) -> int:
-        return len(self._sockets)
-
     def _reply(self, request: RecordedRequest) -> Reply:
         self.requests.clear()
         found = _NODE.search(request.body)

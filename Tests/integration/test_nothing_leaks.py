@@ -30,7 +30,7 @@ from Middleware.utilities.files import file_access
 from Middleware.utilities.http.connection import Connection
 from Middleware.workflows.events import Listeners, RunRecord
 from Middleware.workflows.models.execution_context import ExecutionContext
-from Tests.integration.launcher import USER, Launcher
+from Tests.integration.launcher import USER, Backend, Launcher
 from Tests.integration.leaving_clients import (
     ALL_WAYS,
     KEPT_TALKS,
@@ -49,6 +49,7 @@ WARM_UP = 64  # requests: every way of leaving, and every conversation that has 
 GIVEN_UP = {"run_waitress.py": 2000, "server.py": 200, "run_eventlet.py": 400}
 GIVEN_UP_IN_PROCESS = 400
 SETTLING_SECONDS = 8.0
+IDLE_SECONDS = 30.0  # four, and what a busy machine needs
 OF_A_TALK = re.compile(rf"DiscussionIds/kept-[0-{KEPT_TALKS - 1}]/(\.lock|\.memories\.lock|memories\.json)")
 
 
@@ -156,6 +157,25 @@ def test_files(aftermath: Aftermath) -> None:
 def test_the_log_has_no_trouble(aftermath: Aftermath) -> None:
     assert "is cancelled" in aftermath.output
     assert "Traceback" not in aftermath.output and "ERROR" not in aftermath.output
+
+
+@pytest.mark.contract
+def test_descriptors_after_many_requests_at_the_same_time(server: Launcher, backend: Backend) -> None:
+    """Connections to the back-end, which wait for the next call, do not wait for ever."""
+    def ask() -> None:
+        assert server.ask("Single").status == 200
+
+    ask()
+    assert until(lambda: not backend.open_connections, IDLE_SECONDS)
+    before = held(server)
+    threads = [threading.Thread(target=ask) for _ in range(100)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(backend.requests) >= 101
+    assert until(lambda: not backend.open_connections, IDLE_SECONDS)
+    assert held(server, before)["descriptors"] == before["descriptors"]
 
 
 # -- a server in this process, from inside -----------------------------------------------------------------------------

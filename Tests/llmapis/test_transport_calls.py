@@ -247,6 +247,18 @@ def test_an_answer_without_end_is_refused_before_it_fills_the_memory(backend: St
     assert len(backend.requests) == 1
 
 
+def test_expired_connections_are_closed_without_another_call(backend: StubBackend, transport: Transport,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.2)
+    for count in (5, 10):
+        streams = [transport.open_stream(ask(backend)) for _ in range(5)]
+        for stream in streams:
+            assert list(stream)
+        assert all(request.wait_ended(20.0) for request in backend.requests)
+        assert len(backend.requests) == count
+        assert idle_connections(transport) == 0
+
+
 def test_expired_connections_to_other_servers_are_closed(backend: StubBackend, transport: Transport,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "PLAIN_IDLE_SECONDS", 0.05)

@@ -5,8 +5,10 @@ import errno
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
+from Middleware.utilities.daemon_threads import start_daemon
 from Middleware.utilities.http.connection import Connection, open_connection
 from Middleware.utilities.http.problems import HttpProblem, remembered_problem
 from Middleware.utilities.http.proxies import proxy_address
@@ -29,6 +31,8 @@ _NO_ROUTE = {getattr(errno, name) for name in ("EHOSTUNREACH", "ENETUNREACH", "E
 MAX_IDLE_PER_ORIGIN = 256
 # Common local servers close an idle connection after 5 s without notice, and opening a new one is cheap.
 PLAIN_IDLE_SECONDS = 4.0
+# Between two looks for expired connections at least, because busy ones expire one after the other.
+CLOSER_SECONDS = 0.5
 # Servers on the internet keep connections for a minute or longer, and opening a new one takes several round trips.
 TLS_IDLE_SECONDS = 50.0
 
@@ -84,11 +88,11 @@ class ConnectionPool:
         self.unreachable = UnreachableOrigins()
         self._lock = threading.Lock()
         self._idle: dict[Origin, list[Connection]] = {}
+        self._closer: threading.Thread | None = None
+        self._wake = threading.Event()
 
     def take(self, target: Target, route: Route = DEFAULT_ROUTE) -> Connection | None:
         """Return a usable idle connection, or None. For a ``local_only`` route its peer is in the local network."""
-        # Here and not in ``give_back``: servers that keep no connection would never trigger it.
-        self._close_expired()
         while True:
             with self._lock:
                 stack = self._idle.get(target.origin)
@@ -108,31 +112,60 @@ class ConnectionPool:
             full = len(stack) >= MAX_IDLE_PER_ORIGIN
             if keep > 0 and not full:
                 stack.append(connection)
+                if self._closer is None:
+                    self._start_closer()
                 return
         connection.close()
 
-    def _close_expired(self) -> None:
-        """Close the expired connections of all origins."""
+    def _start_closer(self) -> None:
+        """Start the thread that closes expired connections; it exists only while there are idle ones.
+
+        The next call would be too late: after many at the same time there may be none for hours.
+        """
+        wake = self._wake = threading.Event()
+        # The thread must not keep the pool of a short command alive, nor outlive it.
+        pool = weakref.ref(self, lambda _: wake.set())
+        self._closer = start_daemon(lambda: _close_in_time(pool, wake), "idle-connections",
+                                    "Idle connections stay open")
+
+    def close_expired(self) -> float | None:
+        """Close the expired connections of all origins. Return when the next one expires; None if none is left."""
         now = time.monotonic()
         with self._lock:
             expired = [connection for stack in self._idle.values() for connection in stack if connection.expires <= now]
             if expired:
                 self._idle = {origin: [connection for connection in stack if connection.expires > now]
                               for origin, stack in self._idle.items()}
+            left = [connection.expires for stack in self._idle.values() for connection in stack]
+            if not left:
+                self._closer = None
         for connection in expired:
             connection.close()
+        return min(left, default=None)
 
     def close_all(self) -> None:
         """Close every idle connection; those in use are closed when their call ends."""
         with self._lock:
             idle = [connection for stack in self._idle.values() for connection in stack]
             self._idle.clear()
+            self._wake.set()
         for connection in idle:
             connection.close()
 
     def open(self, target: Target, timeout: float, route: Route = DEFAULT_ROUTE) -> Connection:
         """Open a new connection, see ``open_connection``."""
         return open_connection(target, timeout, route)
+
+
+def _close_in_time(pool: weakref.ref[ConnectionPool], wake: threading.Event) -> None:
+    """Close the expired connections of a pool until it has no idle ones, or is gone."""
+    while (kept := pool()) is not None:
+        expires = kept.close_expired()
+        if expires is None:
+            return
+        del kept
+        wake.wait(max(expires - time.monotonic(), CLOSER_SECONDS))
+        wake.clear()
 
 
 def unreachable_key(target: Target, route: Route = DEFAULT_ROUTE) -> Origin:
