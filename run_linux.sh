@@ -33,7 +33,7 @@ if ! venv/bin/python -c '' 2>/dev/null; then
 fi
 if ! cmp -s requirements.lock venv/installed-requirements.lock; then
     echo "Installing what requirements.lock names (only when it has changed) ..."
-    venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock \
+    venv/bin/python -m Middleware.cli.installing --require-hashes -r requirements.lock \
         || fail "The installation failed; the lines above say why."
     cp requirements.lock venv/installed-requirements.lock
 fi

@@ -26,7 +26,7 @@ if errorlevel 1 (
 fc /b requirements.lock venv\installed-requirements.lock >nul 2>nul
 if not errorlevel 1 goto start
 echo Installing what requirements.lock names ^(only when it has changed^) ...
-venv\Scripts\python.exe -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+venv\Scripts\python.exe -m Middleware.cli.installing --require-hashes -r requirements.lock
 if errorlevel 1 (
     echo ERROR: The installation failed; the lines above say why. 1>&2
     exit /b 1

@@ -32,7 +32,7 @@ prepare_environment() {
     esac
     if ! cat "${wanted[@]}" | cmp -s - "$stamp"; then
         echo "Installing what $requirements names ..."
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check ${options[@]+"${options[@]}"} \
+        "$folder/bin/python" -m Middleware.cli.installing ${options[@]+"${options[@]}"} \
             -r "$requirements" || fail "The installation failed; the lines above say why."
         cat "${wanted[@]}" > "$stamp"
     fi

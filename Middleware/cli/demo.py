@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,11 +28,26 @@ ENDPOINT = "Endpoints/demo/Demo-LLM.json"
 PAUSE_SECONDS = 0.2
 
 
+def is_first_start(arguments: LaunchArguments) -> bool:
+    """Return whether nothing was chosen on the command line, and the shipped user is served as shipped."""
+    return not _is_chosen(arguments) and is_wanted(arguments)
+
+
 def is_wanted(arguments: LaunchArguments) -> bool:
-    """Return whether nothing was chosen on the command line, and the shipped user and its endpoint are unchanged."""
-    # A command line that chooses something is not the first start of a fresh clone.
-    chosen = arguments.users or arguments.config_directory or arguments.public_directory
-    return not chosen and not instance.USERS and users.current_user() == FIRST_USER and not _other_server()
+    """Return whether the shipped user alone is served, and its endpoint leads to the demo back-end."""
+    if users.current_user() != FIRST_USER or _other_server():
+        return False
+    # A user of that name in another configuration may be anyone, but the endpoint file is that of the demo.
+    return not _is_chosen(arguments) or os.path.isfile(_endpoint_path())
+
+
+def _is_chosen(arguments: LaunchArguments) -> bool:
+    """Return whether the command line chooses a user or a folder, as that of a fresh clone's first start does not."""
+    return bool(arguments.users or arguments.config_directory or arguments.public_directory or instance.USERS)
+
+
+def _endpoint_path() -> str:
+    return config_utils.get_config_path("Endpoints/demo", "Demo-LLM")
 
 
 def start_backend(port: int = DEMO_PORT) -> None:
@@ -89,7 +105,7 @@ def _other_server() -> str:
     """Return scheme, host and port of the server in the demo user's endpoint; "" if it is the demo back-end, or none.
     """
     try:
-        content: object = config_utils.load_config(config_utils.get_config_path("Endpoints/demo", "Demo-LLM"))
+        content: object = config_utils.load_config(_endpoint_path())
         address = ENDPOINT_KEYS.text(content, "endpoint").strip() if isinstance(content, Mapping) else ""
     # Reported by the check, and by the first request.
     except (ConfigurationError, OSError, ValueError):

@@ -103,7 +103,7 @@ def prepare(argv: Sequence[str] | None = None, threads: int | None = None) -> La
     if problem := users.second_user(arguments.config_directory):
         raise StartError(problem)
     users.check_users()
-    if demo.is_wanted(arguments):
+    if demo.is_first_start(arguments):
         # Imported here because only a start without a configuration needs it.
         from Middleware.cli.init.command import offer
         offer()

@@ -34,6 +34,22 @@ def test_the_shipped_endpoint_leads_to_the_stand_in(endpoint, address):
     assert demo.elsewhere() == []
 
 
+@pytest.mark.parametrize("address, started", [("http://127.0.0.1:5055", True), ("http://127.0.0.1:11434", False)])
+@pytest.mark.parametrize("chosen", [{"users": ["demo"]}, {"public_directory": "x"}, {"config_directory": "x"}],
+                         ids=lambda chosen: next(iter(chosen)))
+def test_the_demo_named_on_the_command_line_has_its_back_end_and_no_offer(endpoint, chosen, address, started):
+    endpoint({"endpoint": address})
+    assert demo.is_wanted(LaunchArguments(**chosen)) is started
+    assert not demo.is_first_start(LaunchArguments(**chosen))
+
+
+def test_another_user_beside_the_demo(endpoint, config, monkeypatch):
+    endpoint({"endpoint": "http://127.0.0.1:5055"})
+    config.user("me")
+    monkeypatch.setattr("Middleware.common.instance_global_variables.USERS", ["demo", "me"])
+    assert not demo.is_wanted(LaunchArguments(users=["demo", "me"]))
+
+
 @pytest.mark.parametrize("address, shown", [
     ("http://127.0.0.1:11434", "http://127.0.0.1:11434"), ("http://192.168.1.20:5055", "http://192.168.1.20:5055"),
     ("https://127.0.0.1:5055", "https://127.0.0.1:5055"), ("http://me:secret@host:1/v1", "http://host:1"),

@@ -249,10 +249,11 @@ def test_file_logging(config):
 def test_demo_mode_needs_the_shipped_choice_and_nothing_else(config):
     config.user("demo")
     config.current("demo")
-    assert demo.is_wanted(LaunchArguments())
-    assert not demo.is_wanted(LaunchArguments(config_directory="x"))
-    assert not demo.is_wanted(LaunchArguments(public_directory="x"))
-    assert not demo.is_wanted(LaunchArguments(users=["demo"]))
+    assert demo.is_wanted(LaunchArguments()) and demo.is_first_start(LaunchArguments())
+    for chosen in (LaunchArguments(config_directory="x"), LaunchArguments(public_directory="x"),
+                   LaunchArguments(users=["demo"])):
+        # There is no endpoint file of the demo.
+        assert not demo.is_wanted(chosen) and not demo.is_first_start(chosen)
 
 
 def test_another_current_user_ends_demo_mode(config):
