@@ -4,7 +4,17 @@
 """
 from __future__ import annotations
 
-from Tests.integration.configuration_mistakes import CHAT, PRESET, TEMPLATE, Mistake
+from Tests.integration.configuration_mistakes import (
+    API_TYPE,
+    BACKUP,
+    CATEGORIZE,
+    CHAT,
+    MAIN,
+    PRESET,
+    TEMPLATE,
+    Mistake,
+)
+from Tests.integration.mistake_tree import FILES, URL
 
 SCHEMA = "StructuredOutputs/Shape.json"
 
@@ -53,4 +63,58 @@ SCHEMAS = (
             ("none of the keys is a keyword of JSON Schema",), at="{"),
 )
 
-NEWCOMERS = (*CONDITIONS, *PRESETS, *TEMPLATES, *SCHEMAS)
+FACTS, FORK = "Workflows/ann/Facts.json", '"conditionalWorkflows": {"Default": "Facts"}'
+
+CHOICES = (
+    Mistake("free-text-without-default", CHAT, FORK, '"conditionalWorkflows": {"Yes": "Facts", "No": "Facts"}',
+            ("what the LLM of node 1 'Summary' writes, which may be any text", "there is no 'Default'")),
+    Mistake("yes-no-behind-a-conditional", CHAT, "", """{"nodes": [
+  {"title": "Is it long?", "type": "Conditional", "condition": "'{chat_user_prompt_last_one}' == 'x'"},
+  {"type": "ConditionalCustomWorkflow", "conditionalKey": "{agent1Output}",
+   "conditionalWorkflows": {"Yes": "Titles", "No": "Titles"}}
+]}
+""", ("'Is it long?', which is 'TRUE' or 'FALSE'", "the keys are 'Yes', 'No'", "and no 'Default'"),
+            at='"conditionalWorkflows"'),
+    Mistake("no-category", CATEGORIZE, "", """{"nodes": [
+  {"type": "Standard", "endpointName": "Main", "prompt": "Is it {categoriesSeparatedByOr}?"},
+  {"type": "ConditionalCustomWorkflow", "conditionalKey": "{agent1Output}",
+   "conditionalWorkflows": {
+     "CHATS": "Titles",
+     "Default": "Titles"}}
+]}
+""", ("'CHATS' is not a category of the routing 'routes'", "CHAT, TALK"), "CHAT", at='"CHATS"'))
+
+THINKING = FILES[API_TYPE].replace('"structuredOutput"', '"thinking": {"mode": "bool", "field": "think"},\n  '
+                                                         '"structuredOutput"')
+LIMIT = '"maxResponseSizeInTokens": 100'
+
+VALUES = (
+    Mistake("unknown-thinking-mode", MAIN, '"temperature": 0.5\n', '"temperature": 0.5,\n    "thinkingMode": "offf"\n',
+            ("'thinkingMode' is 'offf', which is unknown", "off, on, low, medium, high"), "off", at='"thinkingMode"',
+            more={API_TYPE: THINKING}),
+    Mistake("negative-limit", CHAT, LIMIT, f"{LIMIT[:-3]}-5", ("is -5, which is out of range", "1 to 10000000")),
+    Mistake("absurd-limit", CHAT, LIMIT, f"{LIMIT}00000000", ("out of range", "1 to 10000000")),
+    Mistake("limit-beyond-the-window", CHAT, LIMIT, f"{LIMIT}00",
+            ("is 10000, but the context window of endpoint 'Main' has 8192 tokens", "no room is left for the prompt")))
+
+CALLS = (
+    Mistake("workflow-runs-itself", FACTS, "", '[\n  {"type": "CustomWorkflow", "workflowName": "Facts"}\n]\n',
+            ("runs itself again and again", "ann/Facts -> ann/Facts"), at='"workflowName"'),
+    Mistake("workflows-in-a-circle", CHAT, '"workflowName": "Facts"', '"workflowName": "Round"',
+            ("runs itself again and again", "ann/Chat -> ann/Round -> ann/Chat"),
+            more={"Workflows/ann/Round.json": '[{"type": "CustomWorkflow", "workflowName": "Chat"}]\n'}),
+    Mistake("answer-only-in-the-child", CHAT, "", """{"nodes": [
+  {"title": "Ask", "type": "CustomWorkflow", "workflowName": "Inner"},
+  {"title": "Keep", "type": "SaveCustomFile", "filepath": "x.txt", "content": "x"}
+]}
+""", ("'ann/Inner' is marked to answer", "node 2 'Keep' answers", '"returnToUser": true'), at='|{"title": "Ask"',
+            more={"Workflows/ann/Inner.json": '[{"type": "StaticResponse", "content": "x", "returnToUser": true}]\n'}),
+    Mistake("input-that-nobody-passes", FACTS, "{agent1Input}", "{agent2Input}",
+            ("{agent2Input} is never filled in", "pass 1 at most"), at='"content"'),
+    Mistake("child-in-another-folder", CHAT, '"workflowName": "Facts"', '"workflowName": "Tools"',
+            ("it lies in Workflows/_ours: move it, or name the folder",)),
+    Mistake("endpoint-in-another-folder", CHAT, '"endpointName": "Main",\n      "preset"',
+            '"endpointName": "Far",\n      "preset"', ("it lies in Endpoints/away: move it, or name the folder",),
+            more={"Endpoints/away/Far.json": FILES[BACKUP].replace(URL, "http://127.0.0.1:9")}))
+
+NEWCOMERS = (*CONDITIONS, *PRESETS, *TEMPLATES, *SCHEMAS, *CHOICES, *VALUES, *CALLS)
