@@ -27,7 +27,7 @@ def log_line(request: RequestContext, now: float) -> str:
     seconds = _answered_at(request, now) - request.started
     return (f"Request {request.request_id}: route {_route(request) or '-'}, endpoint {request.endpoint or '-'}"
             f"{_added(before, _times(request, now))}, {ended} after {seconds:.2f} s"
-            f"{background}, done after {now - request.started:.2f} s{_added(after, _tokens(request))}")
+            f"{background}, done after {now - request.started:.2f} s{_added(_tokens(request), after)}")
 
 
 def terminal_line(request: RequestContext, now: float) -> str:

@@ -98,6 +98,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
      "Request r-1: route shared assistant (model \"me:assistant\") > CODING -> _Coding, endpoint Desk, key 'laptop', "
      "waited 40.20 s in the queue, first token after 0.50 s, 30.0 tokens/s, answered after 1.00 s, done after 2.00 s, "
      "3 calls, 412 of 5133 prompt tokens processed"),
+    ({"answered_at": 1.5, "cancelled_at": 1.75, "counts": TokenCounts(1, 82, 20)}, True,
+     "Request r-1: route -, endpoint -, answered after 1.50 s, done after 2.00 s, 1 call, 82 prompt tokens, cancelled"),
     ({"counts": TokenCounts(1, 82, 20)}, False,
      "Request r-1: route -, endpoint -, answered after 2.00 s, done after 2.00 s, 1 call, 82 prompt tokens"),
     ({"failed": True}, True, "Request r-1: route -, endpoint -, cancelled after 2.00 s, done after 2.00 s"),
