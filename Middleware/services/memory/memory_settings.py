@@ -36,6 +36,9 @@ class MemorySettings:
         "How many of the newest messages, not counting system messages, are left alone.", least=0))
     system_prompt: str = setting(ConfigKey("systemPrompt", "str", "", "System prompt for a memory."))
     prompt: str = setting(ConfigKey("prompt", "str", "", "Prompt for a memory; [TextChunk] is the text to remember."))
+    roles: bool = setting(ConfigKey(
+        "addRolesToTextChunk", "bool", False,
+        "Begin each message in the text of a memory with 'User:' or 'Assistant:'. Not for searchable memories."))
     file_workflow: str = setting(ConfigKey(
         "fileMemoryWorkflowName", "str", "",
         "Workflow that writes memories, instead of endpoint and prompts.", names="workflow"))

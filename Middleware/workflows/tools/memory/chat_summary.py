@@ -21,6 +21,7 @@ from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext, VariableService
 from Middleware.workflows.tools.block_prompts import fill_markers
+from Middleware.workflows.tools.memory.memory_texts import clean_memory
 from Middleware.workflows.tools.memory.shared import counted, memory_lock, readable
 
 logger = logging.getLogger(__name__)
@@ -110,7 +111,10 @@ class ChatSummarizer:
             workflow_variable_service=_WithMarkers(variables, markers)),
             llm_takes_images=images, max_images=most if images and isinstance(most, int) else 0)
         raise_if_cancelled(context.request.cancel_scope)
-        return text_to_keep(answer_text(result, handler, context.config), handler) if isinstance(result, str) else ""
+        if not isinstance(result, str):
+            return ""
+        text = text_to_keep(answer_text(result, handler, context.config), handler)
+        return clean_memory(text, [str(context.config.get(key) or "") for key in PROMPTS])
 
     def _has_markers(self) -> bool:
         texts = [self._context.substitute(self._context.config.get(key) or "") for key in PROMPTS]

@@ -13,6 +13,7 @@ from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.discussion_folder import DiscussionFolder
 from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
+from Middleware.workflows.tools.memory.memory_texts import clean_memory
 from Middleware.workflows.tools.memory.shared import (
     MEMORY_SEPARATOR,
     MemoryCall,
@@ -102,7 +103,9 @@ class Condensation:
         text = MEMORY_SEPARATOR.join(batch)
         markers = {BATCH: text, TEXT_CHUNK: text, PRECEDING: joined_memories(preceding), _BATCH_AS_WRITTEN: BATCH}
         system_prompt = (settings.condense_system_prompt or SYSTEM_PROMPT).replace(BATCH, _BATCH_AS_WRITTEN)
-        return call.ask(system_prompt, settings.condense_prompt or PROMPT, markers)
+        prompt = settings.condense_prompt or PROMPT
+        # The memories before it may be repeated: what the batch said must still be there.
+        return clean_memory(call.ask(system_prompt, prompt, markers), (system_prompt, prompt))
 
     def _replace(self, batch: list[Pair], start: int, text: str) -> bool:
         """Put the text in the place of the batch, unless a user edited the file while the LLM answered.

@@ -19,6 +19,7 @@ from Middleware.workflows.models.execution_context import ExecutionContext
 from Middleware.workflows.tools.block_prompts import TEXT_CHUNK
 from Middleware.workflows.tools.discussion_context import raw_messages, run_helper_workflow
 from Middleware.workflows.tools.memory.condensation import Condensation
+from Middleware.workflows.tools.memory.memory_texts import REPETITIONS, clean_memory
 from Middleware.workflows.tools.memory.shared import (
     Chunk,
     DiscussionMemory,
@@ -95,7 +96,7 @@ class MemoryWriter:
 
     def _memory(self, chunk: Chunk, known: DiscussionMemory) -> str:
         try:
-            text = self._ask(restore_braces(chunk.text), known)
+            answer = self._ask(restore_braces(chunk.text), known)
         except DataKeyError:
             raise
         # A workflow of the user may raise anything.
@@ -104,10 +105,16 @@ class MemoryWriter:
             logger.error("Discussion %s: no memory: %s", self._discussion, failure_reason(error))
             return ""
         raise_if_cancelled(self._context.request.cancel_scope)
-        if problem := problem_with(text):
+        text = clean_memory(restore_braces(answer), self._prompts, known.memories)
+        if problem := problem_with(answer) or ("" if text.strip() else REPETITIONS):
             logger.error("Discussion %s: no memory: %s", self._discussion, problem)
             return ""
-        return restore_braces(text)
+        return text
+
+    @property
+    def _prompts(self) -> Sequence[str]:
+        # The prompts of a workflow are those of its nodes.
+        return () if self._settings.file_workflow else (self._settings.system_prompt, self._settings.prompt)
 
     def _ask(self, text: str, known: DiscussionMemory) -> str:
         settings = self._settings
@@ -168,7 +175,8 @@ class FileMemoryPass:
         start = self._start(pairs)
         if not self._due(start, existed):
             return
-        chunks = chunks_of(self._messages, self._known, start, self._end, self._settings.file_chunk_size)
+        chunks = chunks_of(self._messages, self._known, start, self._end, self._settings.file_chunk_size,
+                           self._settings.roles)
         writer = MemoryWriter(self._context, self._settings, self._folder)
         # The memories of a long history that is new here count as condensed, or they would be condensed at once.
         if writer.write(chunks, as_condensed=self._settings.condense and not existed):

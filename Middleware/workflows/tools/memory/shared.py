@@ -23,8 +23,10 @@ from Middleware.utilities.answers.cut_off_thoughts import is_cut_off_thought
 from Middleware.utilities.conversations.discussion_files import if_readable
 from Middleware.utilities.conversations.discussion_folder import MEMORIES, DiscussionFolder
 from Middleware.utilities.conversations.message_places import MessagePlace, find_place, place_of
+from Middleware.utilities.prompt_extraction_utils import ROLE_TAGS
 from Middleware.utilities.sensitive_logging_utils import is_encryption_active
 from Middleware.utilities.text_utils import (
+    ROLE_LABELS,
     chunk_messages_by_token_size,
     message_text,
     messages_to_text_block,
@@ -129,15 +131,26 @@ def first_new(messages: KnownMessages, stored: Sequence[str], end: int, places: 
     return 0
 
 
-def chunks_of(messages: Sequence[Message], known: KnownMessages, start: int, end: int, size: int) -> list[Chunk]:
-    """Return the messages from ``start`` up to ``end`` in chunks of at most ``size`` estimated tokens."""
+def chunks_of(messages: Sequence[Message], known: KnownMessages, start: int, end: int, size: int,
+              roles: bool = False) -> list[Chunk]:
+    """Return the messages from ``start`` up to ``end`` in chunks of at most ``size`` estimated tokens.
+
+    ``roles``: their texts begin with ``User: `` or ``Assistant: ``.
+    """
     chunks: list[Chunk] = []
     last = start - 1
     for group in chunk_messages_by_token_size(messages[start:end], size):
         last += len(group)
         place = place_of(known.keys, last, len(message_text(group[-1])))
-        chunks.append(Chunk(messages_to_text_block(group), known.hashes[last], place))
+        text = "\n".join(map(_with_role, group)) if roles else messages_to_text_block(group)
+        chunks.append(Chunk(text, known.hashes[last], place))
     return chunks
+
+
+def _with_role(message: Message) -> str:
+    text = message_text(message)
+    # The user's key chatCompleteAddUserAssistant has already put one there.
+    return text if text.startswith(ROLE_LABELS) else ROLE_TAGS.get(str(message.get("role")), "") + text
 
 
 def are_enough(messages: Sequence[Message], tokens: int, count: int | None) -> bool:

@@ -1,6 +1,7 @@
 """Conversations that people edit: what their memories cover, whatever was done."""
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -34,15 +35,18 @@ LOOKBACK, EVERY, SIZE = 3, 4, 150
 
 
 class EchoCall:
-    """Stands in for the LLM: a memory is its chunk. Every now and then it says nothing."""
+    """Stands in for the LLM: a memory is its chunk, in lines of their own. Every now and then it says nothing."""
 
     silent = False
+    lines = itertools.count()
 
     def __init__(self, *_: Any) -> None:
         pass
 
     def ask(self, system_prompt: str, prompt: str, markers: dict[str, str]) -> str:
-        return "" if EchoCall.silent else markers["[TextChunk]"]
+        # Repeated lines would be removed from the memories.
+        told = [f"{next(EchoCall.lines)}: {line}" for line in markers["[TextChunk]"].split("\n")]
+        return "" if EchoCall.silent else "\n".join(told)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,77 @@
+"""What is removed from a memory or a summary before it is stored.
+
+Small models copy the tags of their prompt, and repeat notes that they were shown. Later prompts contain what is stored,
+so it would be repeated in each memory after it.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+REPETITIONS = "the answer only repeats earlier memories or its prompt's tags"
+# Older memories may be repeated on purpose, as a reminder.
+_MEMORIES_BEFORE = 2
+_TAG = re.compile(r"</?([A-Za-z][\w-]*)>")
+# The end of a sentence: with a space and anything but a small letter behind it, or as written in East Asia.
+_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[^a-z\s])|[。！？]+[”’」』）]*")
+# A full stop behind these does not end a sentence, nor does one behind a single capital or within the word ("e.g.").
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:Dr|Mr|Mrs|Ms|St|Prof|Capt|Gen|Col|Sgt|Lt|Rev|No|Nr|vs|ca|approx|[A-Z])|\.\w+)\.\s+\Z")
+_LIST_MARK = re.compile(r"(?:[-*•–]|\d{1,3}[.)])\s+")
+_NOT_SAID = re.compile(r"[\W_]+")
+
+
+def clean_memory(answer: str, prompts: Sequence[str], before: Sequence[str] = ()) -> str:
+    """Return an answer without the tags that ``prompts`` contain and without repeated sentences; "" if nothing is left.
+
+    Args:
+        prompts: the templates of the call.
+        before: earlier memories, oldest first; a sentence that is in one of the last two is repeated.
+    """
+    own = {name for prompt in prompts for name in _TAG.findall(prompt)}
+    text = _TAG.sub(lambda found: "" if found[1] in own else found.group(), answer)
+    said = {_said(sentence) for memory in before[-_MEMORIES_BEFORE:]
+            for line in memory.splitlines() for sentence in _sentences(line)}
+    kept, dropped = [], False
+    for line in text.splitlines():
+        new = _new_sentences(line, said)
+        dropped = dropped or new != line
+        # An empty line separates paragraphs, but a line of repetitions leaves none.
+        if new.strip() or not line.strip():
+            kept.append(new)
+    if not dropped and text == answer:
+        return answer
+    # An empty line or a rule has nothing to separate at the beginning and the end.
+    told = [number for number, line in enumerate(kept) if _said(line)]
+    return "\n".join(kept[told[0]:told[-1] + 1]).strip() if told else ""
+
+
+def _new_sentences(line: str, said: set[str]) -> str:
+    """Return the line without the sentences in ``said``, to which the others are added."""
+    mark = _LIST_MARK.match(line.lstrip())
+    begin = len(line) - len(line.lstrip()) + (mark.end() if mark else 0)
+    new = []
+    for sentence in _sentences(line[begin:]):
+        key = _said(sentence)
+        # Dots or a rule between paragraphs say nothing and may be there twice.
+        if not key or key not in said:
+            new.append(sentence)
+            said.add(key)
+    if len(new) == sum(1 for _ in _sentences(line[begin:])):
+        return line
+    return line[:begin] + "".join(new).rstrip() if new else ""
+
+
+def _sentences(line: str) -> Iterator[str]:
+    start = 0
+    for end in _SENTENCE_END.finditer(line):
+        if not _ABBREVIATION.search(line, start, end.end()):
+            yield line[start:end.end()]
+            start = end.end()
+    if line[start:]:
+        yield line[start:]
+
+
+def _said(sentence: str) -> str:
+    """Return what two sentences have in common that differ only in letter case, punctuation, spaces and list marks."""
+    return _NOT_SAID.sub(" ", _LIST_MARK.sub("", sentence.strip(), count=1)).strip().casefold()
