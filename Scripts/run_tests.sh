@@ -1,17 +1,3 @@
 #!/usr/bin/env bash
-# Makes its own Python environment (venv-tests), installs what requirements-test.lock names when that has changed, and
-# runs the tests, one file per process at a time. With --quick it runs only the unit tests that are fast. All arguments
-# go to pytest.
-set -u
-cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." || exit 1
-
-. Scripts/environment.sh
-prepare_environment venv-tests requirements-test.lock
-[ "${1-}" = "--prepare-only" ] && exit 0
-# The quick tests wait more than they compute: two processes per core end sooner. The whole suite has promises about
-# time, which a busy machine makes harder to keep.
-workers=auto
-for word in "$@"; do
-    [ "$word" = "--quick" ] && workers=$(venv-tests/bin/python -c 'import os; print(2 * (os.cpu_count() or 1))')
-done
-exec venv-tests/bin/python -m pytest -n "$workers" --dist loadfile --no-loadscope-reorder "$@"
+# The older place of developer/run_tests.sh, for those who call it here. All arguments go on to pytest: "$@"
+exec bash "$(dirname -- "${BASH_SOURCE[0]}")/developer/run_tests.sh" "$@"

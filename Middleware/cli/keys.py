@@ -161,16 +161,13 @@ def default_list() -> str:
 
 
 def print_list(path: str) -> None:
-    """Print where each accepted key is in the list, its user and the note behind it. Raises NotDoneError."""
+    """Print where each accepted key is in the list, its user and its name. Raises NotDoneError."""
     try:
         accepted = AccessKeys(path, config_utils.existing_users)
-        with open(path, encoding="utf-8-sig") as file:
-            lines = file.read().split("\n")
-    except (AccessKeysError, WilmerError, OSError) as error:
+    except (AccessKeysError, WilmerError) as error:
         raise NotDoneError(str(error)) from error
     for key in accepted.keys:
-        note = lines[key.line - 1].partition("#")[2].strip()
-        say(f"line {key.line}: {f'user {key.user}' if key.user else 'every user'}{f', {note}' if note else ''}")
+        say(f"line {key.line}: {f'user {key.user}' if key.user else 'every user'}{f', {key.name}' if key.name else ''}")
     say(f"{len(accepted.keys)} in {path}")
     for text in accepted.warnings():
         say(f"WARNING: {text}", error_stream=True)

@@ -76,6 +76,8 @@ def announce_until_exit() -> None:
 @contextlib.contextmanager
 def _announced_in(root: str, server: RunningServer) -> Iterator[None]:
     os.makedirs(root, mode=0o700, exist_ok=True)
+    # Those of servers that were killed are removed now.
+    servers_in(root)
     name = os.path.join(root, f".server-{secrets.token_hex(8)}")
     try:
         with process_lock(f"{name}.lock", timeout=0, mode=OWNER_ONLY):

@@ -27,7 +27,7 @@ class Worker:
     def __init__(self, errors: Path) -> None:
         node = shutil.which("node")
         assert node, "The npm clients need Node.js 20 or later, and there is no 'node'."
-        assert (FOLDER / "node_modules").is_dir(), "Run Scripts/run_client_tests.sh, which installs the npm packages."
+        assert (FOLDER / "node_modules").is_dir(), "Scripts/developer/run_client_tests.sh installs the npm packages."
         self._errors = errors
         with errors.open("wb") as output:
             self._process = subprocess.Popen([node, str(FOLDER / "worker.mjs")], stdin=subprocess.PIPE,

@@ -22,7 +22,8 @@ SHELLS = frozenset({"", "bash", "sh", "console", "shell", "powershell", "bat", "
                     "dockerfile"})
 _PROGRAM = re.compile(r"""
     (?: (?<=\s) | (?<=^) | (?<=[/\\"'`=(]) )
-    (?: -m\s+(?P<module>Scripts(?:\.\w+)+) | (?P<path>(?:(?:Scripts|benchmarks)[/\\])?[\w-]+\.(?:py|sh|bat)) )
+    (?: -m\s+(?P<module>Scripts(?:\.\w+)+)
+      | (?P<path>(?:(?:Scripts|benchmarks)[/\\](?:developer[/\\])?)?[\w-]+\.(?:py|sh|bat)) )
     (?= [\s"'`,;:)] | $ )
     (?P<rest> [^\n|;&\#]* )""", re.MULTILINE | re.VERBOSE)
 _OPTION = re.compile(r"(?:(?<=\s)|(?<=\[))--[A-Za-z][\w-]*")

@@ -27,7 +27,7 @@ from Tests.integration.launcher import PROJECT, clean_environment
 COPIED = ("Middleware", "Scripts", "Docs", "Tests", ".vscode", "Public/Schemas", "server.py", "run_waitress.py",
           "pyproject.toml", "pytest.ini")
 LEFT_OUT = ("clients", "corpora", "venv*", "node_modules", ".hypothesis", ".pytest_cache")
-PYTEST = "bash Scripts/run_tests.sh "
+PYTEST = "bash Scripts/developer/run_tests.sh "
 NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # loading them takes longer than the tests of a page
 PROGRAM_SECONDS = 120.0
 ANSWER_SECONDS = 20.0

@@ -281,7 +281,7 @@ def test_wrong_command_lines(text: str, told: str) -> None:
     "```\nbash run_linux.sh --User me --port 5001 --listen\nrun_windows.bat check --strict\n```",
     "`curl --max-redirs 0`",
     "```\npython server.py --User me | grep --colour x\nllama-server --mmproj x\n```",
-    "`venv\\Scripts\\python Scripts\\memory_tool.py list`", "`bash Scripts/run_tests.sh --cov=Middleware`",
+    "`venv\\Scripts\\python Scripts\\memory_tool.py list`", "`bash Scripts/developer/run_tests.sh --cov=Middleware`",
     "```json other\n{\"a\": \"python server.py --nothing\"}\n```"])
 def test_right_command_lines(text: str) -> None:
     assert problems(Page("page.md", text)) == []
