@@ -4,10 +4,11 @@ Paths are used as given, without any restriction: the author of a workflow decid
 """
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from Middleware.models.cancel_scope import CancelScope
@@ -37,6 +38,7 @@ from Middleware.utilities.encryption_utils import (
 from Middleware.utilities.files.file_access import (
     atomic_write,
     find_file_ignoring_case,
+    folder_lock,
     ordinary_file,
     path_lock,
     resolve_file_path,
@@ -167,7 +169,7 @@ def _end(file: BinaryIO, size: int, lines: int) -> bytes:
 
 def save_custom_file(path: str, content: str = "", mode: str = "overwrite", find: str | None = None,
                      scope: CancelScope | None = None) -> int | None:
-    """Write or change a file that a workflow names, under a lock for each file. Line ends stay as given.
+    """Write or change a file that a workflow names, under a lock between processes too. Line ends stay as given.
 
     ``overwrite`` and ``append`` create the file and its folders. ``replace`` (every ``find`` by ``content``),
     ``remove`` (lines with ``find``) and ``trim`` (blank lines) create nothing, return the number of changes, and write
@@ -184,7 +186,7 @@ def save_custom_file(path: str, content: str = "", mode: str = "overwrite", find
     if not path.strip():
         raise ValueError("the file path is empty")
     path = resolve_file_path(path)
-    with path_lock(path, scope):
+    with _file_locked(path, mode in ("overwrite", "append"), scope):
         if mode == "overwrite":
             atomic_write(path, encode_text(content))
             return None
@@ -192,6 +194,19 @@ def save_custom_file(path: str, content: str = "", mode: str = "overwrite", find
             atomic_write(path, encode_text((_text_to_change(path) or "") + content))
             return None
         return _edit(path, _editor(mode, content, find or ""))
+
+
+@contextlib.contextmanager
+def _file_locked(path: str, create: bool, scope: CancelScope | None) -> Iterator[None]:
+    folder = os.path.dirname(os.path.realpath(path))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(path_lock(path, scope))
+        # A folder that cannot be made or opened: the write itself reports it, if it fails too.
+        with contextlib.suppress(OSError, ValueError):
+            if create:
+                os.makedirs(folder, exist_ok=True)
+            stack.enter_context(folder_lock(folder, scope))
+        yield
 
 
 def _editor(mode: str, content: str, find: str) -> Callable[[str], tuple[str, int]]:

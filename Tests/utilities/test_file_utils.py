@@ -417,3 +417,35 @@ def test_a_process_killed_while_it_saves(path: Path, mode: str) -> None:
     assert load_custom_file(str(path)) == "old"
     save_custom_file(str(path), "+", "append")
     assert path.read_text() == "old+"
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+WRITERS = {
+    "lines": "save_custom_file(path, f'{name} {number}\\n', 'append')",
+    "cursor": "ChunkCursor(path).add(f'{name} {number}')",
+}
+
+
+@pytest.mark.parametrize("way", list(WRITERS))
+def test_lines_of_two_processes_are_all_there(way: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "notes.txt"
+    program = ("import sys\nfrom Middleware.utilities.file_utils import save_custom_file\n"
+               "from Middleware.workflows.handlers.impl.sub_workflow_handler import ChunkCursor\n"
+               "path, name = sys.argv[1:]\nprint('ready', flush=True)\nsys.stdin.readline()\n"
+               f"for number in range(60):\n    {WRITERS[way]}\n")
+    writers = [subprocess.Popen([sys.executable, "-c", program, str(path), name], stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, text=True, cwd=PROJECT) for name in ("a", "b")]
+    for writer in writers:
+        assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    for writer in writers:
+        writer.communicate(timeout=100)
+        assert writer.returncode == 0
+    assert sorted(path.read_text("utf-8").split("\n")[:-1]) == sorted(
+        f"{name} {number}" for name in "ab" for number in range(60))
+    if os.name != "nt":
+        assert os.listdir(path.parent) == ["notes.txt"]

@@ -205,7 +205,7 @@ def path_lock(path: str, scope: CancelScope | None = None) -> contextlib.Abstrac
 
 @contextlib.contextmanager
 def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: float | None = None,
-                 mode: int = 0o666) -> Iterator[None]:
+                 mode: int = 0o666, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
     """Hold a lock between threads and processes on ``lock_file``, which is created and stays.
 
     On a file system without locks it works only between the threads of this process. A process that ends frees its
@@ -214,7 +214,7 @@ def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: floa
     """
     started = time.monotonic()
     with process().one(PathLocks).held(lock_file, scope, timeout):
-        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, mode)
+        descriptor = os.open(lock_file, flags, mode)
         try:
             rest = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))
             _wait_until(lambda: _try_lock(descriptor), scope, rest, pause=_PAUSE)
@@ -225,6 +225,16 @@ def process_lock(lock_file: str, scope: CancelScope | None = None, timeout: floa
                     _unlock(descriptor)
         finally:
             os.close(descriptor)
+
+
+def folder_lock(folder: str, scope: CancelScope | None = None) -> contextlib.AbstractContextManager[None]:
+    """Return a lock between threads and processes on the files in a folder. Raises what ``process_lock`` raises.
+
+    The folder is a user's, so no file is left in it, except on Windows, where folders cannot be locked.
+    """
+    if sys.platform == "win32":
+        return process_lock(os.path.join(folder, ".wilmer.lock"), scope)
+    return process_lock(folder, scope, flags=os.O_RDONLY)
 
 
 def _wait_until(attempt: Callable[[], bool], scope: CancelScope | None, timeout: float | None = None,

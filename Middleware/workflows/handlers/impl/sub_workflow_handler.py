@@ -23,7 +23,7 @@ from Middleware.utilities.file_utils import (
     load_custom_file,
     read_plain_text_file,
     resolve_file_path,
-    write_plain_text_file,
+    save_custom_file,
 )
 from Middleware.utilities.files.file_access import find_file_ignoring_case
 from Middleware.utilities.hashing_utils import find_last_matching_hash_message, hash_single_message
@@ -290,22 +290,26 @@ class ChunkCursor:
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path, self._gap = path, ""
         self.hashes = self._read()
 
     def add(self, message_hash: str) -> None:
         """Add a hash and rewrite the file in one step. A failure to write is logged."""
         self.hashes.append(message_hash)
         try:
-            write_plain_text_file(self._path, "".join(f"{known}\n" for known in self.hashes))
+            # Another process may have added some meanwhile, which must stay.
+            save_custom_file(self._path, f"{self._gap}{message_hash}\n", "append")
+            self._gap = ""
         # A ValueError means that no file can have this name.
         except (OSError, ValueError) as error:
             logger.error("The cursor file %s was not written (%s); its messages will come again.", self._path, error)
 
     def _read(self) -> list[str]:
         try:
-            lines = read_plain_text_file(self._path).splitlines()
+            text = read_plain_text_file(self._path)
         except (OSError, ValueError) as error:
             logger.warning("The cursor file %s cannot be read (%s); it counts as empty.", self._path, error)
             return []
-        return [line.strip() for line in lines if line.strip()]
+        # Somebody edited the file by hand.
+        self._gap = "\n" if text and not text.endswith("\n") else ""
+        return [line.strip() for line in text.splitlines() if line.strip()]
