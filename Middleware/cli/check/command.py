@@ -6,26 +6,21 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from Middleware.cli import users
 from Middleware.cli.arguments import LaunchArguments, apply_arguments, build_command_parser, parse_command_arguments
 from Middleware.cli.check.data_checks import check_conversation_modes, check_data_folders, check_modes
 from Middleware.cli.check.findings import Finding, Summary, count_of, human_text, json_text, wants_colour
-from Middleware.cli.check.lookups import path_of
+from Middleware.cli.check.online import check_servers, origins
 from Middleware.cli.check.scope import split_words
 from Middleware.cli.check.tree_check import CheckResult, TreeCheck
 from Middleware.cli.console import StartError, program_name, say
 from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
-from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
-from Middleware.utilities.http.client import HttpClient
-from Middleware.utilities.http.problems import HttpError
-from Middleware.utilities.http.wire import HttpRequest, parse_target
 
 # Return the findings about files with tests, given by their paths.
 FileCheck = Callable[[Iterable[str]], Iterable[Finding]]
@@ -124,12 +119,12 @@ def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str |
                               if file.endswith(TEST_SUFFIX) and options.scope.holds(file))
     if options.online:
         whose = names or _served(result)
-        servers = origins({file: content for user in whose for file, content in
-                           result.used_endpoints.get(user, {}).items()})
+        endpoints = {file: content for user in whose for file, content in result.used_endpoints.get(user, {}).items()}
+        servers = origins(endpoints)
         # To standard error, so that the output with --json stays one document.
-        say(f"Asking {len(servers)} server(s) of {', '.join(whose)} whether they answer: "
+        say(f"Asking {len(servers)} server(s) of {', '.join(whose)} whether they answer, and for their models: "
             f"{', '.join(servers) or 'none'}", error_stream=True)
-        found += probe(servers)
+        found += check_servers(servers, endpoints)
     result.add(finding for finding in (*found, *_spellings()) if options.scope.holds(finding.file))
     root = config_utils.get_root_config_directory()
     return result, Summary(root, result.files, result.users, time.monotonic() - started, options.online)
@@ -147,55 +142,3 @@ def _spellings() -> Iterator[Finding]:
         yield Finding("note", used, "", None,
                       f"it is named as '{meant.rpartition('/')[2]}', which differs in upper and lower case. It works; "
                       "write the name as it is spelled here")
-
-
-# A server at home answers within milliseconds, a remote one within a second; a check must not take long.
-PROBE_SECONDS = 2.0
-# Each server that does not answer costs the whole timeout; few configurations have more of them than this.
-PARALLEL = 16
-
-
-def origins(endpoints: Mapping[str, object]) -> dict[str, list[str]]:
-    """Return the origins of endpoint files, such as ``http://127.0.0.1:5001``, each with the files that name it."""
-    found: dict[str, list[str]] = {}
-    for display, content in endpoints.items():
-        origin = _origin(content.get("endpoint")) if isinstance(content, Mapping) else ""
-        if origin:
-            found.setdefault(origin, []).append(display)
-    return found
-
-
-def probe(servers: Mapping[str, Sequence[str]]) -> list[Finding]:
-    """Return a warning for each server that does not answer in time, at the first file that names it."""
-    with ThreadPoolExecutor(min(PARALLEL, max(len(servers), 1))) as pool:
-        problems = list(pool.map(why_silent, servers))
-    return [_finding(origin, files, problem) for (origin, files), problem in zip(servers.items(), problems, strict=True)
-            if problem]
-
-
-def _finding(origin: str, files: Sequence[str], problem: str) -> Finding:
-    more = f" ({len(files) - 1} more endpoint files name it)" if len(files) > 1 else ""
-    finding = Finding("warning", files[0], "endpoint", None, f"{origin} {problem}{more}",
-                      "a server that runs and can be reached from this computer")
-    return finding.located(JsonSource.read(path_of(files[0])))
-
-
-def _origin(url: object) -> str:
-    """Return scheme, host and port; empty for an invalid address, which is reported elsewhere. Never has a password."""
-    try:
-        target = parse_target(url) if isinstance(url, str) else None
-    except ConfigurationError:
-        return ""
-    return f"{target.scheme}://{target.host_header}" if target else ""
-
-
-def why_silent(origin: str) -> str:
-    """Return what keeps a server from answering; empty if it answers with any status."""
-    try:
-        request = HttpRequest(parse_target(f"{origin}/"), "GET", {}, PROBE_SECONDS, PROBE_SECONDS, max_bytes=0)
-        HttpClient().call(request, seconds=PROBE_SECONDS)
-    except HttpError as error:
-        return f"does not answer: {error.problem.text}"
-    except ConfigurationError as error:
-        return f"cannot be asked: {error}"
-    return ""
