@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from Tests.integration.client_faults import START, body, chat, connect, listen
-from Tests.integration.launcher import USER, Backend, Launcher, slow, standard_tree
+from Tests.integration.launcher import USER, Backend, Launcher, run_launcher, slow, standard_tree
 from Tests.integration.prelude import launcher_after, patience
 from Tests.integration.test_client_faults import open_with_small_window
 from Tests.stub_backend import chat_reply
@@ -21,6 +21,7 @@ from Tests.workflows.engine_lab import until
 SECONDS = 1.0
 SLACK = 4.0  # buffers that grow take something now and then, and Waitress looks after a while only
 FILES = 64
+ADDRESS_SPACE = 1_000_000_000  # some hundred stacks of threads
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +138,17 @@ def test_running_out_of_descriptors(script: str, tmp_path: Path, backend: Backen
         assert server.process.poll() is None and "Traceback" not in output
         assert output.count("No more connections can be accepted") == 1
         server.wait_output("Connections are accepted again")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit on address space that other systems do not have")
+@pytest.mark.parametrize("waitress", ["run_waitress.py", "server.py"])
+def test_a_start_with_too_little_memory_says_so(waitress: str, tmp_path: Path, backend: Backend) -> None:
+    tree = standard_tree(tmp_path / "Public", backend.url)
+    changed = launcher_after(tmp_path, waitress, "import resource",
+                             f"resource.setrlimit(resource.RLIMIT_AS, ({ADDRESS_SPACE}, {ADDRESS_SPACE}))")
+    done = run_launcher(changed, "--PublicDirectory", tree.public, "--User", USER)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "ERROR: The server needs 512 threads, and the system allows this process only" in done.stderr
 
 
 def answers(server: Launcher) -> bool:

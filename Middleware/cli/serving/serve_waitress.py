@@ -18,6 +18,7 @@ from waitress.task import ThreadedTaskDispatcher
 
 from Middleware.api.edge.admission_middleware import AdmissionMiddleware
 from Middleware.api.running.shutdown import shut_down
+from Middleware.cli.console import StartError
 from Middleware.cli.serving import limits
 from Middleware.cli.serving.listening import DescriptorExhaustion
 from Middleware.cli.serving.waitress_connections import UNLIMITED, Channel, SlowClients
@@ -100,12 +101,21 @@ class Dispatcher(ThreadedTaskDispatcher):
     Waitress would give the work to each of them in turn. Every thread that has ever worked keeps memory for the next
     time: its stack, and what the C library sets aside for it. With hundreds of threads that are seldom all needed this
     comes to many times what the requests need.
+
+    Raises StartError if the system refuses some of them.
     """
 
     def __init__(self, count: int) -> None:
         super().__init__()
         self.queue_cv = LatestFirst(self.lock)
-        self.set_thread_count(count)
+        try:
+            self.set_thread_count(count)
+        # Python raises it if the system cannot start another thread.
+        except RuntimeError:
+            raise StartError(
+                f"The server needs {count} threads, and the system allows this process only {self.active_count}. Raise "
+                "the limit on memory (ulimit -v; each thread reserves address space for its stack) or on threads "
+                "(ulimit -u; the pids limit of a container).") from None
         self._await_idle(time.monotonic() + START_SECONDS)
 
     def _await_idle(self, deadline: float) -> None:

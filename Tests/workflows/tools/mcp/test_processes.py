@@ -1,6 +1,9 @@
 """How the processes of MCP servers end: soon after a stop, in their own time otherwise."""
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
 import sys
 import threading
@@ -15,6 +18,7 @@ from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.workflows.tools.mcp.sessions import McpSessions
 from Middleware.workflows.tools.mcp_client_tool import MCPClient, MCPToolCallError
 from Tests.llmapis.lab import Lab
+from Tests.workflows.engine_lab import until
 from Tests.workflows.tools.mcp.mcp_lab import PLAIN, ends, plain_file, python_file
 
 SOON = 1.0  # seconds; the package alone waits for two
@@ -103,3 +107,39 @@ def test_server_without_a_call_has_time_to_end(lab: Lab, client: MCPClient) -> N
     assert pid(client, "slow") != process
     assert not ends(process, 0.8)
     assert ends(process, SOON)
+
+
+def pipes() -> int:
+    """How many ends of pipes this process has."""
+    folder = Path("/proc/self/fd")
+    found = 0
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):  # the one with which the folder is read
+            found += os.readlink(folder / name).startswith("pipe:")
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not tell")
+def test_a_stopped_server_gives_its_descriptors_back(lab: Lab, client: MCPClient) -> None:
+    """Whatever stopped it; those of a server that leaves a child behind, which has the other ends, with that child."""
+    pid(client, "lab")
+    running = pipes()
+    for server in ("lab", "stubborn"):
+        pid(client, server)
+        stop_a_call(client, server)
+    assert until(lambda: pipes() < running, 30)
+    before = pipes()
+    for _ in range(3):
+        os.kill(pid(client, "lab"), signal.SIGKILL)
+        assert until(lambda: pipes() == before, 30)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        child = ["-c", WAITS, str(listener.getsockname()[1])]
+        lab.write("MCPServers/parent", python_file(
+            f"import runpy, subprocess, sys\nsubprocess.Popen([sys.executable, *{child!r}], start_new_session=True)\n"
+            f"sys.argv = [{str(PLAIN)!r}]\nrunpy.run_path({str(PLAIN)!r}, run_name='__main__')"))
+        server_id = pid(client, "parent")
+        connection, _ = listener.accept()
+        os.kill(server_id, signal.SIGKILL)
+        assert pipes() == before + 4
+        connection.close()
+    assert until(lambda: pipes() == before, 30)
