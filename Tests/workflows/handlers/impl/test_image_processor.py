@@ -294,7 +294,7 @@ def test_cancellation(lab: EngineLab) -> None:
         run(lab, eyes(), shown("a", *[png(number) for number in range(6)]))
     assert caught.value.is_cancellation and time.monotonic() - began < 20
     assert all(request.wait_ended(20) for request in lab.backend.requests)
-    assert len(recent_descriptions()) == 0
+    assert recent_descriptions().keys() == []
 
 
 def test_calls_side_by_side_are_those_of_the_requests_user(lab: EngineLab) -> None:
