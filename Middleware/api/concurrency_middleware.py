@@ -6,13 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from http import HTTPStatus
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from Middleware.api.edge.admission_middleware import COMPLETIONS, route_path
 from Middleware.api.errors import RETRY_AFTER, error_body
+from Middleware.api.requests.background_tasks import is_waiting_task
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import request_of
 from Middleware.common.fair_semaphore import FairSemaphore, Waiter
+from Middleware.exceptions import ClientError, EarlyTerminationException
 from Middleware.models.request_context import note_wait
 from Middleware.services.response_builder_service import to_json
 
@@ -21,6 +24,12 @@ logger = logging.getLogger(__name__)
 BUSY = "Server busy, concurrency limit reached"
 # Seconds between two checks whether the client of a waiting request has disconnected.
 POLL_SECONDS = 0.1
+# Many front-ends and proxies give up on a server that sends nothing for a minute, some after 10 s. Until then an error
+# can still have its status.
+HANDOVER_SECONDS = 5.0
+FOR_EVER = float("inf")
+PLACE_KEY = "wilmer.place"
+"""The key of a request's ``Place`` in the WSGI environ."""
 WORKFLOW_PATHS = COMPLETIONS | {"/api/chat", "/api/generate"}
 
 
@@ -28,7 +37,11 @@ class ConcurrencyLimitMiddleware:
     """Limits the number of requests that run a workflow at the same time, and serves them in the order of arrival.
 
     Other requests never wait. A waiting request whose client disconnects is dropped. A request that is cancelled while
-    its client still waits needs no slot: the application runs nothing for it, and answers in its dialect.
+    its client still waits needs no slot: the application runs nothing for it, and answers in its dialect. What
+    front-ends ask for on their own waits behind all chats.
+
+    A request that waits for long is handed over to the application, which sends heartbeats if it is to be streamed,
+    and calls ``wait_for_slot`` before it starts the engine.
 
     Args:
         app: the WSGI application behind the gate.
@@ -51,79 +64,188 @@ class ConcurrencyLimitMiddleware:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("REQUEST_METHOD") != "POST" or route_path(environ) not in WORKFLOW_PATHS:
             return self.app(environ, start_response)
-        outcome = self._queue(environ)
-        if outcome is _Outcome.WITHOUT_SLOT:
-            return self.app(environ, start_response)
-        if outcome is _Outcome.REFUSED:
-            body = to_json(error_body(BUSY, 503, environ.get("PATH_INFO", "")))
-            start_response("503 Service Unavailable", [
-                ("Content-Type", "application/json"), ("Content-Length", str(len(body))), RETRY_AFTER])
-            return [body]
+        place = Place(self, environ)
         try:
-            return _GatedBody(self.app(environ, start_response), self.semaphore)
+            if not place.held and not self._lets_in(place):
+                place.end()
+                return _refuse(environ, start_response)
+            environ[PLACE_KEY] = place
+            return _GatedBody(self.app(environ, start_response), place)
         except BaseException:
-            self.semaphore.release()
+            place.end()
             raise
 
-    def _queue(self, environ: WSGIEnvironment) -> _Outcome:
-        waiter = self.semaphore.enqueue() if isinstance(self.semaphore, FairSemaphore) else _Poll(self.semaphore)
-        if waiter.wait(0):
-            return _Outcome.WITH_SLOT
-        outcome = _Outcome.REFUSED
-        try:
-            if self._may_wait(environ):
-                outcome = self._wait(environ, waiter)
-        finally:
-            if outcome is not _Outcome.WITH_SLOT:
-                waiter.leave()
-        return outcome
+    def _lets_in(self, place: Place) -> bool:
+        """Let a request wait for a while; return False if it must be refused."""
+        if not place.begin_waiting():
+            return False
+        outcome = place.wait(HANDOVER_SECONDS)
+        if outcome is Outcome.LATE:
+            logger.warning("Concurrency gate: no slot became free in %s s, refusing request %s", self.acquire_timeout,
+                           place.name)
+        return outcome not in (Outcome.LATE, Outcome.GONE)
 
-    def _may_wait(self, environ: WSGIEnvironment) -> bool:
+    def begin_waiting(self, name: str) -> bool:
+        """Count a request that begins to wait; return False if too many wait already."""
         with self._lock:
             waiting = self._waiting
             full = self.max_waiting is not None and waiting >= self.max_waiting
             self._waiting += not full
         if full:
-            logger.warning("Concurrency gate: %d requests wait already, refusing request %s", waiting, _name(environ))
+            logger.warning("Concurrency gate: %d requests wait already, refusing request %s", waiting, name)
         else:
-            logger.info("Concurrency gate: all slots are taken, request %s waits, %d waiting", _name(environ),
-                        waiting + 1)
+            logger.info("Concurrency gate: all slots are taken, request %s waits, %d waiting", name, waiting + 1)
         return not full
 
-    def _wait(self, environ: WSGIEnvironment, waiter: Waiter | _Poll) -> _Outcome:
+    def end_waiting(self) -> None:
+        """Count a request that waits no more."""
+        with self._lock:
+            self._waiting -= 1
+
+
+class Outcome(enum.Enum):
+    """What a wait at the gate came to."""
+
+    SLOT = enum.auto()
+    CANCELLED = enum.auto()
+    GONE = enum.auto()
+    LATE = enum.auto()
+    STILL_WAITING = enum.auto()
+
+
+class Place:
+    """A request's place at the gate: in the queue, and later a slot. ``end`` gives up either."""
+
+    def __init__(self, gate: ConcurrencyLimitMiddleware, environ: WSGIEnvironment) -> None:
+        self._gate = gate
+        self.request = request_of(environ)
+        self.name = self.request.request_id if self.request else "-"
+        self._has_left = probe_for(environ)
+        self._lock = threading.Lock()
+        self._ended = False
+        self._counted = False
+        self._began = time.monotonic()
+        self._waiter = self._enqueue(behind=False) if self._is_free() else self._enqueue(self._is_task(environ))
+        self.held = self._waiter.wait(0)
+
+    def _is_free(self) -> bool:
+        semaphore = self._gate.semaphore
+        return not isinstance(semaphore, FairSemaphore) or semaphore.free
+
+    def _is_task(self, environ: WSGIEnvironment) -> bool:
+        # Only the body of an admitted request is in memory.
+        return self.request is not None and is_waiting_task(environ)
+
+    def _enqueue(self, behind: bool) -> Waiter | _Poll:
+        semaphore = self._gate.semaphore
+        return semaphore.enqueue(behind) if isinstance(semaphore, FairSemaphore) else _Poll(semaphore)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the request still needs its slot. One that was cancelled needs none."""
+        return not self.held and not self._ended
+
+    def begin_waiting(self) -> bool:
+        """Count this request among those that wait; return False if there are too many."""
+        self._counted = self._gate.begin_waiting(self.name)
+        return self._counted
+
+    def wait(self, seconds: float) -> Outcome:
+        """Wait for the slot, at most ``seconds`` and at most until the request's time is up."""
+        outcome = Outcome.STILL_WAITING
         began = time.monotonic()
         try:
-            outcome = self._wait_in_line(environ, waiter, began + self.acquire_timeout)
+            outcome = self._wait(began + seconds)
         finally:
-            waited = time.monotonic() - began
-            note_wait(request_of(environ), waited)
-            with self._lock:
-                self._waiting -= 1
-        if outcome is _Outcome.WITH_SLOT:
-            logger.info("Concurrency gate: request %s goes on after %.2f s", _name(environ), waited)
+            note_wait(self.request, time.monotonic() - began)
+            if outcome is not Outcome.STILL_WAITING:
+                self._count_no_more()
         return outcome
 
-    def _wait_in_line(self, environ: WSGIEnvironment, waiter: Waiter | _Poll, deadline: float) -> _Outcome:
-        has_left, request = probe_for(environ), request_of(environ)
-        while (left := deadline - time.monotonic()) > 0:
-            if waiter.wait(min(POLL_SECONDS, left)):
-                return _Outcome.WITH_SLOT
-            if has_left is not None and has_left():
-                logger.info("Concurrency gate: the client of request %s has gone", _name(environ))
-                return _Outcome.REFUSED
-            if request is not None and request.cancel_scope.cancelled:
-                return _Outcome.WITHOUT_SLOT
-        logger.warning("Concurrency gate: no slot became free in %s s, refusing request %s", self.acquire_timeout,
-                       _name(environ))
-        return _Outcome.REFUSED
+    def _wait(self, until: float) -> Outcome:
+        deadline = self._began + self._gate.acquire_timeout
+        while (left := min(deadline, until) - time.monotonic()) > 0:
+            if self._waiter.wait(min(POLL_SECONDS, left)):
+                return self._take()
+            if self._has_left is not None and self._has_left():
+                logger.info("Concurrency gate: the client of request %s has gone", self.name)
+                return Outcome.GONE
+            if self.request is not None and self.request.cancel_scope.cancelled:
+                return self._leave()
+        return Outcome.LATE if time.monotonic() >= deadline else Outcome.STILL_WAITING
+
+    def _take(self) -> Outcome:
+        with self._lock:
+            # The response was closed on another thread, and has released the slot.
+            if self._ended:
+                return Outcome.GONE
+            self.held = True
+        logger.info("Concurrency gate: request %s goes on after %.2f s", self.name, time.monotonic() - self._began)
+        return Outcome.SLOT
+
+    def _leave(self) -> Outcome:
+        self.end()
+        return Outcome.CANCELLED
+
+    def give_up(self) -> None:
+        """Release the slot and go back to the queue, behind the chats there."""
+        with self._lock:
+            if self._ended:
+                return
+            self._gate.semaphore.release()
+            self.held = False
+            self._waiter = self._enqueue(behind=True)
+            self.held = self._waiter.wait(0)
+            self._began = time.monotonic()
+
+    def end(self) -> None:
+        """Release the slot or leave the queue. A second call does nothing."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            if self.held:
+                self._gate.semaphore.release()
+            else:
+                self._waiter.leave()
+        self._count_no_more()
+
+    def _count_no_more(self) -> None:
+        with self._lock:
+            counted, self._counted = self._counted, False
+        if counted:
+            self._gate.end_waiting()
 
 
-class _Outcome(enum.Enum):
-    """The ways in which a request leaves the queue."""
+def place_of(environ: WSGIEnvironment) -> Place | None:
+    """Return the place of a request at the gate; None if the request does not pass it."""
+    return environ.get(PLACE_KEY)
 
-    WITH_SLOT = enum.auto()
-    WITHOUT_SLOT = enum.auto()
-    REFUSED = enum.auto()
+
+def wait_for_slot(place: Place | None) -> None:
+    """Wait for the slot of a request that was handed over without one.
+
+    Raises:
+        ClientError: it did not come in time.
+        EarlyTerminationException: the request was cancelled, or its client has gone.
+    """
+    if place is None or not place.waits:
+        return
+    outcome = place.wait(FOR_EVER)
+    if outcome is Outcome.LATE:
+        raise ClientError(BUSY, HTTPStatus.SERVICE_UNAVAILABLE)
+    if outcome is not Outcome.SLOT:
+        raise EarlyTerminationException("cancelled while waiting for a slot")
+    # The counters in the answer exclude the time in the queue.
+    if place.request is not None:
+        place.request.started = time.monotonic()
+
+
+def _refuse(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    body = to_json(error_body(BUSY, HTTPStatus.SERVICE_UNAVAILABLE, environ.get("PATH_INFO", "")))
+    start_response("503 Service Unavailable", [
+        ("Content-Type", "application/json"), ("Content-Length", str(len(body))), RETRY_AFTER])
+    return [body]
 
 
 class _Poll:
@@ -139,19 +261,16 @@ class _Poll:
         """Do nothing, as there is no waiter to give up."""
 
 
-def _name(environ: WSGIEnvironment) -> str:
-    request = request_of(environ)
-    return request.request_id if request else "-"
-
-
 class _GatedBody:
-    """A response body that releases its slot once, when it is exhausted, fails or is closed."""
+    """A response body that gives up its place at the gate when it is exhausted, fails or is closed.
 
-    def __init__(self, body: Iterable[bytes], semaphore: FairSemaphore | threading.Semaphore) -> None:
+    The server may close it on another thread than the one that iterates over it.
+    """
+
+    def __init__(self, body: Iterable[bytes], place: Place) -> None:
         self._body = body
         self._iterator = iter(body)
-        self._semaphore: FairSemaphore | threading.Semaphore | None = semaphore
-        self._lock = threading.Lock()
+        self._place = place
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -160,19 +279,12 @@ class _GatedBody:
         try:
             return next(self._iterator)
         except BaseException:
-            self._release()
+            self._place.end()
             raise
 
     def close(self) -> None:
         # The answer has been sent, and background nodes, which the inner close() starts, need no slot.
-        self._release()
+        self._place.end()
         close = getattr(self._body, "close", None)
         if close is not None:
             close()
-
-    def _release(self) -> None:
-        # The server may close the body on another thread than the one that iterates over it.
-        with self._lock:
-            semaphore, self._semaphore = self._semaphore, None
-        if semaphore is not None:
-            semaphore.release()

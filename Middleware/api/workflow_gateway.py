@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from Middleware.api.requests.background_tasks import background_task, longest_answer
 from Middleware.api.requests.liveness_cleanup import LivenessCall, clean_up
 from Middleware.exceptions import ClientError, ConfigNotFoundError
 from Middleware.models.messages import Message
@@ -22,82 +22,6 @@ logger = logging.getLogger(__name__)
 
 
 BACKGROUND_KEY = "backgroundTaskWorkflow"
-
-
-SYSTEM_ROLES = ("system", "systemMes")
-OPEN_ANSWERS = ("", "Assistant:")
-HISTORY_TAG = "chat_history"
-
-_ROLE_PREFIX = re.compile(r"\s*(?:(?:### )?User:\s*)?")
-_FIRST_SECTION = re.compile(r"^<(\w+)>[ \t\r]*$", re.MULTILINE)
-_OPEN_WEBUI_TASK = re.compile(r"### Task:\s*\n")
-_OPEN_WEBUI_SHAPE = re.compile(r'\{\s*"(?:title|tags|follow_ups|queries|prompt|text)"\s*:')
-_OPEN_WEBUI_TEXTS = (
-    re.compile(r"Your task is to reflect the speaker's likely facial expression through a fitting emoji\..*?"
-               r"\nMessage: ```", re.DOTALL),
-    re.compile(r"### Task:\s+Summarize the conversation history that will be compacted\b.*?"
-               r"\n### Messages Being Compacted:", re.DOTALL),
-    re.compile(r"Review the completed conversation turn and decide whether long-term memory should change\..*?"
-               r'\{"operations":\[', re.DOTALL),
-)
-_LIBRE_CHAT_TEXTS = (
-    re.compile(r"Provide a concise, \d+-word-or-less title for the conversation\b[^\n]*\n\s*Conversation:\s*\n"),
-    re.compile(r"Analyze this conversation and provide:\s*1\. The detected language of the conversation\s*"
-               r"2\. A concise title in the detected language\b"),
-    re.compile(r"Please generate a concise, \d+-word-or-less title for the conversation\b[^\n]*\n\s*\|\|>User:"),
-)
-
-
-def is_background_task(messages: Sequence[Message], stream: bool) -> bool:
-    """Return whether a conversation in internal form is a front-end's own request, such as for a title or tags.
-
-    ``stream``: the client wants the answer streamed. Open WebUI never streams such requests; LibreChat streams them
-    on some of its connections.
-    """
-    prompt = _only_prompt(messages)
-    if prompt is None:
-        return False
-    return any(pattern.match(prompt) for pattern in _LIBRE_CHAT_TEXTS) or (not stream and (
-        _is_json_task(prompt) or any(pattern.match(prompt) for pattern in _OPEN_WEBUI_TEXTS)))
-
-
-def _only_prompt(messages: Sequence[Message]) -> str | None:
-    """Return the prompt of a conversation without history, less its role prefix; None if there are other messages."""
-    turns = list(messages)
-    if turns and _is_open(turns[-1]):
-        turns.pop()
-    if not turns or any(turn.get("role") not in SYSTEM_ROLES for turn in turns[:-1]):
-        return None
-    last = turns[-1]
-    content = last.get("content")
-    # Older versions of LibreChat send such a prompt as a system message.
-    from_user = last.get("role") == "user" or (len(turns) == 1 and last.get("role") in SYSTEM_ROLES)
-    if not from_user or not isinstance(content, str) or last.get("images"):
-        return None
-    prefix = _ROLE_PREFIX.match(content)
-    return content[prefix.end():] if prefix else content
-
-
-def _is_open(turn: Mapping[str, object]) -> bool:
-    """Return whether a message is the empty start of the answer."""
-    return turn.get("role") == "assistant" and not turn.get("tool_calls") and (
-        str(turn.get("content") or "").strip() in OPEN_ANSWERS)
-
-
-def _is_json_task(prompt: str) -> bool:
-    """Return whether a prompt is Open WebUI's task about a quoted chat, whose answer is a JSON object of a given shape.
-
-    The words do not matter, as administrators translate and rewrite them. A question about documents begins in the
-    same way, but quotes the documents first.
-    """
-    if not _OPEN_WEBUI_TASK.match(prompt):
-        return False
-    section = _FIRST_SECTION.search(prompt)
-    # A question about documents quotes these first, in a section with another name.
-    if section is None or section.group(1) != HISTORY_TAG:
-        return False
-    instructions = prompt[:section.start()]
-    return "JSON" in instructions and _OPEN_WEBUI_SHAPE.search(instructions) is not None
 
 
 def handle_user_prompt(request_id: str, prompt_collection: list[Message], stream: bool, api_key: str | None = None,
@@ -119,7 +43,8 @@ def start_user_prompt(request: RequestContext, messages: list[Message], stream: 
                       tools: list[dict[str, object]] | None = None, tool_choice: object = None) -> Iterator[object]:
     """Choose the workflow and start it. In both modes, the iterator yields the answer, then runs the later nodes."""
     messages = _without_liveness_calls(messages)
-    background = _background_workflow(request, messages, stream)
+    request.task = background_task(messages, stream)
+    background = _background_workflow(request)
     # A front-end's own request only quotes the conversation, and must not write to its memories.
     discussion_id = "" if background else _discussion_id(messages, api_key)
     messages = [_escaped(message) for message in messages]
@@ -150,10 +75,10 @@ def _without_liveness_calls(messages: list[Message]) -> list[Message]:
     return clean_up(messages, liveness) if liveness else messages
 
 
-def _background_workflow(request: RequestContext, messages: list[Message], stream: bool) -> WorkflowManager | None:
+def _background_workflow(request: RequestContext) -> WorkflowManager | None:
     """Return the user's workflow for a front-end's own request; None for any other request, or without one."""
-    name = config_utils.user_name_setting(BACKGROUND_KEY)
-    if not name or not is_background_task(messages, stream):
+    name = config_utils.user_name_setting(BACKGROUND_KEY) if request.task else None
+    if not name or not request.task:
         return None
     try:
         config_utils.load_workflow(name)
@@ -161,6 +86,7 @@ def _background_workflow(request: RequestContext, messages: list[Message], strea
         raise ConfigNotFoundError(f"workflow '{name}' does not exist", tried=error.tried,
                                   json_path=BACKGROUND_KEY, suggestion=error.suggestion) from error
     request.route = f"background task -> {name}"
+    request.longest_answer = longest_answer(request.task, request.client_limit)
     logger.info("Request %s is a background task of the front-end; it runs %s", request.request_id, name)
     return WorkflowManager(name)
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 
 class FairSemaphore:
@@ -9,6 +10,8 @@ class FairSemaphore:
 
     Works like ``threading.BoundedSemaphore``, but first come, first served: a slot that becomes free belongs to the
     first waiter in the queue. A caller that has to do other work while it waits calls ``enqueue`` and polls the waiter.
+
+    Some waiters stay behind all others, and the holder of a slot can offer to give it up for one of the others.
     """
 
     def __init__(self, value: int = 1) -> None:
@@ -17,23 +20,59 @@ class FairSemaphore:
         self._size = self._free = value
         # Ordered by arrival; empty while a slot is free.
         self._queue: dict[Waiter, None] = {}
+        self._behind: dict[Waiter, None] = {}
+        # What stops the work of holders that have offered that, in the order of their offers.
+        self._offers: dict[Callable[[], object], None] = {}
         self._lock = threading.Lock()
 
     @property
     def waiting(self) -> int:
         """The number of waiters in the queue."""
-        return len(self._queue)
+        return len(self._queue) + len(self._behind)
 
-    def enqueue(self) -> Waiter:
-        """Return a waiter at the end of the queue, with a slot immediately if one is free."""
-        waiter = Waiter(self)
+    @property
+    def free(self) -> bool:
+        """Whether a slot is free at this moment."""
+        return self._free > 0
+
+    def enqueue(self, behind: bool = False) -> Waiter:
+        """Return a waiter at the end of the queue, with a slot immediately if one is free.
+
+        ``behind``: it gets its slot only when no other waiter is left, and nobody gives way to it.
+        """
+        waiter, stop = Waiter(self), None
         with self._lock:
             if self._free:
                 self._free -= 1
                 waiter.granted.set()
+            elif behind:
+                self._behind[waiter] = None
             else:
                 self._queue[waiter] = None
+                stop = self._take_offer()
+        # Without the lock, as the holder may release its slot at once.
+        if stop is not None:
+            stop()
         return waiter
+
+    def offer(self, stop: Callable[[], object]) -> None:
+        """Offer the slot of the caller: ``stop`` is called once, at once or when a waiter comes that needs a slot."""
+        with self._lock:
+            if not self._queue:
+                self._offers[stop] = None
+                return
+        stop()
+
+    def withdraw(self, stop: Callable[[], object]) -> bool:
+        """Take an offer back; return False if there is none because it was taken."""
+        with self._lock:
+            return self._offers.pop(stop, False) is None
+
+    def _take_offer(self) -> Callable[[], object] | None:
+        stop = next(iter(self._offers), None)
+        if stop is not None:
+            del self._offers[stop]
+        return stop
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take a slot, waiting for at most ``timeout`` seconds (None: no limit); return whether there was one."""
@@ -46,9 +85,10 @@ class FairSemaphore:
     def release(self) -> None:
         """Release a slot. Raises ValueError if all of them are free."""
         with self._lock:
-            if self._queue:
-                waiter = next(iter(self._queue))
-                del self._queue[waiter]
+            queue = self._queue or self._behind
+            if queue:
+                waiter = next(iter(queue))
+                del queue[waiter]
                 waiter.granted.set()
             elif self._free >= self._size:
                 raise ValueError("a slot was released that was not taken")
@@ -58,9 +98,10 @@ class FairSemaphore:
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter from the queue; if it got its slot in the meantime, release that."""
         with self._lock:
-            if waiter in self._queue:
-                del self._queue[waiter]
-                return
+            for queue in (self._queue, self._behind):
+                if waiter in queue:
+                    del queue[waiter]
+                    return
         self.release()
 
 

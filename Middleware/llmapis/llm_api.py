@@ -52,6 +52,10 @@ class CallSlot:
         gated = instance.CONCURRENCY_LEVEL == "endpoint"
         self._semaphore = instance.get_request_semaphore() if gated else None
         self._held = False
+        request = current_request() if self._semaphore is not None else None
+        self._behind = request is not None and bool(request.task)
+        # A front-end's own request offers its slot to the calls of chats.
+        self._give_way = request.give_way if request is not None else None
 
     def acquire(self) -> None:
         """Wait for a slot. Raises GateTimeoutError, or EarlyTerminationException when cancelled meanwhile."""
@@ -62,7 +66,7 @@ class CallSlot:
         """Wait like ``acquire``, but yield once per second, so that a stream can send heartbeats."""
         if self._semaphore is None or self._held:
             return
-        waiter = self._semaphore.enqueue()
+        waiter = self._semaphore.enqueue(self._behind)
         try:
             # A free slot is taken without a line in the log.
             self._held = waiter.wait(0)
@@ -71,6 +75,8 @@ class CallSlot:
         finally:
             if not self._held:
                 waiter.leave()
+        if self._give_way is not None:
+            self._semaphore.offer(self._give_way)
 
     def _wait(self, waiter: Waiter, waiting: int) -> Generator[None, None, None]:
         request = current_request()
@@ -101,6 +107,8 @@ class CallSlot:
         """Release the slot; a second call does nothing."""
         if self._held and self._semaphore is not None:
             self._held = False
+            if self._give_way is not None:
+                self._semaphore.withdraw(self._give_way)
             self._semaphore.release()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -45,6 +45,10 @@ class RequestContext:
             of the nodes after the answer.
         tokens: chunks with text sent to the client.
         failed: the answer is an error, or was ended by one.
+        task: the kind of a front-end's own request, such as for a title; "" for a chat.
+        client_limit: the client's own limit of the answer, in tokens.
+        longest_answer: the most tokens that the answer of a front-end's own request needs; None if that is not known.
+        give_way: stops a front-end's own request, which runs again later; None if it must not be stopped (again).
     """
 
     request_id: str = field(default_factory=new_request_id)
@@ -83,6 +87,16 @@ class RequestContext:
     cancelled_at: float | None = None
     tokens: int = 0
     failed: bool = False
+    task: str = ""
+    client_limit: int | None = None
+    longest_answer: int | None = None
+    give_way: Callable[[], object] | None = field(default=None, repr=False)
+
+    def begin_again(self) -> None:
+        """Forget the first run of a request that is to run once more."""
+        self.cancel_scope, self.outcome = CancelScope(), LlmOutcome()
+        self.cancelled_at, self.background_nodes, self.endpoint = None, 0, ""
+        self.branches.clear()
 
     @property
     def answer_complete(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from Middleware.api.requests.background_tasks import limit_in
 from Middleware.api.requests.messages import chat_messages
 from Middleware.api.workflow_gateway import handle_user_prompt
 from Middleware.common import instance_global_variables as instance
@@ -17,6 +18,7 @@ from Middleware.exceptions import ClientError, ConfigNotFoundError, ConfigValueE
 from Middleware.models.request_context import request_scope
 from Middleware.services.cancellation_service import cancellation_service
 from Tests.stub_backend import RecordedRequest, Reply, StubBackend, json_reply
+from Tests.tables import table
 from Tests.workflows.engine_lab import EngineLab, Message, assistant, llm, reply_to, static, user
 
 ROUTING = {"RECIPES": {"description": "cooking and food", "workflow": "Cook"},
@@ -360,3 +362,31 @@ def test_a_direct_caller_is_cancelled_by_its_id(lab: EngineLab, stream: bool) ->
     with contextlib.nullcontext() if stream else pytest.raises(EarlyTerminationException):
         assert not any(chunk["token"] for chunk in handle_user_prompt("direct", [user("hi")], stream))
     assert lab.backend.requests[0].wait_ended(1.0) and not cancellation_service.get_all_cancelled_requests()
+
+
+TAGS, FOLLOW_UPS, QUERIES = (TASK.replace('"title": "x"', f'"{key}": ["x"]') for key in (
+    "tags", "follow_ups", "queries"))
+
+
+@table(("prompt", "limit", "client", "sent"), [
+    (TASK, 1000, None, 64), (TAGS, 1000, None, 64), (FOLLOW_UPS, 1000, None, 256), (QUERIES, 1000, None, 1000),
+    (TASK, 1000, 1000, 64), (FOLLOW_UPS, 1000, 100, 100), (QUERIES, 1000, 100, 1000), (TASK, 50, None, 50),
+    (TASK, None, None, 64), (TASK, 3000, None, 2064)],
+    ids=["title", "tags", "follow-ups", "others", "a high limit", "a low limit", "no limit of others", "a low node",
+         "no limit", "a model that thinks"])
+def test_the_answer_to_a_task_is_as_long_as_it_needs_to_be(with_tasks: EngineLab, prompt: str, limit: int | None,
+                                                           client: int | None, sent: int) -> None:
+    with_tasks.workflow("Small", [llm("", maxResponseSizeInTokens=limit)])
+    with_tasks.backend.requests.clear()
+    with_tasks.backend.responder = lambda request: reply_to(request, "{}")
+    with_tasks.request.client_limit = client
+    assert ask(with_tasks, user(prompt)) == "{}"
+    assert with_tasks.backend.requests[0].json["max_tokens"] == sent
+
+
+@table(("body", "limit"), [
+    ({}, None), ({"max_tokens": 5}, 5), ({"max_completion_tokens": 7, "max_tokens": 5}, 7),
+    ({"options": {"num_predict": 9}}, 9), ({"options": {"num_predict": -1}}, None), ({"max_tokens": True}, None),
+    ({"max_tokens": "5", "options": []}, None)])
+def test_the_limit_of_the_client(body: dict[str, Any], limit: int | None) -> None:
+    assert limit_in(body) == limit

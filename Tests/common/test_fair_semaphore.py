@@ -108,3 +108,59 @@ def test_no_slot_is_lost_under_load() -> None:
         thread.join(20)
     assert most[0] <= 3 and semaphore.waiting == 0
     assert [semaphore.acquire(blocking=False) for _ in range(4)] == [True, True, True, False]
+
+
+# -- waiters behind all others, and holders that give way --------------------------------------------------------------
+
+def test_who_waits_behind_gets_a_slot_after_all_others() -> None:
+    semaphore = FairSemaphore(1)
+    semaphore.acquire()
+    behind = [semaphore.enqueue(behind=True) for _ in range(2)]
+    ahead = [semaphore.enqueue() for _ in range(2)]
+    assert semaphore.waiting == 4
+    for waiter in [*ahead, *behind]:
+        assert not waiter.wait(0)
+        semaphore.release()
+        assert waiter.wait(0)
+    semaphore.release()
+    assert semaphore.free and semaphore.enqueue(behind=True).wait(0)
+
+
+def test_who_waits_behind_can_leave() -> None:
+    semaphore = FairSemaphore(1)
+    semaphore.acquire()
+    semaphore.enqueue(behind=True).leave()
+    semaphore.release()
+    assert semaphore.free
+
+
+def test_a_holder_that_offers_its_slot_is_stopped_once() -> None:
+    semaphore, stopped = FairSemaphore(1), list[str]()
+
+    def stop() -> None:
+        stopped.append("stopped")
+        semaphore.release()
+
+    semaphore.acquire()
+    semaphore.offer(stop)
+    assert semaphore.enqueue(behind=True) and not stopped
+    assert semaphore.enqueue().wait(0) and stopped == ["stopped"]
+    semaphore.enqueue()
+    assert stopped == ["stopped"] and semaphore.withdraw(stop) is False
+
+
+def test_an_offer_is_taken_at_once_if_one_waits_and_can_be_taken_back() -> None:
+    semaphore, stopped = FairSemaphore(1), list[str]()
+    semaphore.acquire()
+    waiter = semaphore.enqueue()
+    semaphore.offer(lambda: stopped.append("first"))
+    assert stopped == ["first"]
+    waiter.leave()
+
+    def stop() -> None:
+        stopped.append("second")
+
+    semaphore.offer(stop)
+    assert semaphore.withdraw(stop) is True and semaphore.withdraw(stop) is False
+    semaphore.enqueue()
+    assert stopped == ["first"]

@@ -79,6 +79,19 @@ class RunningRequests:
             self._in_engine.add(request.request_id)
         self.watcher.watch(request, probe)
 
+    def renew(self, request: RequestContext, probe: Probe | None) -> None:
+        """Let a request that was cancelled to make room run once more, as if it had just begun."""
+        get_cancellation_service().acknowledge_cancellation(request.request_id)
+        request.begin_again()
+        get_cancellation_service().adopt(request.request_id, request.cancel_scope)
+        request.cancel_scope.add_callback(partial(_note_cancellation, request))
+        self.watcher.watch(request, probe)
+        with self._lock:
+            stopping = self._stopping
+        # The end of the server may have cancelled the scope that is no longer in use.
+        if stopping:
+            request.cancel_scope.cancel(SERVER_STOPS)
+
     def answered(self, request: RequestContext) -> None:
         """Note that the server has the whole answer, so that the client may disconnect."""
         request.answered_at = time.monotonic()

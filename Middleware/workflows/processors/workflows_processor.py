@@ -14,7 +14,7 @@ from Middleware.llmapis.backend_errors import public_text
 from Middleware.models.llm_call import NodeSite, Observer, TokenCounts, enter_node, leave_node
 from Middleware.models.llm_handler import LlmHandler
 from Middleware.models.messages import Chunk
-from Middleware.services.llm_service import LlmHandlerService
+from Middleware.services.llm_service import LlmHandlerService, response_limit
 from Middleware.services.locking_service import get_locking_service
 from Middleware.utilities import config_utils
 from Middleware.utilities.answers.text_cleaner import CleaningRules, clean_answer, find_generation_prompt
@@ -50,6 +50,10 @@ logger = logging.getLogger(__name__)
 _TYPE, _LONGEST_ANSWER = map(NODE.lookup, ("type", "maxResponseSizeInTokens"))
 
 OVERRIDABLE = ("systemPrompt", "prompt")
+
+# What a node for front-ends' own requests needs at most for an answer, in tokens. A limit above it has room for the
+# thoughts of a model that thinks, which a lower limit for a title must not take away.
+ROOM_FOR_A_TASK = 1000
 
 # Closes the answer of a streaming run: what an iterator yields after it belongs to the nodes behind the responder.
 END: Chunk = {"token": "", "finish_reason": None, "end": True}
@@ -271,8 +275,17 @@ class WorkflowProcessor:
         preset = NODE.value(config, "preset") or NODE.value(config, "presetName")
         return self.llm_handler_service.load_model_from_config(
             context.substitute_early(str(endpoint)), context.substitute_early(str(preset)) if preset else None,
-            context.stream, config.get(*_LONGEST_ANSWER), self._generation_prompt_flag(config, context.is_responder),
+            context.stream, self._longest_answer(context), self._generation_prompt_flag(config, context.is_responder),
             context.request.cancel_scope)
+
+    @staticmethod
+    def _longest_answer(context: ExecutionContext) -> object:
+        """Return the node's limit of the answer, lower for a front-end's own request that needs less."""
+        given, needed = context.config.get(*_LONGEST_ANSWER), context.request.longest_answer
+        if needed is None or not context.is_responder:
+            return given
+        limit = response_limit(given)
+        return needed if limit is None else min(limit, needed + max(limit - ROOM_FOR_A_TASK, 0))
 
     def _generation_prompt_flag(self, config: Mapping[str, object], is_responder: bool) -> bool | None:
         if NODE.flag(config, "blockGenerationPrompt"):

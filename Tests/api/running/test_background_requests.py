@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from Middleware.api.requests.background_tasks import is_background_task
 from Middleware.api.requests.messages import chat_messages, completion_messages, generate_messages
-from Middleware.api.workflow_gateway import is_background_task
 from Tests.api.api_lab import ApiLab
 from Tests.stub_backend import StubBackend
 from Tests.tables import table

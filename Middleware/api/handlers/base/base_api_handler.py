@@ -7,6 +7,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from http import HTTPStatus
 from typing import Any, NoReturn
 from wsgiref.types import WSGIEnvironment
@@ -15,13 +16,24 @@ from flask import Flask, Response, current_app, g
 from flask import request as http
 
 from Middleware.api import api_helpers
-from Middleware.api.answers.answer import FinishedAnswer, Start, StreamingAnswer, WholeAnswer, estimated_usage
+from Middleware.api.answers.answer import (
+    HEARTBEAT_SECONDS,
+    FinishedAnswer,
+    Start,
+    StreamingAnswer,
+    WholeAnswer,
+    estimated_usage,
+)
 from Middleware.api.answers.stream_renderers import StreamRenderer
+from Middleware.api.concurrency_middleware import place_of, wait_for_slot
 from Middleware.api.edge.access_keys import PERMITTED_USERS_KEY
 from Middleware.api.errors import RETRY_AFTER, describe_error, log_error
+from Middleware.api.giving_way import run_task
+from Middleware.api.requests.background_tasks import background_task, limit_in
 from Middleware.api.running.disconnect_watcher import probe_for
 from Middleware.api.running.running_requests import REQUEST_ID_KEY, request_of, running_requests
 from Middleware.api.workflow_gateway import start_user_prompt
+from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ClientError
 from Middleware.models.messages import Message, Usage
 from Middleware.models.process import process
@@ -108,6 +120,7 @@ class BaseApiHandler(ABC):
                 context.api_key = api_helpers.extract_api_key()
                 body = read_json_body()
                 context.has_tools = bool(body.get("tools"))
+                context.client_limit = limit_in(body)
                 self.identify(context, body)
                 response = answer(context, body)
             # Whatever a plug-in raises, the client must get an answer, or it would wait for ever.
@@ -162,10 +175,14 @@ class BaseApiHandler(ABC):
         """Run the engine and answer in this dialect: streamed by ``renderer``, or complete by ``body``."""
         api_helpers.check_counts(messages)
         offered = tools if isinstance(tools, list) and tools else None
+        place = place_of(http.environ)
 
         def start() -> Iterator[object]:
+            wait_for_slot(place)
             return start_user_prompt(context, messages, context.stream, context.api_key, offered, tool_choice)
 
+        if instance.get_request_semaphore() is not None and background_task(messages, context.stream):
+            start = partial(run_task, context, start, place, probe_for(http.environ))
         if context.stream:
             return streamed_answer(context, start, renderer(), lambda text: estimated_usage(context, messages, text))
         return whole_answer(context, start, lambda value: body(FinishedAnswer.of(value, context, messages)))
@@ -192,7 +209,10 @@ def streamed_answer(context: RequestContext, start: Start, renderer: StreamRende
     """Start the engine and answer with a stream."""
     running_requests().begin(context, probe_for(http.environ))
     try:
-        body = StreamingAnswer(context, start, renderer, usage).begin()
+        place = place_of(http.environ)
+        # A request that has waited for seconds already gets its headers at once.
+        in_queue = place is not None and place.waits
+        body = StreamingAnswer(context, start, renderer, usage).begin(0 if in_queue else HEARTBEAT_SECONDS)
     except BaseException:
         running_requests().end(context)
         raise
