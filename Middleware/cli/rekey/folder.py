@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,9 +22,8 @@ from Middleware.utilities.conversations.discussion_folder import (
 )
 from Middleware.utilities.conversations.vector_memory import VectorMemories, schema
 from Middleware.utilities.encryption_utils import is_cut_off, is_token
-from Middleware.utilities.files.file_access import atomic_write, process_lock
+from Middleware.utilities.files.file_access import LEFT_OVER, atomic_write, process_lock
 
-_LEFT_OVER = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _SHORT_WAIT = 2.0  # seconds; a server holds it for milliseconds
 WRONG_KEY = "belongs to another API key, or to a user that is not configured any more"
 
@@ -93,7 +91,7 @@ def _turn(place: str) -> Iterator[None]:
         try:
             for name, patience in ((MEMORIES, 0.0), (COMPACTOR, 0.0), (SHORT, _SHORT_WAIT)):
                 held.enter_context(process_lock(os.path.join(place, name), timeout=patience, mode=PRIVATE_FILE))
-            for name in filter(_LEFT_OVER.fullmatch, os.listdir(place)):
+            for name in filter(LEFT_OVER.fullmatch, os.listdir(place)):
                 os.unlink(os.path.join(place, name))
         except TimeoutError:
             raise SkippedError("a running server works on it") from None

@@ -1,15 +1,17 @@
 """Looking up files, replacing them in one step, and locking them.
 
 No file is changed in place: the new content is written to a file beside it, which is then renamed. A reader sees the
-old or the new content, and after a full disk or a crash the old content is still there. A crash may leave a file named
-``.<random>.tmp``, which is never read.
+old or the new content, and after a full disk or a crash the old content is still there. A killed process may leave a
+file named ``.<random>.tmp``, which is never read, and which the next write in its folder removes.
 """
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import os
+import re
 import secrets
 import stat
 import sys
@@ -34,6 +36,11 @@ REPLACE_TIMEOUT = 1.0 if os.name == "nt" else 0.0
 _PAUSE = 0.02
 # The longest time, in seconds, in which a cancelled request is not noticed.
 _SLICE = 0.2
+# In seconds, far longer than REPLACE_TIMEOUT.
+_SURELY_RENAMED = 60.0
+# A user's folder may have any number of files, and each write lists it.
+_MOST_ENTRIES = 1000
+LEFT_OVER = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
 
@@ -129,10 +136,9 @@ def _link_target(path: str) -> str:
 
 
 def _write_beside(target: str, data: bytes, known: os.stat_result | None, mode: int | None) -> None:
-    temporary = os.path.join(os.path.dirname(target), f".{secrets.token_hex(8)}.tmp")
+    folder = os.path.dirname(target)
     # Until the file has the permission bits of the old one, it must not be readable by others.
-    bits = 0o600 if known is not None else 0o666 if mode is None else mode
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), bits)
+    temporary, descriptor = _temporary_file(folder, 0o600 if known is not None else 0o666 if mode is None else mode)
     try:
         with open(descriptor, "wb") as file:
             if known is not None:
@@ -140,11 +146,53 @@ def _write_beside(target: str, data: bytes, known: os.stat_result | None, mode: 
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        retry_while_open(os.replace, temporary, target, REPLACE_TIMEOUT)
+            # Windows does not rename an open file. Elsewhere it stays locked until it has its name.
+            if sys.platform == "win32":
+                file.close()
+            retry_while_open(os.replace, temporary, target, REPLACE_TIMEOUT)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    _remove_left_over(folder)
+
+
+def _temporary_file(folder: str, bits: int) -> tuple[str, int]:
+    """Create a file in the folder, with a lock that shows other processes that its writer is alive."""
+    while True:
+        path = os.path.join(folder, f".{secrets.token_hex(8)}.tmp")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), bits)
+        if sys.platform == "win32" or (_try_lock(descriptor) and os.fstat(descriptor).st_nlink):
+            return path, descriptor
+        # Before the lock was taken, another process took the file for one that was left over.
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _remove_left_over(folder: str) -> None:
+    """Remove the temporary files of processes that were killed."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in itertools.islice(entries, _MOST_ENTRIES):
+            if LEFT_OVER.fullmatch(entry.name):
+                with contextlib.suppress(OSError):
+                    _remove_if_abandoned(entry.path)
+
+
+if sys.platform == "win32":
+    def _remove_if_abandoned(path: str) -> None:
+        # Windows does not remove an open file, and a closed one is renamed within REPLACE_TIMEOUT.
+        if time.time() - os.stat(path).st_mtime > _SURELY_RENAMED:
+            os.unlink(path)
+else:
+    def _remove_if_abandoned(path: str) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            # Its writer holds this lock. On a file system without locks nobody can tell, and the file stays.
+            _lock(descriptor)
+            os.unlink(path)
+        finally:
+            os.close(descriptor)
 
 
 def _keep_access(descriptor: int, known: os.stat_result) -> None:

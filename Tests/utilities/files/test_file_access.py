@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from Middleware.exceptions import EarlyTerminationException
 from Middleware.models.cancel_scope import CancelScope
 from Middleware.utilities.files import file_access
 from Middleware.utilities.files.file_access import (
+    LEFT_OVER,
     PathLocks,
     atomic_write,
     find_file_ignoring_case,
@@ -406,3 +408,90 @@ def test_threads_take_turns_under_a_process_lock(
     for thread in threads:
         thread.join()
     assert most == 1
+
+
+# -- what killed processes leave ---------------------------------------------------------------------------------------
+
+WRITING = """
+import os, sys, time
+from Middleware.utilities.files import file_access
+
+def stop(*_):
+    print("writing", flush=True)
+    time.sleep(100)
+
+os.fsync = stop
+file_access.atomic_write(sys.argv[1], b"new")
+"""
+
+
+@contextlib.contextmanager
+def process_that_writes(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has written, but not renamed, its temporary file."""
+    with subprocess.Popen([sys.executable, "-c", WRITING, str(path)], stdout=subprocess.PIPE, text=True,
+                          cwd=PROJECT) as writer:
+        try:
+            assert writer.stdout is not None and writer.stdout.readline() == "writing\n"
+            yield writer
+        finally:
+            writer.kill()
+
+
+def make_older(path: Path) -> None:
+    os.utime(path, (time.time() - 100, time.time() - 100))
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with process_that_writes(path) as writer:
+        temporary = [tmp_path / name for name in names(tmp_path)]
+        assert len(temporary) == 1 and LEFT_OVER.fullmatch(temporary[0].name)
+        if os.name != "nt":
+            make_older(temporary[0])
+        atomic_write(str(tmp_path / "b.txt"), b"1")
+        assert temporary[0].exists()  # its writer is alive
+        writer.kill()
+        writer.wait(timeout=60)
+    make_older(temporary[0])
+    (tmp_path / ".other.tmp").write_text("a user's")
+    (tmp_path / ".0123456789abcdef.tmp").mkdir()
+    atomic_write(str(tmp_path / "b.txt"), b"2")
+    assert names(tmp_path) == [".0123456789abcdef.tmp", ".other.tmp", "b.txt"]
+
+
+@posix
+def test_what_cannot_be_locked_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system without locks nobody can tell whether the writer is gone."""
+    (tmp_path / ".0123456789abcdef.tmp").write_text("x")
+
+    def no_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    atomic_write(str(tmp_path / "a.txt"), b"1")
+    assert names(tmp_path) == [".0123456789abcdef.tmp", "a.txt"]
+
+
+@posix
+def test_a_file_that_is_taken_for_left_over_before_it_is_locked(tmp_path: Path,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    original, taken = os.open, []
+
+    def remove_first(path: str, flags: int, *mode: int) -> int:
+        descriptor = original(path, flags, *mode)
+        if flags & os.O_EXCL and not taken:
+            taken.append(path)
+            os.unlink(path)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", remove_first)
+    atomic_write(str(tmp_path / "a.txt"), b"1")
+    assert taken and names(tmp_path) == ["a.txt"] and (tmp_path / "a.txt").read_bytes() == b"1"
+
+
+def test_processes_that_write_into_one_folder_never_take_each_others_files(tmp_path: Path) -> None:
+    program = ("import sys\nfrom Middleware.utilities.files.file_access import atomic_write\n"
+               "for number in range(150):\n    atomic_write(sys.argv[1], b'%d' % number)\n")
+    writers = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / name)], cwd=PROJECT) for name in "abc"]
+    assert [writer.wait(timeout=100) for writer in writers] == [0, 0, 0]
+    assert names(tmp_path) == ["a", "b", "c"]
