@@ -66,12 +66,18 @@ def place(tree: MistakeTree, mistake: Mistake) -> tuple[int, int]:
 
 
 def make(tree: MistakeTree, mistake: Mistake) -> None:
+    if mistake.unreadable:
+        (tree.configs / mistake.file).chmod(0)
+        return
     tree.write(mistake.file, broken(tree, mistake))
     for path, text in mistake.more.items():
         tree.write(path, text.encode())
 
 
 def mend(tree: MistakeTree, mistake: Mistake) -> None:
+    if mistake.unreadable:
+        (tree.configs / mistake.file).chmod(0o700)
+        return
     for path in (mistake.file, *mistake.more):
         tree.mend(path)
 

@@ -117,4 +117,19 @@ CALLS = (
             '"endpointName": "Far",\n      "preset"', ("it lies in Endpoints/away: move it, or name the folder",),
             more={"Endpoints/away/Far.json": FILES[BACKUP].replace(URL, "http://127.0.0.1:9")}))
 
-NEWCOMERS = (*CONDITIONS, *PRESETS, *TEMPLATES, *SCHEMAS, *CHOICES, *VALUES, *CALLS)
+FORBIDDEN = (
+    Mistake("forbidden-file", PRESET, "", "", ("no permission to read the file",), has_line=False, unreadable=True),
+    Mistake("forbidden-endpoint", MAIN, "", "", ("no permission to read the file",), has_line=False, unreadable=True),
+    Mistake("forbidden-folder", "Endpoints/home", "", "", ("no permission to read this folder",), has_line=False,
+            unreadable=True),
+    Mistake("forbidden-collection", "Routing", "", "", ("no permission to read this folder",), has_line=False,
+            unreadable=True),
+    Mistake("forbidden-workflows", "Workflows/ann", "", "", ("no permission to read this folder",), has_line=False,
+            unreadable=True),
+)
+NEARLY = (
+    Mistake("hidden-ending", "Workflows/ann/Chat.json.txt", "", "[]\n", ("does not end in .json", "does not read it"),
+            "Chat.json", has_line=False),
+)
+
+NEWCOMERS = (*CONDITIONS, *PRESETS, *TEMPLATES, *SCHEMAS, *CHOICES, *VALUES, *CALLS, *FORBIDDEN, *NEARLY)

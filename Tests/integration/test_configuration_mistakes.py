@@ -34,12 +34,14 @@ from Tests.integration.mistake_lab import (
     tells,
 )
 from Tests.integration.mistake_tree import MistakeTree
-from Tests.integration.newcomer_mistakes import NEWCOMERS
+from Tests.integration.newcomer_mistakes import FORBIDDEN, NEWCOMERS
 from Tests.integration.permissions import without_root_rights
 
 NOTICED_SECONDS = 1.15
 CASE_MATTERS = not os.path.exists(__file__.upper())
 ROWS = [row for row in MISTAKES if CASE_MATTERS or row.name != "several-cases"]
+# Windows has other permissions.
+NEWCOMER_ROWS = [row for row in NEWCOMERS if not row.unreadable or os.name != "nt"]
 every_mistake = pytest.mark.parametrize("mistake", ROWS, ids=lambda mistake: mistake.name)
 
 
@@ -99,6 +101,7 @@ def assert_caret(printed: list[str], source: str, line: int, column: int) -> Non
 def test_the_table_is_long_and_its_names_are_unique() -> None:
     names = [mistake.name for mistake in (*MISTAKES, *NEWCOMERS)]
     assert len(names) == len(set(names)) >= 40
+    assert len(NEWCOMERS) >= 30
 
 
 def test_nothing_is_wrong_before_a_mistake_is_made(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +110,7 @@ def test_nothing_is_wrong_before_a_mistake_is_made(lab: Lab, capsys: pytest.Capt
     assert lab.warnings() == []
 
 
-@pytest.mark.parametrize("mistake", (*ROWS, *NEWCOMERS), ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("mistake", (*ROWS, *NEWCOMER_ROWS), ids=lambda mistake: mistake.name)
 def test_check_names_it_once(lab: Lab, capsys: pytest.CaptureFixture[str], mistake: Mistake) -> None:
     lab.make(mistake)
     with without_root_rights():
@@ -121,6 +124,24 @@ def test_check_names_it_once(lab: Lab, capsys: pytest.CaptureFixture[str], mista
     assert [part for part in mistake.says if part not in f"{found[0]['message']} {found[0]['expected']}"] == []
     assert found[0]["suggestion"] == lab.tree.filled(mistake.nearest)
     assert found[0]["severity"] in ("error", "warning")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+@pytest.mark.parametrize("mistake", FORBIDDEN, ids=lambda mistake: mistake.name)
+def test_a_server_says_that_it_has_no_permission(lab: Lab, mistake: Mistake) -> None:
+    """At the start, and to a request."""
+    lab.make(mistake)
+    with without_root_rights():
+        lab.load_check.check_start()
+        started = "\n".join(text for _, text in lab.log())
+        outcome = lab.ask(None)
+    later = "\n".join(text for _, text in lab.log())
+    assert "no permission to read" in started
+    assert outcome.answer == ANSWERS[None] or "no permission to read" in outcome.error + later
+    assert "does not exist" not in started + outcome.error + later
+    mend(lab.tree, mistake)
+    lab.later()
+    assert lab.ask(None).answer == ANSWERS[None]
 
 
 def assert_told_once(lab: Lab, mistake: Mistake, outcomes: list[Outcome]) -> None:

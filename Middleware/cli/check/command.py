@@ -101,7 +101,10 @@ def _require_users(words: Sequence[str]) -> None:
     for word in words:
         try:
             exists = config_utils.user_config_exists(word)
-        except ConfigurationError:
+        except ConfigurationError as error:
+            # A folder that must not be read, or several files for the name.
+            if error.file:
+                raise StartError(f"User '{word}' cannot be used: {error}") from error
             exists = False
         if not exists:
             raise StartError(f"There is no user '{word}', and no configuration folder of that name."

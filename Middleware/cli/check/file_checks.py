@@ -21,6 +21,7 @@ from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.json_source import JsonSource, Position, child, decode, legacy_code_page
 from Middleware.utilities.config.keys.api_type import MARKED_TURNS, PROMPT_TEMPLATE
 from Middleware.utilities.config.lookup import dangling_target
+from Middleware.utilities.files.file_access import why_unreadable
 from Middleware.utilities.json_data import freeze
 from Middleware.utilities.text_utils import nearest
 
@@ -59,7 +60,7 @@ def check_source(path: str, display: str, kind: FileKind | None) -> SourceCheck:
             check.findings.append(_finding("error", display, f"the file is a link that points to {quoted(target)}, "
                                            "which does not exist", "a link to a file that exists, or the file itself"))
             return check
-        check.findings.append(_finding("error", display, f"the file cannot be read: {error.strerror or error}"))
+        check.findings.append(_finding("error", display, why_unreadable(error)))
         return check
     text, foreign = decode(data)
     source = JsonSource(text, display)

@@ -17,7 +17,7 @@ from Middleware.utilities.config.check import meant_key, quoted
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.keys.api_type import API_TYPE
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
-from Middleware.utilities.config.lookup import config_lookup
+from Middleware.utilities.config.lookup import config_lookup, forbidden_folder
 from Middleware.utilities.config.store import FoundFile, read_object
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
@@ -49,7 +49,9 @@ def folders_in(*parts: str) -> list[str]:
 
 def folder_exists(*parts: str) -> bool:
     """Return whether there is such a folder below the config root; the case of its own name is ignored."""
-    return parts[-1].casefold() in (name.casefold() for name in folders_in(*parts[:-1]))
+    names = config_lookup().folder_names(config_utils.get_root_config_directory(), parts[:-1])
+    # Nearly every name is spelled as it is on disk.
+    return names.get(parts[-1]) or parts[-1].casefold() in (name.casefold() for name in names if names[name])
 
 
 def folder_problem(folder: str, *parents: str) -> Problem | None:
@@ -60,6 +62,10 @@ def folder_problem(folder: str, *parents: str) -> Problem | None:
         return Problem(str(error), is_invalid=True)
     if any(folder_exists(*parent.split("/"), *above, name) for parent in parents):
         return None
+    # The last part stands for a file in the folder.
+    forbidden = forbidden_folder(*((*parent.split("/"), *above, name, "") for parent in parents))
+    if forbidden is not None:
+        return problem_of(forbidden, forbidden.file)
     near = nearest(name, {other for parent in parents for other in folders_in(*parent.split("/"), *above)},
                    FOLDER_CUTOFF)
     where = " or ".join(parents) if len(parents) < 3 else "any folder of Presets"

@@ -216,6 +216,14 @@ def jinja_environment() -> Any:
     return Environment()
 
 
+# Users who start from the same example have the same templates, and reading one takes milliseconds.
+@lru_cache(maxsize=512)
+def parsed_template(text: str) -> Any:
+    """Return the syntax tree of a template, which must not be changed. Raises TemplateSyntaxError."""
+    return jinja_environment().parse(text)
+
+
+@lru_cache(maxsize=512)
 def _jinja_names(text: str) -> list[str]:
     """Return the variables of a template. Raises TemplateSyntaxError also for unknown filters and tests.
 
@@ -225,7 +233,7 @@ def _jinja_names(text: str) -> list[str]:
     from jinja2.meta import find_undeclared_variables
 
     environment = jinja_environment()
-    tree = environment.parse(text)
+    tree = parsed_template(text)
     for node_type, kind, known in ((nodes.Filter, "filter", environment.filters),
                                    (nodes.Test, "test", environment.tests)):
         unknown = next((node for node in tree.find_all(node_type) if node.name not in known), None)

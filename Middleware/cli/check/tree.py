@@ -19,9 +19,10 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.config.check import is_remark, quoted
 from Middleware.utilities.config.declarations import settings_keys
 from Middleware.utilities.config.keys.user import USER
-from Middleware.utilities.config.lookup import dangling_target
+from Middleware.utilities.config.lookup import FORBIDDEN_FOLDER, dangling_target
 from Middleware.utilities.config.store import config_store
 from Middleware.utilities.config.workflows import LoadedWorkflow, user_workflow_folders
+from Middleware.utilities.files.file_access import is_forbidden
 from Middleware.utilities.text_utils import nearest, plain
 
 COLLECTIONS = tuple(dict.fromkeys(kind.pattern.partition("/")[0] for kind in KINDS.values()))
@@ -70,7 +71,7 @@ def read_tree(root: str, users: Collection[str] | None = None) -> Tree:
     ``users``: the only ones whose files are opened; None: all files are opened, to determine their kinds.
     """
     tree = Tree({}, [])
-    for display, path in _walk(root, ""):
+    for display, path in _walk(root, "", tree.findings):
         lower = display.lower()
         if lower.endswith(".json") and not lower.endswith(".json.json"):
             _add(tree, display, path)
@@ -97,11 +98,19 @@ def _misnamed_defaults(tree: Tree) -> Iterator[Finding]:
                                    f"folder '{folder.rpartition('/')[2]}' as a model", DEFAULT_WORKFLOW)
 
 
-def _walk(root: str, folder: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
-    """Walk one folder. ``above``: the real paths of the folders around it, into which links may lead back."""
+def _walk(root: str, folder: str, findings: list[Finding],
+          above: frozenset[str] = frozenset()) -> Iterator[tuple[str, str]]:
+    """Walk one folder. Folders that must not be read are added to ``findings``.
+
+    ``above``: the real paths of the folders around it, into which links may lead back.
+    """
     here = os.path.join(root, *folder.split("/")) if folder else root
     real = os.path.realpath(here)
     if real in above:
+        return
+    if is_forbidden(here):
+        findings.append(Finding("error", folder, "", None, FORBIDDEN_FOLDER, "a folder that the user of the program "
+                                "may read"))
         return
     try:
         with os.scandir(here) as found:
@@ -114,7 +123,7 @@ def _walk(root: str, folder: str, above: frozenset[str] = frozenset()) -> Iterat
         if name.startswith("."):
             continue
         if holds_more:
-            yield from _walk(root, display, above | {real})
+            yield from _walk(root, display, findings, above | {real})
         else:
             yield display, path
 

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from Middleware.cli.check.call_checks import Inputs
@@ -19,10 +20,12 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.models.request_context import RequestContext, request_scope
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.keys.user import USER
+from Middleware.utilities.config.lookup import FORBIDDEN_FOLDER
 from Middleware.utilities.config.paths import meant_folder, missing_folder
 from Middleware.utilities.config.users import find_user_file
 from Middleware.utilities.config.workflows import LoadedWorkflow, load_workflow
 from Middleware.utilities.config_utils import endpoint_candidate
+from Middleware.utilities.files.file_access import is_forbidden
 
 _EXPECTED = {"--ConfigDirectory": "--ConfigDirectory with the path of the folder Configs",
              "--PublicDirectory": "--PublicDirectory with the path of the folder that holds Configs"}
@@ -104,6 +107,9 @@ class TreeCheck:
 
     def run(self) -> CheckResult:
         root = config_utils.get_root_config_directory()
+        if is_forbidden(root):
+            self.result.findings = [Finding("error", os.path.abspath(root), "", None, FORBIDDEN_FOLDER)]
+            return self.result
         meant = meant_folder(root)
         if meant or not os.path.isdir(root):
             self.result.findings = [_no_configuration(root, meant)]
@@ -119,7 +125,8 @@ class TreeCheck:
         for user in self.result.users:
             with request_scope(RequestContext(request_id=f"check {user}", user=user)):
                 self._user(user, tree)
-        if self._only is None:
+        # Without the users' variables nearly every text would look wrong.
+        if self._only is None and not any(finding.file == "Users" for finding in tree.findings):
             self._unreached(tree)
             self._add(self._locate(self._unpassed_inputs()))
         self._add(finding for finding in tree.findings if self._concerns(finding.file))
@@ -152,7 +159,7 @@ class TreeCheck:
         if file.startswith("Users/"):
             return file.removeprefix("Users/").partition(".")[0].casefold() in own
         others = {user.casefold() for user in self._known_users} - own
-        *folders, _ = file.casefold().split("/")
+        folders = file.casefold().split("/")
         # A folder named like another user is that user's, unless these users' files are in it too.
         return others.isdisjoint(folders) or any(
             known.rpartition("/")[0] == file.rpartition("/")[0] for known in self._sources)
@@ -190,26 +197,38 @@ class TreeCheck:
         known = {finding.json_path for _, finding in self._found if finding.file == file.display}
         self._add(self._locate(check.memory(known)), user)
         self._named(user, lookups, tree)
-        self.result.used_endpoints[user] = dict(self._used_endpoints(tree))
+        self.result.used_endpoints[user] = dict(self._used_endpoints())
 
-    def _used_endpoints(self, tree: Tree) -> Iterator[tuple[str, Any]]:
+    def _used_endpoints(self) -> Iterator[tuple[str, Any]]:
         """Yield the endpoints in the current user's folder; the texts of workflows may name any of them."""
         try:
             folder = endpoint_candidate("x")[:-1]
         # Reported at the user's file.
         except ConfigurationError:
             return
-        for file in tree.of_kind("endpoint"):
-            parts = tuple(file.display.casefold().split("/")[:-1])
-            if parts == tuple(part.casefold() for part in folder):
-                yield file.display, self._source(file).content
+        for file in self._endpoints.get("/".join(folder).casefold(), ()):
+            yield file.display, self._source(file).content
+
+    @cached_property
+    def _endpoints(self) -> Mapping[str, Sequence[TreeFile]]:
+        """The endpoint files by their folders, in lower case: with many users, a search for each of them takes long."""
+        found: dict[str, list[TreeFile]] = {}
+        for file in self._tree.of_kind("endpoint"):
+            found.setdefault(file.display.rpartition("/")[0].casefold(), []).append(file)
+        return found
+
+    @cached_property
+    def _workflow_files(self) -> Sequence[str]:
+        return [file.display for file in self._tree.of_kind("workflow")]
+
+    @cached_property
+    def _settings(self) -> frozenset[str]:
+        return frozenset(file.display for file in self._tree.of_kind(*SETTINGS))
 
     def _workflows(self, user: str, check: UserCheck, lookups: Lookups, tree: Tree) -> None:
-        files = [file.display for file in tree.of_kind("workflow")]
-        settings = {file.display for file in tree.of_kind(*SETTINGS)}
         reached = self.result.workflows[user] = {}
-        for loaded in reached_workflows(check, lookups, files):
-            if loaded.display in settings or (not loaded.nodes and settings_like(loaded.variables)):
+        for loaded in reached_workflows(check, lookups, self._workflow_files):
+            if loaded.display in self._settings or (not loaded.nodes and settings_like(loaded.variables)):
                 # The file can be selected because it is in the shared folder, but it is not a workflow.
                 continue
             self._pause()

@@ -9,7 +9,7 @@ from typing import Any
 from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups, Problem
 from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label
-from Middleware.cli.check.text_checks import jinja_environment
+from Middleware.cli.check.text_checks import parsed_template
 from Middleware.utilities.config.check import quoted
 from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.json_source import child
@@ -189,7 +189,7 @@ class _Template:
         if "{" not in text:
             return _closed([text], "a fixed text")
         try:
-            return self._body(jinja_environment().parse(text).body)
+            return self._body(parsed_template(text).body)
         # What is wrong with the template is reported with its text.
         except (TemplateError, RecursionError):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from Middleware.cli.check.call_checks import check_child_answers, check_loop
@@ -40,6 +41,7 @@ from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.utilities.templates.substitution import has_braces
 from Middleware.utilities.text_utils import nearest
+from Middleware.workflows.handlers.base.base_workflow_node_handler import BaseHandler
 from Middleware.workflows.handlers.registry import node_types
 
 # Keys whose texts a child workflow fills in again.
@@ -69,16 +71,31 @@ def views_of(loaded: LoadedWorkflow, lookups: Lookups) -> list[NodeView]:
     return _Check(loaded, lookups).views()
 
 
+def _named(node_type: str) -> tuple[str, type[BaseHandler]]:
+    return node_type, node_types()[node_type]
+
+
+@cache
+def _keys(node_type: str, handler: type[BaseHandler]) -> Mapping[str, ConfigKey]:
+    """Return the keys of a node type, common ones included, by name."""
+    return {**COMMON, **{key.name: key for key in handler.KEYS[node_type]}}
+
+
+@cache
+def _all_keys(types: tuple[tuple[str, type[BaseHandler]], ...]) -> frozenset[str]:
+    """Return the names that mean something in a node of any type."""
+    return NOISE.union(*(_keys(*named) for named in types))
+
+
 @dataclass
 class _Check:
     loaded: LoadedWorkflow
     lookups: Lookups
 
     def __post_init__(self) -> None:
-        self._declared: dict[str, Mapping[str, ConfigKey]] = {}
         self._user_wide = frozenset(map(str, self.lookups.user_variables()))
         self._partly = self.lookups.fills_partially()
-        self._elsewhere = NOISE.union(*(self._keys(node_type) for node_type in node_types()))
+        self._elsewhere = _all_keys(tuple(node_types().items()))
 
     # -- the file ----------------------------------------------------------------------------------------------------
     def file(self) -> Iterator[Finding]:
@@ -148,15 +165,8 @@ class _Check:
         known = isinstance(written, str) and written in node_types()
         runs_as = written if known else "Standard"
         # A misspelt type runs as Standard, but its author wrote the keys of the type that was meant.
-        keys = self._keys(runs_as if known else _nearest_type(written) or "Standard")
+        keys = _keys(*_named(runs_as if known else _nearest_type(written) or "Standard"))
         return NodeView(self.loaded, index, node, runs_as, keys, not known)
-
-    def _keys(self, node_type: str) -> Mapping[str, ConfigKey]:
-        keys = self._declared.get(node_type)
-        if keys is None:
-            declared = node_types()[node_type].KEYS[node_type]
-            keys = self._declared[node_type] = {**COMMON, **{key.name: key for key in declared}}
-        return keys
 
     # -- texts -------------------------------------------------------------------------------------------------------
     def _names(self, index: int) -> Names:

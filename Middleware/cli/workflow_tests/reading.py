@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -95,8 +96,9 @@ def _all_titles() -> frozenset[str]:
     """Return the titles of all nodes: alone, and after the name of their workflow with and without its folders."""
     root = Path(get_root_config_directory(), "Workflows")
     found: set[str] = set()
-    for path in root.rglob("*.json"):
-        if not path.name.endswith(TEST_SUFFIX):
+    # Not ``rglob``, which fails for a folder that must not be read; the check of the tree reports that.
+    for path in (Path(folder, name) for folder, _, names in os.walk(root) for name in names):
+        if path.suffix == ".json" and not path.name.endswith(TEST_SUFFIX):
             parts = path.relative_to(root).with_suffix("").parts
             found.update("/".join([*parts[start:], title]) for title in _titles(str(path))
                          for start in range(len(parts) + 1))
@@ -359,6 +361,6 @@ class _Reader:
 def _user_exists(user: str) -> bool:
     try:
         return config_utils.user_config_exists(user)
-    # The name is a path, or several files differ only in case.
-    except ConfigurationError:
-        return False
+    # The name is a path, or several files differ only in case; with a file, a folder must not be read.
+    except ConfigurationError as error:
+        return bool(error.file)

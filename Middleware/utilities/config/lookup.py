@@ -11,10 +11,11 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
-from Middleware.exceptions import ConfigNotFoundError, ConfigValueError
+from Middleware.exceptions import ConfigNotFoundError, ConfigurationError, ConfigValueError
 from Middleware.models.process import process
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.config.store import REVALIDATE_SECONDS, ConfigStore, FoundFile, config_store
+from Middleware.utilities.files.file_access import is_forbidden
 from Middleware.utilities.files.path_utils import split_name
 from Middleware.utilities.once import BoundedCache, Once
 from Middleware.utilities.text_utils import nearest
@@ -28,6 +29,7 @@ MAX_REMEMBERED = 4096
 MAX_ELSEWHERE = 3
 # Lower than for keys: a file that does not exist has no other explanation than a distant name.
 SIMILAR = 0.6
+FORBIDDEN_FOLDER = "no permission to read this folder"
 
 
 class ConfigLookup:
@@ -246,9 +248,25 @@ def require_file(kind: str, name: str, *candidates: Candidate) -> FoundFile:
     return found
 
 
-def _not_found(kind: str, name: str, candidates: Sequence[Candidate]) -> ConfigNotFoundError:
-    """Return the error for a file that is in none of its places; it may be in another, or be a link to nowhere."""
+def forbidden_folder(*candidates: Candidate) -> ConfigValueError | None:
+    """Return the error for the topmost folder on the way to a file that must not be read; None if all may be read."""
+    root = get_root_config_directory()
+    for path in candidates:
+        for depth in range(len(path)):
+            if is_forbidden(os.path.join(root, *path[:depth])):
+                return ConfigValueError(FORBIDDEN_FOLDER, file="/".join(path[:depth]) or os.path.basename(root))
+    return None
+
+
+def _not_found(kind: str, name: str, candidates: Sequence[Candidate]) -> ConfigurationError:
+    """Return the error for a file that is in none of its places.
+
+    It may be in a folder that must not be read, in another place, or be a link to nowhere.
+    """
     root, tried = get_root_config_directory(), tried_paths(candidates)
+    forbidden = forbidden_folder(*candidates)
+    if forbidden is not None:
+        return forbidden
     link = next((path for path in tried if dangling_target(os.path.join(root, *path.split("/")))), "")
     if link:
         # The target may be an absolute path, which clients must not see; `check` shows it.

@@ -23,7 +23,7 @@ from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, Config
 from Middleware.models.process import process
 from Middleware.utilities.config.declarations import SCHEMA_KEY
 from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, decode_text
-from Middleware.utilities.files.file_access import Signature, file_signature, is_unsettled
+from Middleware.utilities.files.file_access import Signature, file_signature, is_unsettled, why_unreadable
 from Middleware.utilities.json_data import FrozenDict, freeze
 
 logger = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ def _load(entry: _File, path: str, display: str) -> None:
         problem, document, position = error.msg, error.doc, error.pos
         _keep_error(entry, str(error), lambda: ConfigSyntaxError(display, problem, document, position))
     except OSError as error:
-        reason = f"the file cannot be read: {error.strerror or type(error).__name__}"
+        reason = why_unreadable(error)
         _keep_error(entry, f"{display}: {reason}", lambda: ConfigValueError(reason, file=display))
         # The error may disappear without a change of the file, for example a lack of file descriptors.
         unsettled = True
@@ -246,6 +246,9 @@ def _scan(path: str) -> Mapping[str, bool] | None:
         with os.scandir(path) as entries:
             # Not ``entry.is_dir``, which raises an error for links that form a circle.
             return MappingProxyType({entry.name: os.path.isdir(entry) for entry in entries})
+    # Reported with the name of the file that is looked for, and by the check of the start.
+    except PermissionError:
+        return None
     except OSError as error:
         logger.warning("A configuration folder cannot be listed: %s", error)
         return None

@@ -14,7 +14,7 @@ from Middleware.models.process import process
 from Middleware.models.request_context import current_request, current_trial
 from Middleware.utilities.config.declarations import SWITCHED_OFF, SWITCHED_ON, ConfigKey
 from Middleware.utilities.config.keys.user import CURRENT_USER, USER
-from Middleware.utilities.config.lookup import Candidate, candidate, find_file, require_file
+from Middleware.utilities.config.lookup import Candidate, candidate, find_file, forbidden_folder, require_file
 from Middleware.utilities.config.paths import choose_directory, get_root_config_directory, get_root_public_directory
 from Middleware.utilities.config.store import FoundFile, config_store, read_object
 from Middleware.utilities.once import Once
@@ -112,8 +112,13 @@ def find_user_file(user: str) -> FoundFile | None:
 
 
 def user_config_exists(user: str) -> bool:
-    """Return whether there is a file for this user, readable or not."""
-    return find_user_file(user) is not None
+    """Return whether there is a file for this user, readable or not. Raises ConfigValueError for a forbidden folder."""
+    if find_user_file(user) is not None:
+        return True
+    forbidden = forbidden_folder(*_user_candidates(user))
+    if forbidden is not None:
+        raise forbidden
+    return False
 
 
 def existing_users() -> list[str]:

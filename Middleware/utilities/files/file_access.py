@@ -96,6 +96,27 @@ def file_signature(path: str, is_wanted: Callable[[int], bool] = stat.S_ISREG) -
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
 
+def why_unreadable(error: OSError) -> str:
+    """Return a clause about why a file that exists cannot be read."""
+    if isinstance(error, PermissionError):
+        return "no permission to read the file"
+    return f"the file cannot be read: {error.strerror or type(error).__name__}"
+
+
+def is_forbidden(folder: str) -> bool:
+    """Return whether there is no permission to list a folder, or to open the files in it, or in a folder above it."""
+    try:
+        # Files in a folder can be opened only by those who may look inside it, whether or not they may list it.
+        os.stat(os.path.join(folder, os.curdir))
+        with os.scandir(folder):
+            return False
+    except PermissionError:
+        return True
+    # There is no such folder, or none can have this name.
+    except (OSError, ValueError):
+        return False
+
+
 def is_unsettled(signature: Signature | None) -> bool:
     """Return whether a second change might leave the same signature, so that the file must be checked again."""
     if signature is None:

@@ -200,7 +200,7 @@ def test_a_file_that_cannot_be_opened(store: ConfigStore, tmp_path: Path, monkey
     monkeypatch.setattr(builtins, "open", refuse)
     with pytest.raises(ConfigValueError) as caught:
         read(store, tmp_path / "a.json")
-    assert str(caught.value) == "a.json: the file cannot be read: Permission denied"
+    assert str(caught.value) == "a.json: no permission to read the file"
 
 
 def test_data_is_read_only_and_copies_are_not(store: ConfigStore, tmp_path: Path) -> None:
