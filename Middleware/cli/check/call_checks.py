@@ -11,11 +11,11 @@ from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import Lookups
 from Middleware.cli.check.node_checks import NodeView, child_names, child_workflows, texts_in
 from Middleware.utilities.config.check import quoted
-from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.keys.node import NODE, is_responder
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.sensitive_logging_utils import SECRET_KEYS
 from Middleware.workflows.handlers.registry import node_types
+from Middleware.workflows.managers.workflow_manager import MAX_NESTING
 
 # A held lock ends the run, so the nodes behind one need not run.
 _MAY_END_THE_RUN = "WorkflowLock"
@@ -50,9 +50,10 @@ def _circle(view: NodeView, lookups: Lookups) -> list[LoadedWorkflow]:
         way = waiting.pop(0)
         if way[-1].display == view.loaded.display:
             return way[:-1]
-        if way[-1].display not in known:
+        if way[-1].display not in known and len(way) <= MAX_NESTING:
             known.add(way[-1].display)
-            waiting += [[*way, following] for following in _always_run_by(way[-1], lookups)]
+            waiting += [[*way, following] for following in lookups.always_run_by(
+                way[-1], lambda loaded: _always_run_by(loaded, lookups))]
     return []
 
 
@@ -67,7 +68,7 @@ def calling_views(loaded: LoadedWorkflow) -> Iterator[NodeView]:
     for index, node in enumerate(loaded.nodes):
         node_type = node.get("type", "Standard")
         if isinstance(node_type, str) and node_type in node_types():
-            view = NodeView(loaded, index, node, node_type, KeyTable(node_types()[node_type].KEYS[node_type]))
+            view = NodeView(loaded, index, node, node_type, node_types()[node_type].TABLES[node_type])
             if any(True for _ in child_names(view)):
                 yield view
 
@@ -163,6 +164,8 @@ def _used_inputs(loaded: LoadedWorkflow) -> Iterator[tuple[NodeView, str, int]]:
     for index, node in enumerate(loaded.nodes):
         view = NodeView(loaded, index, node, "Standard", {})
         for path, text, _ in texts_in(node, view.path, SECRET_KEYS):
+            if "Input" not in text:
+                continue
             optional = {int(number) for found in _OPTIONAL.findall(text) for number in found if number}
             numbers = [int(number) for number in _INPUT.findall(text)]
             # A child fills in such a text with its own inputs.

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -112,6 +112,8 @@ class Lookups:
     def __init__(self) -> None:
         self.named: dict[str, str] = {}
         self._known: dict[tuple[object, ...], tuple[Callable[[], Any], Any]] = {}
+        self._settings_files: list[ConfigFile] = []
+        self._always_run: dict[str, list[LoadedWorkflow]] = {}
 
     def changed(self) -> bool:
         """Return whether anything asked before has another answer now. Reads only through the store of the
@@ -150,6 +152,13 @@ class Lookups:
         found = self._answer(("child", name, folder, parent.folder, parent.name), lambda: config_utils.load_workflow(
             name, folder, parent.folder, parent.name))
         return found if isinstance(found, LoadedWorkflow) else None
+
+    def always_run_by(self, loaded: LoadedWorkflow,
+                      find: Callable[[LoadedWorkflow], Iterator[LoadedWorkflow]]) -> list[LoadedWorkflow]:
+        """Return the workflows that ``find`` says ``loaded`` runs in any case; it is asked once for each."""
+        if loaded.display not in self._always_run:
+            self._always_run[loaded.display] = list(find(loaded))
+        return self._always_run[loaded.display]
 
     def workflow_folder(self, folder: str) -> Problem | None:
         """Look up a folder below Workflows."""
@@ -240,7 +249,7 @@ class Lookups:
 
     def settings_files(self) -> list[ConfigFile]:
         """The settings files that were looked up."""
-        return [answer for _, answer in self._known.values() if isinstance(answer, ConfigFile)]
+        return self._settings_files
 
     def user_variables(self) -> Mapping[str, object]:
         """The user's ``userWideWorkflowVariables``."""
@@ -365,7 +374,11 @@ class Lookups:
 
     def _answer(self, key: tuple[object, ...], find: Callable[[], Any]) -> Any:
         if key not in self._known:
-            self._known[key] = find, _ask(find)
+            answer = _ask(find)
+            self._known[key] = find, answer
+            # Kept apart, because they are asked for after each workflow, of which there may be thousands.
+            if isinstance(answer, ConfigFile):
+                self._settings_files.append(answer)
         return self._known[key][1]
 
 

@@ -11,7 +11,6 @@ from Middleware.cli.check.lookups import Lookups, Problem
 from Middleware.cli.check.node_checks import NodeView, child_workflows, node_label
 from Middleware.cli.check.text_checks import parsed_template
 from Middleware.utilities.config.check import quoted
-from Middleware.utilities.config.declarations import KeyTable
 from Middleware.utilities.config.json_source import child
 from Middleware.utilities.config.keys.node import NODE, is_responder
 from Middleware.utilities.config.workflows import LoadedWorkflow
@@ -152,8 +151,8 @@ class _Values:
             texts = f"{node.get('prompt')} {node.get('systemPrompt')}"
             return Range({}, f"what the LLM of {node_label(index, node)} writes", True,
                          _CATEGORY_VARIABLES.search(texts) is not None)
-        return self._of_children(NodeView(self.loaded, index, node, node_type, KeyTable(
-            node_types()[node_type].KEYS[node_type])), source, depth)
+        return self._of_children(NodeView(self.loaded, index, node, node_type,
+            node_types()[node_type].TABLES[node_type]), source, depth)
 
     def _of_children(self, view: NodeView, source: str, depth: int) -> Range | None:
         """Return the values of a node that answers with the result of a child workflow."""
