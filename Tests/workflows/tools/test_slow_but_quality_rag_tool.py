@@ -152,8 +152,7 @@ def test_new_chunks_become_memories(memory_lab: MemoryLab) -> None:
             ["x{y}--ChunkBreak--", "z"], [("x", "h1"), ("z", "h2")], "", "[Memory_file]:[TextChunk]",
             {"endpointName": "Main", "prompt": "no"}, node_context(memory_lab), 7)
     one = "<first:x{y}--ChunkBreak-->"
-    assert memory_lab.prompts[-1] == f"first{LINE}{one}:z"
-    assert memory_lab.stored()[1:] == [(one, "h1"), (f"{one}:z>", "h2")]
+    assert memory_lab.stored()[1:] == [(one, "h1"), (f"<first{LINE}{one}:z>", "h2")]
 
 
 def test_new_chunks_without_discussion(memory_lab: MemoryLab) -> None:

@@ -17,6 +17,9 @@ _SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[^a-z\s])|[。！？]
 # A full stop behind these does not end a sentence, nor does one behind a single capital or within the word ("e.g.").
 _ABBREVIATION = re.compile(
     r"(?:\b(?:Dr|Mr|Mrs|Ms|St|Prof|Capt|Gen|Col|Sgt|Lt|Rev|No|Nr|vs|ca|approx|[A-Z])|\.\w+)\.\s+\Z")
+_CLOSED = re.compile(r"[.!?…。！？][\"'”’)\]」』）]*\s*\Z")
+# Without a full stop: in fewer words little is said.
+_WORDS_OF_A_SENTENCE = 4
 _LIST_MARK = re.compile(r"(?:[-*•–]|\d{1,3}[.)])\s+")
 _NOT_SAID = re.compile(r"[\W_]+")
 
@@ -53,8 +56,7 @@ def _new_sentences(line: str, said: set[str]) -> str:
     new = []
     for sentence in _sentences(line[begin:]):
         key = _said(sentence)
-        # Dots or a rule between paragraphs say nothing and may be there twice.
-        if not key or key not in said:
+        if key not in said or not _is_sentence(sentence, key):
             new.append(sentence)
             said.add(key)
     if len(new) == sum(1 for _ in _sentences(line[begin:])):
@@ -70,6 +72,11 @@ def _sentences(line: str) -> Iterator[str]:
             start = end.end()
     if line[start:]:
         yield line[start:]
+
+
+def _is_sentence(text: str, said: str) -> bool:
+    # A heading or a word such as "None" may be there again, and a rule between paragraphs.
+    return bool(said) and (len(said.split()) >= _WORDS_OF_A_SENTENCE or _CLOSED.search(text) is not None)
 
 
 def _said(sentence: str) -> str:

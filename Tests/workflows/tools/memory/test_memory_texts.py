@@ -22,7 +22,9 @@ BEFORE = ("Far away.", "Mara lives in Ulm. She has a dog.", "- Balu is ill.")
     ("<notes>Mara met Tobias.", "Mara met Tobias."), ("</part> Mara met Tobias.", "Mara met Tobias."),
     ("<b>Mara</b> met <Tobias>.", "<b>Mara</b> met <Tobias>."),  # not of the prompt
     ("Mara lives in Ulm. Mara met Tobias.", "Mara met Tobias."), ("mara lives in ulm!", ""),
-    ("* She has a dog.\n* Balu is ill\n* Balu is well", "* Balu is well"), ("Far away.", "Far away."),  # too old
+    ("* She has a dog.\n* Balu is ill.\n* Balu is well", "* Balu is well"),
+    ("Mara lives in Ulm, she has a dog\nmara lives in Ulm she has a dog", "Mara lives in Ulm, she has a dog"),
+    ("People\n- Ann\nPeople\n- Tom", "People\n- Ann\nPeople\n- Tom"), ("Far away.", "Far away."),  # too old
     ("Ann ran. Ann fell. Ann ran. Ann rose.", "Ann ran. Ann fell. Ann rose."),
     ("1. Ann ran.\n2. Ann ran.\n\n3. Ann fell.", "1. Ann ran.\n\n3. Ann fell."),
     ("She met Dr. Lee. Then she met Dr. Ray, e.g. Dr. Lee.", "She met Dr. Lee. Then she met Dr. Ray, e.g. Dr. Lee."),
