@@ -139,6 +139,7 @@ def test_a_server_says_that_it_has_no_permission(lab: Lab, mistake: Mistake) -> 
     assert "no permission to read" in started
     assert outcome.answer == ANSWERS[None] or "no permission to read" in outcome.error + later
     assert "does not exist" not in started + outcome.error + later
+    assert "to look at" not in later, "the start has said it"
     mend(lab.tree, mistake)
     lab.later()
     assert lab.ask(None).answer == ANSWERS[None]

@@ -161,12 +161,19 @@ class LoadCheck(EngineListener):
     def _report(self, user: str, found: list[Finding], checked: _Checked) -> None:
         bad = {finding.file for finding in found if not finding.about and finding.severity != "note"}
         with self._lock:
+            # A file or folder that was reported itself is not reported again at each name of it.
+            bad |= {finding.about for finding in found if finding.about and self._was_reported(user, finding.about)}
             news = [finding for finding in distinct(found, bad - {checked.display}) if self._is_news(
                 user, finding, checked.nodes if finding.file == checked.display else _version(finding.file))]
         if news:
             whose = f"With the settings of user {user}:\n" if len(config_utils.configured_users()) > 1 else ""
             level = logging.INFO if all(finding.severity == "note" for finding in news) else logging.WARNING
             logger.log(level, "%s%s", whose, report(news))
+
+    def _was_reported(self, user: str, file: str) -> bool:
+        """Return whether something was logged about a file as it is now."""
+        reported = self._reported.get((user, file))
+        return reported is not None and _is_same(reported.version, _version(file))
 
     def _is_news(self, user: str, finding: Finding, version: object) -> bool:
         """Note a finding; return whether it was not logged before about this version of its file."""
