@@ -13,7 +13,8 @@ ROOTS = ("README.md", "Docs/README.md")
 _ELSEWHERE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:|//")
 _IMAGE = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp")
 _PROJECT_PATH = re.compile(r"(?:\./)?(?:Public/(?:Configs|Schemas|Scripts)|Docs|Middleware|Scripts|Tests)/[\w./-]+")
-_MADE_LATER = re.compile(r"(?:^|/)(?:me|my|mine|my-[\w-]+)(?:[./]|$)")
+# What users and init write: it does not come with the program.
+_MADE_LATER = re.compile(r"(?:^|/)(?:me|my|mine|my-[\w-]+|_current-user)(?:[./]|$)")
 
 
 class Links:
