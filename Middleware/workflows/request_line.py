@@ -63,7 +63,8 @@ def _route(request: RequestContext) -> str:
 
 def _answered_at(request: RequestContext, now: float) -> float:
     if _was_cut_short(request):
-        return request.cancelled_at or now
+        # The clock starts after the queue, in which the request may have been cancelled.
+        return max(request.cancelled_at or now, request.started)
     return request.answered_at or now
 
 

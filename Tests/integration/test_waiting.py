@@ -25,6 +25,7 @@ from Tests.integration.launcher import (
     stuck,
 )
 from Tests.stub_backend import RecordedRequest, Reply
+from Tests.workflows.engine_lab import until
 
 BUSY = "Server busy, concurrency limit reached"
 TIMEOUT = 9.0  # seconds; more than the time after which a stream gets its headers
@@ -123,7 +124,11 @@ def test_a_client_that_leaves_with_its_headers_gives_its_place_up(servers_of: Ca
     server = servers_of("run_waitress.py")
     with held(server, backend):
         with asked(server, backend, FRONTS[0], True) as sock:
-            read_until(sock, b":\n\n", TIMEOUT)
+            head = read_until(sock, b":\n\n", TIMEOUT)
+        request_id = head.partition(b"X-Request-Id: ")[2].partition(b"\r\n")[0].decode()
+        # Whichever of the two looks first.
+        noticed = (f"the client of request {request_id} has gone", f"Request {request_id} is cancelled")
+        assert until(lambda: any(line in server.output() for line in noticed), 10)
         stays = Ask(server, f"stays {backend.hello}")
     assert stays.answer(20).status == 200 and backend.nodes() == ["single"] * 2
 

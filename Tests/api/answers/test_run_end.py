@@ -103,6 +103,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     ({"counts": TokenCounts(1, 82, 20)}, False,
      "Request r-1: route -, endpoint -, answered after 2.00 s, done after 2.00 s, 1 call, 82 prompt tokens"),
     ({"failed": True}, True, "Request r-1: route -, endpoint -, cancelled after 2.00 s, done after 2.00 s"),
+    ({"waited": 3.0, "cancelled_at": -0.5}, True,
+     "Request r-1: route -, endpoint -, waited 3.00 s in the queue, cancelled after 0.00 s, done after 2.00 s"),
 ])
 def test_the_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any],
                   cancelled: bool, line: str) -> None:
