@@ -48,10 +48,10 @@ def check_condition(view: NodeView, lookups: Lookups) -> Iterator[Finding]:
 def _unreadable(view: NodeView, expression: str, skipped: list[tuple[int, str]],
                 error: ConditionSyntaxError) -> Finding:
     always = "the condition cannot be read and counts as FALSE"
-    before = [(start, signs) for start, signs in skipped if start <= error.position]
     negation = _NOT.search(_STRING.sub(lambda found: " " * len(found.group()), expression))
-    if before:
-        start, signs = before[-1]
+    # A character that fits nowhere explains what goes wrong after it, and what seems to be unfinished.
+    if skipped:
+        start, signs = skipped[0]
         cause = "there is no NOT" if signs == "!" else f"{quoted(signs)} is no part of a condition"
         return _at(view, start, view.finding("error", "condition", f"{always}: {cause}", expected=GRAMMAR,
                                              suggestion=_FOREIGN.get(signs, "")))

@@ -117,8 +117,9 @@ class TreeCheck:
         tree = self._tree = read_tree(root, self._only)
         self._known_users = tree.users()
         self.result.users = self._known_users if self._only is None else self._only
-        if self._only is None:
-            for file in tree.files.values():
+        for file in tree.files.values():
+            # What the command line names is checked by itself even where none of its users reaches it.
+            if self._only is None or (self._scope.names and self._scope.holds(file.display)):
                 self._source(file)
         for file in tree.of_kind("current-user"):
             self._add(self._current_user(file))

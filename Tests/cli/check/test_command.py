@@ -100,13 +100,13 @@ def test_a_folder_of_that_name(tmp_path: Path) -> None:
                                                                "Workflows/bob/X.json.txt"]),
     (("Workflows/alice/Other.json.txt",), ["Workflows/alice/Other.json.txt"]),
     (("Endpoints/home", "{configs}/" + USER), [ENDPOINT, USER]), (("Presets",), []),
-    (("alice", "Endpoints"), [ENDPOINT]), (("alice",), [ENDPOINT, USER, "Workflows/alice/General.json",
-                                                         "Workflows/alice/Other.json.txt"])])
+    (("alice", "Endpoints"), [ENDPOINT]), (("alice", BOB), [BOB]),
+    (("alice",), [ENDPOINT, USER, "Workflows/alice/General.json", "Workflows/alice/Other.json.txt"])])
 @pytest.mark.parametrize("flag", ["--PublicDirectory", "--ConfigDirectory", ""])
 def test_files_and_folders(words: tuple[str, ...], files: list[str], flag: str, tmp_path: Path,
                            capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     configs = write_tree(tmp_path, ODD, changed(ENDPOINT, prt=5), put("Workflows/alice/Other.json.txt", "{}"),
-                         nodes(llm(promt="x")), put(BOB, {}), put("Workflows/bob/X.json.txt", "{}"))
+                         nodes(llm(promt="x")), put(BOB, {"prt": 5}), put("Workflows/bob/X.json.txt", "{}"))
     monkeypatch.chdir(configs)
     given = {"--PublicDirectory": [flag, str(tmp_path)], "--ConfigDirectory": [flag, str(configs)], "": []}
     if not flag:

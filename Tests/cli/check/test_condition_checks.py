@@ -15,6 +15,7 @@ STATIC = {"type": "StaticResponse", "content": "x"}
 
 @table(("condition", "severity", "caret", "says", "near"), [
     ("{agent1Output} = yes", "error", "=", "'=' is no part of a condition", "=="),
+    ("({agent1Output} = yes AND TRUE", "error", "=", "'=' is no part of a condition", "=="),
     ("{agent1Output} && TRUE", "error", "&&", "'&&' is no part of a condition", "AND"),
     ("!{agent1Output}", "warning", "!", "'!' is no part of a condition and is left out", ""),
     ("({agent1Output} NOT", "error", "NOT", "there is no NOT", ""),
