@@ -5,6 +5,7 @@ back-end said it. ``python -m Scripts.generate`` writes the user's table from th
 """
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -51,6 +52,7 @@ PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": TEXT, "/api/chat": OLL
 
 # -- what is expected ----------------------------------------------------------------------------------------------
 KEPT, LOST, STOP, ESTIMATED, OWN, ABSENT = "kept", "lost", "stop", "estimated", "own", "absent"
+AS_TEXT = "as text"
 FEATURES = {"text": "text", "stop": "`stop`", "length": "`length`", "call": "tool call", "calls": "two calls",
             "call end": "`tool_calls`", "reasoning": "thinking", "usage": "tokens", "fingerprint": "fingerprint"}
 """What is observed, and how the table calls it."""
@@ -82,7 +84,8 @@ _OLLAMA_FRONTS = ("Ollama chat", "Ollama generate")
 LOSSES = (
     Loss("This back-end's API has no tool calls; the tools that a client offers are not sent to it.", _NO_CALLS,
          backs=(TEXT, GENERATE, KOBOLD)),
-    Loss("This client API cannot carry tool calls; the text beside them arrives.", _NO_CALLS, _TEXT_FRONTS),
+    Loss("This client API cannot carry tool calls; they become text, behind the text beside them.",
+         {"call": AS_TEXT, "calls": AS_TEXT, "call end": STOP}, _TEXT_FRONTS),
     Loss("Ollama also reports `stop` for an answer with tool calls.", {"call end": STOP}, ("Ollama chat",)),
     Loss("This back-end's API does not separate thinking from the answer.", {"reasoning": LOST}, backs=(TEXT, KOBOLD)),
     Loss("This client API cannot carry thinking.", {"reasoning": LOST}, _TEXT_FRONTS),
@@ -203,6 +206,9 @@ def _text(heard: Mapping[str, Heard]) -> str:
 
 def _calls(name: str, heard: Mapping[str, Heard]) -> str:
     answer, got = ANSWERS[name], heard[name]
+    lines = [json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False) for call in answer.calls]
+    if got.text == "\n\n".join(part for part in (answer.text, "\n".join(lines)) if part) and not got.calls:
+        return AS_TEXT
     if got.text != answer.text:
         return f"text {got.text!r}"
     calls = [(call.name, dict(call.arguments)) for call in answer.calls]
