@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the Python environment on the first start, installs what requirements.lock names when that file has changed,
-# and starts WilmerAI. All arguments go to run_waitress.py.
+# Creates the Python environment on the first start, installs the packages of requirements.lock when that file has
+# changed, and starts WilmerAI. All arguments go to run_waitress.py.
 set -u
 script=${BASH_SOURCE[0]}
 while [ -L "$script" ]; do # it may be called by a link to it
@@ -27,12 +27,12 @@ find_python() {
 if ! venv/bin/python -c '' 2>/dev/null; then
     python=$(find_python)
     [ -n "$python" ] || fail "WilmerAI needs Python 3.11 or later, and none was found."
-    echo "Making the Python environment (only on the first start) ..."
+    echo "Creating the Python environment (first start only) ..."
     "$python" -m venv --clear venv \
         || fail "The environment could not be made. On Debian and Ubuntu: sudo apt install python3-venv"
 fi
 if ! cmp -s requirements.lock venv/installed-requirements.lock; then
-    echo "Installing what requirements.lock names (only when it has changed) ..."
+    echo "Installing the packages listed in requirements.lock (only when it has changed) ..."
     venv/bin/python -m Middleware.cli.installing --require-hashes -r requirements.lock \
         || fail "The installation failed; the lines above say why."
     cp requirements.lock venv/installed-requirements.lock

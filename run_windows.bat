@@ -15,7 +15,7 @@ if not defined PYTHON (
     echo ERROR: WilmerAI needs Python 3.11 or later, and none was found. See https://www.python.org/downloads/ 1>&2
     exit /b 1
 )
-echo Making the Python environment ^(only on the first start^) ...
+echo Creating the Python environment ^(first start only^) ...
 %PYTHON% -m venv --clear venv
 if errorlevel 1 (
     echo ERROR: The environment could not be made; the lines above say why. 1>&2
@@ -25,7 +25,7 @@ if errorlevel 1 (
 :installed
 fc /b requirements.lock venv\installed-requirements.lock >nul 2>nul
 if not errorlevel 1 goto start
-echo Installing what requirements.lock names ^(only when it has changed^) ...
+echo Installing the packages listed in requirements.lock ^(only when it has changed^) ...
 venv\Scripts\python.exe -m Middleware.cli.installing --require-hashes -r requirements.lock
 if errorlevel 1 (
     echo ERROR: The installation failed; the lines above say why. 1>&2

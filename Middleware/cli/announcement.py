@@ -90,7 +90,7 @@ def log_access(host: str) -> None:
         for text in instance.ACCESS_KEYS.warnings():
             logger.warning("%s", text)
     elif instance.PRIVATE_CLIENTS_ONLY:
-        logger.warning("Listening on %s without --accepted-keys-file: everyone in the local network can use every "
+        logger.warning("Listening on %s without --accepted-keys-file: everyone on the local network can use every "
                        "configured user and LLM. Clients with public addresses are refused", host)
     elif not is_loopback(host):
         logger.warning("Listening on %s without --accepted-keys-file: whoever reaches this address can use every "

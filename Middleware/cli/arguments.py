@@ -106,7 +106,9 @@ def build_parser(program: str | None = None, commands: str = "") -> argparse.Arg
     """
     about = ("WilmerAI: sits between a chat front-end and LLM back-ends and answers through workflows.\n"
              "Without a command it starts the server.")
-    parser = Parser(prog=program, formatter_class=argparse.RawDescriptionHelpFormatter,
+    # The generated usage names no command, and needs twelve lines for the options, which follow anyway.
+    usage = "%(prog)s [options]\n       %(prog)s COMMAND ..." if commands else None
+    parser = Parser(prog=program, usage=usage, formatter_class=argparse.RawDescriptionHelpFormatter,
                     description=f"{about} The commands:\n\n{commands}" if commands else about)
     _add_flags(parser)
     # Only here: the command test has a -v of its own.
@@ -137,6 +139,13 @@ def describe_options(parser: argparse.ArgumentParser, texts: Mapping[str, str]) 
     for action in parser._actions:
         for option in action.option_strings:
             action.help = texts.get(option, action.help)
+
+
+def describe_positionals(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
+    """Replace the name and the help of the words without a flag, where they mean something of their own."""
+    for action in parser._actions:
+        if action.dest == "positionals":
+            action.metavar, action.help = metavar, text
 
 
 def _add_flags(parser: argparse.ArgumentParser, **replaced: str) -> None:

@@ -88,10 +88,10 @@ COMMANDS: dict[str, Command] = {
     "test": Command("run the tests of workflows against a scripted LLM", _test),
     "try": Command("send one request to a model and print the answer; --trace shows what happens", _try),
     "chat": Command("talk to a model in this terminal", _chat),
-    "keys": Command("make the keys that clients need, and list them", _keys),
+    "keys": Command("create the keys that clients need, and list them", _keys),
     "memory": Command("list, show, search, check, export and delete stored conversations", _memory),
-    "rekey": Command("give stored conversations to another API key, or decrypt them", _rekey),
-    "help": Command("print this help; 'help COMMAND' prints that of a command", _help)}
+    "rekey": Command("move stored conversations to another API key, or decrypt them", _rekey),
+    "help": Command("print this help; 'help COMMAND' prints the help of a command", _help)}
 
 
 def command_list() -> str:

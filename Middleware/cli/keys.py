@@ -36,14 +36,14 @@ from Middleware.exceptions import WilmerError
 from Middleware.utilities import config_utils
 from Middleware.utilities.files.file_access import atomic_write
 
-DESCRIPTION = """Makes the keys that --accepted-keys-file asks clients for, and lists them:
+DESCRIPTION = """Creates the keys that --accepted-keys-file requires of clients, and lists them:
 
-  keys add     make a key and add its line to the list, which is created if it is missing
-  keys new     make a key and print its line
+  keys add     create a key and add its line to the list, which is created if it is missing
+  keys new     create a key and print its line
   keys list    print the lines of the list, with their users and notes
 
 A new key is shown once and stored nowhere: its line contains only its hash. A running server reads a changed list
-within a second. Exit status: 0; 1 if something could not be done, 2 for a wrong command line."""
+within a second. Exit status: 0 if it is done, 1 if it could not be done, 2 for a wrong command line."""
 
 # The beginning of a key tells where it is from, wherever it is found.
 PREFIX = "wilmer-"

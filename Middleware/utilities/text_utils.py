@@ -33,6 +33,11 @@ _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,4000}")
 ROLE_LABELS = ("User: ", "USER: ", "Assistant: ", "ASSISTANT: ", "systemMes: ", "SYSTEMMES: ")
 
 
+def counted(count: int, one: str) -> str:
+    """Return a number with its noun, such as ``2 errors``."""
+    return f"{count} {one}{'' if count == 1 else 's'}"
+
+
 def escape_braces(text: str) -> str:
     """Replace every brace by its sentinel, so that no substitution takes it for a placeholder."""
     return _replace(_replace(text, "{", LEFT_BRACE_SENTINEL), "}", RIGHT_BRACE_SENTINEL)

@@ -1,6 +1,7 @@
 """Words that stand first on the command line of a launcher."""
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,17 @@ def test_a_command_that_does_not_exist(word: str, hint: str, tmp_path: Path, mon
 @pytest.mark.parametrize("folder", [None, "", "./chek", "C:\\configs", "my configs"])
 def test_what_cannot_be_a_command(folder: str | None) -> None:
     assert commands.no_such_command(folder) == ""
+
+
+@pytest.mark.parametrize(("words", "present", "absent"), [
+    ([], ["COMMAND ...", "  rekey   "], ["[--ConfigDirectory"]),
+    (["check"], ["[NAME|FILE|FOLDER ...]"], ["older short form"])])
+def test_the_usage_names_the_words_that_a_command_line_takes(
+        words: list[str], present: list[str], absent: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        commands.COMMANDS["help"].run(words)
+    told = capsys.readouterr().out
+    assert all(text in told for text in present) and not any(text in told for text in absent)
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_choosing(lab: DiscussionLab) -> None:
     lab.store("both", KEY)
     assert lab.find("both", HASH).key_hash == HASH
     assert lab.find("both", "none").key_hash is None
-    with pytest.raises(NoSuchDiscussionError, match=f"2 discussions 'both'.*{HASH}"):
+    with pytest.raises(NoSuchDiscussionError, match=f"2 discussions named 'both'.*{HASH}"):
         lab.find("both")
     with pytest.raises(NoSuchDiscussionError, match="no discussion 'Bohth'.* nearest: both"):
         lab.find("Bohth")

@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from Middleware.cli import users
-from Middleware.cli.arguments import LaunchArguments, apply_arguments, build_command_parser, parse_command_arguments
+from Middleware.cli.arguments import (
+    LaunchArguments,
+    apply_arguments,
+    build_command_parser,
+    describe_positionals,
+    parse_command_arguments,
+)
 from Middleware.cli.check.data_checks import check_conversation_modes, check_data_folders, check_modes
 from Middleware.cli.check.findings import Finding, Summary, count_of, human_text, json_text, wants_colour
 from Middleware.cli.check.online import check_servers, origins
@@ -21,6 +27,7 @@ from Middleware.exceptions import ConfigurationError
 from Middleware.utilities import config_utils
 from Middleware.utilities.config.lookup import config_lookup
 from Middleware.utilities.config.workflows import TEST_SUFFIX
+from Middleware.utilities.text_utils import counted
 
 # Return the findings about files with tests, given by their paths.
 FileCheck = Callable[[Iterable[str]], Iterable[Finding]]
@@ -37,6 +44,7 @@ def main(words: Sequence[str], check_test_files: FileCheck) -> int:
     ``check_test_files``: the check of the files with tests of workflows.
     """
     parser = build_command_parser(program_name("check"), DESCRIPTION)
+    describe_positionals(parser, "NAME|FILE|FOLDER", "users, and files or folders of the configuration; default: all")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--online", action="store_true",
                         help="also ask the LLM servers whether they answer: those of the users that are named, else "
@@ -125,7 +133,7 @@ def _check(names: Sequence[str] | None, options: argparse.Namespace, logs: str |
         endpoints = {file: content for user in whose for file, content in result.used_endpoints.get(user, {}).items()}
         servers = origins(endpoints)
         # To standard error, so that the output with --json stays one document.
-        say(f"Asking {len(servers)} server(s) of {', '.join(whose)} whether they answer, and for their models: "
+        say(f"Asking {counted(len(servers), 'server')} of {', '.join(whose)} for an answer and a list of models: "
             f"{', '.join(servers) or 'none'}", error_stream=True)
         found += check_servers(servers, endpoints)
     result.add(finding for finding in (*found, *_spellings()) if options.scope.holds(finding.file))

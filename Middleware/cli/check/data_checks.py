@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from Middleware.cli.check.findings import Finding, counted
+from Middleware.cli.check.findings import Finding
 from Middleware.cli.check.lookups import ConfigFile, Lookups, path_of
 from Middleware.common import instance_global_variables as instance
 from Middleware.exceptions import ConfigurationError
@@ -20,6 +20,7 @@ from Middleware.utilities.command_lines import command
 from Middleware.utilities.config.check import Severity, quoted
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.keys.endpoint import ENDPOINT
+from Middleware.utilities.text_utils import counted
 
 # Less room than the first is an error, as the next write may fail; less than the second is a warning.
 FULL_BYTES = 10 * 1024 * 1024

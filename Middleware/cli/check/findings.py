@@ -13,6 +13,7 @@ from Middleware.cli.check.excerpts import Excerpts
 from Middleware.utilities.config.check import Severity, quoted, shortened
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.paths import get_root_config_directory
+from Middleware.utilities.text_utils import counted
 
 # The severities, the worst one first.
 PLURALS: Mapping[Severity, str] = {"error": "errors", "warning": "warnings", "note": "notes"}
@@ -109,11 +110,6 @@ def _says_more(other: Finding, finding: Finding) -> bool:
 def shown_address(text: str) -> str:
     """Return a written address for a message. Without a scheme the position of a password in it cannot be known."""
     return "a text" if "://" not in text and ("@" in text or "?" in text) else quoted(text)
-
-
-def counted(count: int, one: str) -> str:
-    """Return a number with its noun, such as ``2 errors``."""
-    return f"{count} {one}{'' if count == 1 else 's'}"
 
 
 def count_of(findings: Iterable[Finding], severity: Severity) -> int:

@@ -16,7 +16,7 @@ from Middleware.cli.check.data_checks import check_data_folders
 from Middleware.cli.check.endpoint_checks import check_endpoint_presets, check_key
 from Middleware.cli.check.file_checks import check_content, syntax_finding
 from Middleware.cli.check.file_kinds import KINDS, kind_of
-from Middleware.cli.check.findings import Finding, count_of, counted, distinct, report, with_excerpts
+from Middleware.cli.check.findings import Finding, count_of, distinct, report, with_excerpts
 from Middleware.cli.check.lookups import Lookups, path_of
 from Middleware.cli.check.tree_check import TreeCheck
 from Middleware.cli.check.user_checks import UserCheck, allowed_folders, check_current_user
@@ -28,6 +28,7 @@ from Middleware.utilities.config.keys.node import WORKFLOW_FILE
 from Middleware.utilities.config.store import REVALIDATE_SECONDS, config_store
 from Middleware.utilities.config.workflows import LoadedWorkflow
 from Middleware.utilities.once import BoundedCache
+from Middleware.utilities.text_utils import counted
 from Middleware.workflows.events import EngineListener
 
 logger = logging.getLogger(__name__)

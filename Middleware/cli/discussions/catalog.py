@@ -264,8 +264,8 @@ def choose(discussions: Iterable[StoredDiscussion], discussion_id: str, key_fold
     if len(found) == 1:
         return found[0]
     if found:
-        raise NoSuchDiscussionError(f"There are {len(found)} discussions '{discussion_id}': {_places(found)}. "
-                                    "Say which with --key-folder, or give the API key.")
+        raise NoSuchDiscussionError(f"There are {len(found)} discussions named '{discussion_id}': {_places(found)}. "
+                                    "Choose one with --key-folder, or give the API key.")
     if same_id:
         raise NoSuchDiscussionError(f"There is no discussion '{discussion_id}' in key folder {key_folder}. There is "
                                     f"one {_places(same_id)}.")
@@ -273,8 +273,8 @@ def choose(discussions: Iterable[StoredDiscussion], discussion_id: str, key_fold
 
 
 def _places(discussions: Iterable[StoredDiscussion]) -> str:
-    return ", ".join(f"in key folder {one.key_hash}" if one.key_hash else f"outside of key folders ({NO_KEY})"
-                     for one in discussions)
+    outside = f"outside the key folders (--key-folder {NO_KEY})"
+    return ", ".join(f"in key folder {one.key_hash}" if one.key_hash else outside for one in discussions)
 
 
 def _hint(known: list[StoredDiscussion], wanted: str) -> str:

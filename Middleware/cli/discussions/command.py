@@ -24,18 +24,18 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.vector_memory import VectorMemories
 from Middleware.utilities.encryption_utils import hash_api_key
 from Middleware.utilities.files.file_access import atomic_write
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import counted, restore_braces
 
-DESCRIPTION = """Looks after stored conversations:
+DESCRIPTION = """Shows and maintains stored conversations:
 
   list [--json]                             every discussion with counts and sizes
   show ID [--limit N]                       summary, state document and memories
   search ID "phrase; phrase" [--limit N] [--weights T,S,E,K,M] [--recency] [--dates] [--expand]
          [--mode keyword|semantic|hybrid] [--endpoint NAME] [--query TEXT]
   check [ID]                                do all files parse, can every memory be found?
-  rebuild-index ID                          make the index of words anew
-  export ID --output FILE                   everything as one JSON file, in clear
-  delete ID [--yes]                         everything of the discussion
+  rebuild-index ID                          rebuild the word index
+  export ID --output FILE                   write everything to one JSON file, unencrypted
+  delete ID [--yes]                         delete everything that belongs to the discussion
 
 Discussions of clients with an API key lie in folders of their own: --api-key KEY, --ask-key or the environment variable
 WILMER_API_KEY choose that folder, and decrypt it if the user's encryptUsingApiKey is on. Exit status: 0 if all is well,
@@ -121,7 +121,8 @@ def check_some(session: Session) -> int:
         for finding in check(reader):
             problems += finding.problem
             output.say(f"{'PROBLEM' if finding.problem else 'note'}: {finding.text}{place}")
-    output.say(f"{len(readers)} discussion(s) checked, {problems or 'no'} problem(s).")
+    found = counted(problems, "problem") if problems else "no problems"
+    output.say(f"{counted(len(readers), 'discussion')} checked, {found}.")
     return 1 if problems else 0
 
 

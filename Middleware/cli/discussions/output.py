@@ -20,7 +20,7 @@ from Middleware.exceptions import DataKeyError, StoredDataError
 from Middleware.services.memory.memory_store import MEMORIES_FILE, SUMMARY_FILE
 from Middleware.utilities.conversations.discussion_files import Pair
 from Middleware.utilities.conversations.vector_memory import VectorMemories
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import counted, restore_braces
 
 HEADER = ("ID", "KEY FOLDER", "MEMORIES", "SUMMARY", "SEARCHABLE", "STATE", "LAST CHANGE", "SIZE", "VECTORS")
 RIGHT = frozenset({"MEMORIES", "SEARCHABLE", "SIZE"})
@@ -59,7 +59,7 @@ def table(rows: Sequence[Overview], others: int = 0) -> str:
 
 def _notes(rows: Sequence[Overview], others: int) -> Iterator[str]:
     size, encrypted = sum(row.discussion.size for row in rows), sum(row.encrypted for row in rows)
-    yield f"{len(rows)} discussion(s), {human_size(size)}."
+    yield f"{counted(len(rows), 'discussion')}, {human_size(size)}."
     if others:
         yield f"{others} in other places are not shown."
     if encrypted:

@@ -25,15 +25,16 @@ from Middleware.utilities import config_utils
 from Middleware.utilities.conversations.discussion_folder import PRIVATE_FOLDER
 from Middleware.utilities.files.file_access import retry_while_open
 
-DESCRIPTION = """Gives the stored conversations of an API key to another key, or decrypts them.
+DESCRIPTION = """Moves the stored conversations of one API key to another, or decrypts them.
 
-STOP THE SERVER FIRST. The keys may come from the environment (WILMER_API_KEY, WILMER_NEW_API_KEY), where others on
-this machine do not see them. On a terminal the old key is asked for if it is missing, and then the new one as well.
-Without a new key everything is decrypted. --User is the user that the server runs as, spelled alike.
+STOP THE SERVER FIRST. The keys can be set in the environment (WILMER_API_KEY, WILMER_NEW_API_KEY), where others on
+this machine do not see them. On a terminal, the command asks for the old key if it is missing, then for the new
+one. Without a new key, everything is decrypted. --User is the user that the server runs as, spelled the same way.
 
-Everything is changed that the server encrypts: JSON files, the state document, their backups, and the searchable
-memories; what is still in clear is encrypted with the new key. It works whatever the user's encryptUsingApiKey is. At
-the end the folder gets the name that belongs to the new key. If it is interrupted, run it again: it goes on.
+The command changes everything that the server encrypts: JSON files, the state document, their backups, and the
+searchable memories; what is still unencrypted is encrypted with the new key. It works whatever the user's
+encryptUsingApiKey is. At the end, the folder gets the name that belongs to the new key. If the command is interrupted,
+run it again: it continues where it stopped.
 
 Exit status: 0 if everything is done, 1 if something is left to do, 2 for wrong arguments."""
 OLD_VARIABLE, NEW_VARIABLE = "WILMER_API_KEY", "WILMER_NEW_API_KEY"

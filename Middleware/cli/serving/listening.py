@@ -172,7 +172,7 @@ def _explain(error: Exception, host: str, port: int) -> str:
     code = getattr(error, "winerror", None) or getattr(error, "errno", None)
     if code in (errno.EADDRINUSE, _WINDOWS_IN_USE, _WINDOWS_NO_ACCESS):
         return (f"Port {port} on {host} is already in use. Stop the program that uses it (perhaps a WilmerAI that "
-                "still runs), or choose another port with --port.")
+                "is still running), or choose another port with --port.")
     if code in (errno.EACCES, errno.EPERM):
         return f"Port {port} on {host} needs administrator rights. Choose a port above 1023 with --port."
     if code == errno.EADDRNOTAVAIL:

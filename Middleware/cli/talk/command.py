@@ -75,7 +75,8 @@ def chat_main(words: Sequence[str]) -> int:
     _end_on_other_signals()
     with _reported(screen) as outcome, _connected(arguments, options, screen) as connection:
         _require_model(connection, options.model)
-        screen.note(f"Chat with {options.model}. Ctrl-C stops an answer, /new begins anew, /quit or Ctrl-D ends.")
+        screen.note(f"Chat with {options.model}. Ctrl-C stops an answer, /new starts a new conversation, /quit or "
+                    "Ctrl-D ends the chat.")
         _converse(connection, screen, options.model)
         connection.finish()
     return outcome[0]

@@ -8,7 +8,7 @@ from Middleware.cli.talk.screen import Screen
 from Middleware.llmapis.handlers.base.base_llm_api_handler import Prompt
 from Middleware.models.llm_call import LlmCallRecord
 from Middleware.models.request_context import RequestContext
-from Middleware.utilities.text_utils import restore_braces
+from Middleware.utilities.text_utils import counted, restore_braces
 from Middleware.workflows.events import EngineListener, RunRecord
 from Middleware.workflows.models.execution_context import NodeExecutionInfo
 
@@ -59,8 +59,8 @@ class Trace(EngineListener):
         first = call.seconds_to_first_token
         parts = [f"{call.endpoint} {'stopped' if call.stopped else 'answered'} after {call.seconds:.2f} s",
                  *([f"first token after {first:.2f} s"] if first is not None else []),
-                 *([f"{call.prompt_tokens} prompt tokens"] if call.prompt_tokens is not None else []),
-                 *([f"{call.completion_tokens} tokens"] if call.completion_tokens is not None else []),
+                 *([counted(call.prompt_tokens, "prompt token")] if call.prompt_tokens is not None else []),
+                 *([counted(call.completion_tokens, "token")] if call.completion_tokens is not None else []),
                  *([f"in place of {', '.join(call.failed_endpoints)}"] if call.failed_endpoints else [])]
         self._print(depth + 1, ", ".join(parts))
 
