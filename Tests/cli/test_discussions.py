@@ -127,7 +127,7 @@ def test_choosing(lab: DiscussionLab) -> None:
         lab.find("both")
     with pytest.raises(NoSuchDiscussionError, match="no discussion 'Bohth'.* nearest: both"):
         lab.find("Bohth")
-    with pytest.raises(NoSuchDiscussionError, match="no discussion 'both' in key folder 0000.*outside of key folders"):
+    with pytest.raises(NoSuchDiscussionError, match="no discussion 'both' in key folder 0000.*outside the key folders"):
         lab.find("both", "0" * 16)
 
 

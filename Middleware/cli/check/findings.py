@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TextIO
 
-from Middleware.cli.check.excerpts import Excerpts
 from Middleware.utilities.config.check import Severity, quoted, shortened
+from Middleware.utilities.config.excerpts import Excerpts
 from Middleware.utilities.config.json_source import JsonSource
 from Middleware.utilities.config.paths import get_root_config_directory
 from Middleware.utilities.text_utils import counted

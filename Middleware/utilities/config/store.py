@@ -14,7 +14,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from Middleware.exceptions import ConfigNotFoundError, ConfigSyntaxError, ConfigurationError, ConfigValueError
 from Middleware.models.process import process
 from Middleware.utilities.config.declarations import SCHEMA_KEY
+from Middleware.utilities.config.excerpts import excerpt
 from Middleware.utilities.config.json_source import DuplicateKey, JsonSource, decode_text
 from Middleware.utilities.files.file_access import Signature, file_signature, is_unsettled, why_unreadable
 from Middleware.utilities.json_data import FrozenDict, freeze
@@ -201,7 +202,9 @@ def _load(entry: _File, path: str, display: str) -> None:
         written = freeze(source.parse())
     except ConfigSyntaxError as error:
         problem, document, position = error.msg, error.doc, error.pos
-        _keep_error(entry, str(error), lambda: ConfigSyntaxError(display, problem, document, position))
+        # A mistake without a position, such as a file in another encoding, has no document.
+        shown = excerpt(JsonSource(document, display), error.lineno, error.colno) if document else []
+        _keep_error(entry, str(error), lambda: ConfigSyntaxError(display, problem, document, position), shown)
     except OSError as error:
         reason = why_unreadable(error)
         _keep_error(entry, f"{display}: {reason}", lambda: ConfigValueError(reason, file=display))
@@ -231,14 +234,15 @@ def _listed(duplicates: tuple[DuplicateKey, ...]) -> str:
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 
-def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError]) -> None:
-    """Store the error of a version and log it once."""
+def _keep_error(entry: _File, text: str, make: Callable[[], ConfigurationError], shown: Sequence[str] = ()) -> None:
+    """Store the error of a version and log it once, with the lines of the file in ``shown``."""
     # One exception object that many threads raise would collect all their tracebacks, so a factory is stored.
     entry.error = make
     # An unsettled version is read several times.
     if entry.has_value and text != entry.complaint:
         entry.complaint = text
-        logger.error("%s. The last good version of the file stays in use.", text)
+        logger.error("%s. The last good version of the file stays in use.%s", text,
+                     "".join(f"\n{line}" for line in shown))
 
 
 def _scan(path: str) -> Mapping[str, bool] | None:

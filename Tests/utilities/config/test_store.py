@@ -141,7 +141,8 @@ def test_a_broken_file_keeps_its_last_good_version_and_says_where(
         clock.now += 1
         assert read(store, file) == {"a": 1}
     assert len(caplog.records) == 1
-    assert "a.json, line 3, column 3" in caplog.text
+    told, *shown = caplog.records[0].getMessage().split("\n")
+    assert "a.json, line 3, column 3" in told and shown == ["  3 |   oops", "    |   ^^^^"]
     write(file, '{"a": 3}', age=20)
     clock.now += 1
     assert read(store, file) == {"a": 3}

@@ -1,4 +1,4 @@
-"""The line of a file that a finding is about, with a caret under the position, without the secrets in it."""
+"""The line of a file that a finding or error is about, with a caret under the position and without its secrets."""
 from __future__ import annotations
 
 import os
@@ -46,16 +46,21 @@ class Excerpts:
 
         ``paint`` colours a text by the name of a colour.
         """
-        source = self._source(file)
-        text = source.line(line) if line is not None else None
-        if line is None or not text or not text.strip():
-            return []
-        shown, start, width = _shown(text.removesuffix("\r"), (column or 1) - 1, _is_secret_line(source, line))
-        gutter = " " * len(str(line))
-        lines = [f"{paint(f'  {line} |', 'gutter')} {shown}"]
-        if column is not None:
-            lines.append(f"{paint(f'  {gutter} |', 'gutter')} {' ' * start}{paint('^' * width, severity)}")
-        return lines
+        return excerpt(self._source(file), line, column, severity, paint)
+
+
+def excerpt(source: JsonSource, line: int | None, column: int | None, severity: str = "",
+            paint: Paint = lambda text, name: text) -> list[str]:
+    """Return a line of ``source`` and the line of the caret, as ``Excerpts.lines`` does."""
+    text = source.line(line) if line is not None else None
+    if line is None or not text or not text.strip():
+        return []
+    shown, start, width = _shown(text.removesuffix("\r"), (column or 1) - 1, _is_secret_line(source, line))
+    gutter = " " * len(str(line))
+    lines = [f"{paint(f'  {line} |', 'gutter')} {shown}"]
+    if column is not None:
+        lines.append(f"{paint(f'  {gutter} |', 'gutter')} {' ' * start}{paint('^' * width, severity)}")
+    return lines
 
 
 def _shown(text: str, column: int, is_secret: bool) -> tuple[str, int, int]:

@@ -1,11 +1,11 @@
-"""The source line below a finding: where its caret is, what is cut and what is never shown."""
+"""The source line below a finding or error: where its caret is, what is cut and what is never shown."""
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from Middleware.cli.check.excerpts import MAX_COLUMNS, Excerpts
+from Middleware.utilities.config.excerpts import MAX_COLUMNS, Excerpts
 from Middleware.utilities.sensitive_logging_utils import MASK
 
 LONG = '  "prompt": "' + "a" * 300 + '", "x": 1'
